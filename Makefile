@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all of their own set-up: Python 3.10 or later and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint format wire clean
+
+demo: $(STAMP)
+	$(BIN)/clustermutex demo
+
+test: $(STAMP)
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# grpcio-tools 1.62 writes code that runs on protobuf 4.25 and every later one; it pins protobuf 4
+# itself, so it lives in an environment of its own.
+wire:
+	$(PYTHON) -m venv $(VENV)-wire
+	$(VENV)-wire/bin/pip install -q 'grpcio-tools==1.62.3' 'setuptools<80'
+	$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+		lockclient/etcd/messages.proto
+
+# pip can't tell what is installed from what is pinned: the stamp file is newer than both lists
+# exactly if nothing has changed since.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "ClusterMutex needs Python 3.10 or later: make PYTHON=python3.12 …"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+		{ echo "$(PYTHON) can't make virtual environments: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) $(VENV)-wire artifacts build dist *.egg-info

@@ -1,0 +1,5 @@
+"""The `clustermutex` command, one file a command."""
+
+from lockclient.cli.main import main
+
+__all__ = ["main"]

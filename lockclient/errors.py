@@ -1,0 +1,86 @@
+"""Everything that can go wrong, as one tree under `ClusterMutexError`.
+
+Each error also derives from the builtin that people already catch, carries what it is about as
+fields, and survives pickling, so that it can cross a process boundary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ClusterMutexError(Exception):
+    """The root of all errors of ClusterMutex.
+
+    Args:
+        message: what happened, to which lock, and what to do, in sentences.
+        name: the lock's name, where one is concerned.
+        uuid: the acquisition that failed or was lost, where there was one.
+        holder: who has the lock, where known: a `lockclient.Holder`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str | None = None,
+        uuid: str | None = None,
+        holder: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.uuid = uuid
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException would rebuild from `args` alone and lose the keyword fields' values on
+        # classes that compute them; handing over the whole `__dict__` keeps every field.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(
+    kind: type[ClusterMutexError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> ClusterMutexError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class LockTimeout(ClusterMutexError, TimeoutError):
+    """The lock could not be had within the time given."""
+
+
+class LockNotHeld(ClusterMutexError, RuntimeError):
+    """`release()` or `alive()` of a lock that this object does not hold."""
+
+
+class LockLost(ClusterMutexError):
+    """The lock was held and is not any more: somebody removed it, or its time ran out.
+
+    `removal` is the record of the removal (a `lockclient.Removal`) where one was found.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str | None = None,
+        uuid: str | None = None,
+        holder: Any = None,
+        removal: Any = None,
+    ) -> None:
+        super().__init__(message, name=name, uuid=uuid, holder=holder)
+        self.removal = removal
+
+
+class StoreUnavailable(ClusterMutexError, ConnectionError):
+    """The store did not answer in time; what was asked of it may or may not have happened."""
+
+
+class StoreError(ClusterMutexError):
+    """The store answered that it can't or won't: no right, no space, a bad request."""
+
+
+class InvalidLockName(ClusterMutexError, ValueError):
+    """A lock's name is empty, too long, or has control characters."""

@@ -1,0 +1,1 @@
+"""The only place that says etcd: keys, transactions, the wire."""

@@ -1,0 +1,100 @@
+"""Lock name ⇄ keys and ranges: the contract of `docs/protocol.md`.
+
+A name is percent-encoded with nothing but RFC 3986's unreserved characters left bare, so that it
+is always one path segment and two names never share a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import get_args
+from urllib.parse import quote, unquote
+
+from lockclient.errors import InvalidLockName
+from lockclient.record import check_name
+from lockclient.store import Kind
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def encode(name: str) -> str:
+    """Return the path segment of a lock's name."""
+    return quote(name, safe="")
+
+
+@lru_cache(maxsize=1024)  # the dozen keys of a lock come one after the other
+def decode(segment: str) -> str | None:
+    """Return the name of a path segment; None if it is not the encoding of any name.
+
+    Only the one canonical encoding counts: `a b` and `a%20b` must not be taken for one lock.
+    """
+    try:
+        name = check_name(unquote(segment, errors="strict"))
+    except (UnicodeDecodeError, InvalidLockName):
+        return None
+    return name if encode(name) == segment else None
+
+
+@dataclass(frozen=True, slots=True)
+class LockKeys:
+    """The keys of one lock. Ranges are (first key, end), the end not included."""
+
+    lock: tuple[bytes, bytes]
+    line: tuple[bytes, bytes]
+    uuid: bytes
+    removed: bytes
+
+    def subkey(self, part: str) -> bytes:
+        """Return the key of one subkey."""
+        return self.lock[0] + part.encode()
+
+    def ticket(self, uuid: str) -> bytes:
+        """Return the key of a waiter's ticket."""
+        return self.line[0] + encode(uuid).encode()
+
+    def removal(self, uuid: str) -> bytes:
+        """Return the key of the record of a removal."""
+        return self.removed + encode(uuid).encode()
+
+
+class Keyspace:
+    """All keys under one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.everything = _below(f"{root}/".encode())
+        self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
+
+    def _keys_of(self, name: str) -> LockKeys:
+        segment = encode(name)
+        lock = _below(f"{self.root}/locks/{segment}/".encode())
+        line = _below(f"{self.root}/queue/{segment}/".encode())
+        removed = f"{self.root}/removed/{segment}/".encode()
+        return LockKeys(lock, line, lock[0] + b"uuid", removed)
+
+    def kind(self, kind: Kind) -> tuple[bytes, bytes]:
+        """Return the range of all keys of one kind."""
+        return _below(f"{self.root}/{kind}/".encode())
+
+    def unlocker(self, unlocker: str) -> bytes:
+        """Return the key of an unlocker's sign of life."""
+        return f"{self.root}/unlockers/{encode(unlocker)}".encode()
+
+    def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
+        """Return kind, name and part of a key; None if it is none of ours."""
+        try:
+            kind, *segments = key[len(self.everything[0]) :].decode().split("/", 2)
+        except UnicodeDecodeError:
+            return None
+        name = decode(segments[0]) if segments else None
+        known = next((each for each in KINDS if each == kind), None)
+        if known is None or name is None:
+            return None
+        part = segments[1] if len(segments) > 1 else ""
+        return known, name, part if known == "locks" else unquote(part)
+
+
+def _below(prefix: bytes) -> tuple[bytes, bytes]:
+    """Return the range of the keys below a prefix that ends in a slash."""
+    return prefix, prefix[:-1] + b"0"  # "0" is the character after "/"

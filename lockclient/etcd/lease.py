@@ -1,0 +1,79 @@
+"""Leases: they bind tickets to a living process, removals to their retention, unlockers to life."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.channels import GRANT, KEEP_ALIVE, REVOKE, Channels, Refusal
+from lockclient.etcd.faults import Fault
+from lockclient.timing import Deadline
+
+
+class Lease:
+    """One lease, granted at first need and again when it was lost.
+
+    Args:
+        channels: how to reach etcd.
+        ttl: seconds for which it is granted.
+        reuse: seconds of its time that must be left for it to be used without renewal.
+    """
+
+    def __init__(self, channels: Channels, ttl: float, reuse: float) -> None:
+        self._channels = channels
+        self._ttl = ttl
+        self._reuse = reuse
+        self._lock = threading.Lock()
+        self._id = 0
+        # On our clock and from before the request was sent: never later than etcd's own view.
+        self._until = -math.inf
+
+    def usable(self) -> bool:
+        """Tell whether `get` costs no request."""
+        return self._until - time.monotonic() >= self._reuse
+
+    def get(self, deadline: Deadline) -> int:
+        """Return the lease's id, granting a new one if there is none with enough time left.
+
+        Raises:
+            Refusal: etcd refuses it.
+            StoreUnavailable: etcd did not answer by the deadline.
+        """
+        with self._lock:
+            if not self.usable():
+                sent_at = time.monotonic()
+                grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
+                answer, _ = self._channels.call(GRANT, grant, deadline)
+                self._id, self._until = answer.id, sent_at + answer.ttl
+            return self._id
+
+    def keep(self, deadline: Deadline) -> bool:
+        """Renew it; False if it is gone or was never granted."""
+        identity = self._id
+        if not identity:
+            return False
+        sent_at = time.monotonic()
+        answer, _ = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=identity), deadline)
+        if answer.ttl <= 0:
+            self.forget(identity)
+            return False
+        self._until = sent_at + answer.ttl
+        return True
+
+    def forget(self, identity: int) -> None:
+        """Take note that etcd does not know this lease any more."""
+        if self._id == identity:
+            self._id, self._until = 0, -math.inf
+
+    def revoke(self, deadline: Deadline) -> None:
+        """Give it back, and with it every key that is bound to it."""
+        identity = self._id
+        self.forget(identity)
+        if identity:
+            try:
+                self._channels.call(REVOKE, wire.LeaseRevoke(id=identity), deadline)
+            except Refusal as refusal:
+                if refusal.fault is not Fault.NO_LEASE:
+                    raise

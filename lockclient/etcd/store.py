@@ -1,0 +1,215 @@
+"""The store on etcd: requests go through transactions over channels, watches share one stream."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+from weakref import WeakSet
+
+from lockclient.config import Settings
+from lockclient.etcd import clocks
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.channels import RANGE, TXN, Channels, Refusal, refuse
+from lockclient.etcd.faults import Fault
+from lockclient.etcd.keyspace import Keyspace
+from lockclient.etcd.lease import Lease
+from lockclient.etcd.transactions import Transactions
+from lockclient.etcd.watch import Events, Missed, Watch, Watcher
+from lockclient.store import (
+    LINE_TTL,
+    Batch,
+    Change,
+    Event,
+    Kind,
+    Look,
+    Outcome,
+    Remove,
+    Request,
+    TakeOrQueue,
+    Target,
+)
+from lockclient.timing import Deadline
+
+log = logging.getLogger(__name__)
+
+RETENTION = 7 * 86400
+"""Seconds for which the record of a removal is kept."""
+_RETENTION_REUSE = 3600
+_PAGE = 1000
+
+
+class EtcdStore:
+    """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._keyspace = Keyspace(settings.root)
+        self._transactions = Transactions(self._keyspace)
+        self._connect()
+        _stores.add(self)
+
+    def _connect(self) -> None:
+        self._channels = Channels(self.settings)
+        self._watcher = Watcher(self._channels)
+        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
+        # One lease for all removals of an hour, so that each costs one request and not two.
+        self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
+        self._announced: dict[str, Lease] = {}
+
+    # ------------------------------------------------------------ MutexStore
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        lease = self._lease_for(request)
+        number = 0
+        while True:
+            try:
+                if lease is not None:
+                    number = lease.get(deadline)
+                return self._ask(request, number, deadline)
+            except Refusal as refusal:
+                if refusal.fault is Fault.NO_LEASE and lease is not None:
+                    lease.forget(number)
+                elif refusal.fault is Fault.COMPACTED and isinstance(request, Look):
+                    request = replace(request, left_at=None)
+                elif refusal.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
+                    # Deletes still work. The record that can't be written goes into the log.
+                    log.warning("etcd is out of space for the record: %s", request.removal.value())
+                    lease, number = None, 0
+                else:
+                    raise refuse(refusal) from refusal.error
+
+    def _lease_for(self, request: Request) -> Lease | None:
+        if isinstance(request, TakeOrQueue):
+            return self._line
+        return self._retention if isinstance(request, Remove) else None
+
+    def _ask(self, request: Request, lease: int, deadline: Deadline) -> Outcome:
+        txn = self._transactions.build(request, lease)
+        answer, resent = self._channels.call(TXN, txn, deadline)
+        return self._transactions.read(request, answer, resent=resent)
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Watch:
+        """See `MutexStore.watch`."""
+        keys = self._keyspace.keys_of(target.name)
+        key = keys.uuid if target.ticket is None else keys.ticket(target.ticket)
+
+        def translate(events: Events | Missed) -> None:
+            if isinstance(events, Missed):
+                notify(Event(0, missed=True))
+                return
+            for event in events:
+                gone = event.kind == wire.WatchEvent.DELETE
+                uuid = None if gone else event.kv.value.decode(errors="replace")
+                notify(Event(event.kv.mod_revision, uuid))
+
+        return self._watcher.add((key, b""), revision, translate)
+
+    def has_line(self) -> bool:
+        """See `MutexStore.has_line`."""
+        return self._line.usable()
+
+    def keep_line(self, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_line`."""
+        return self._line.keep(deadline)
+
+    # ------------------------------------------------------------ ServiceStore
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        """See `ServiceStore.load`."""
+        revision = 0
+        for kind in kinds:
+            start, end = self._keyspace.kind(kind)
+            while start:
+                page = wire.Range(key=start, range_end=end, limit=_PAGE, revision=revision)
+                answer = self._call(RANGE, page, deadline)
+                revision = revision or answer.header.revision
+                yield Batch(tuple(self._changes(answer.kvs)), revision)
+                start = answer.kvs[-1].key + b"\0" if answer.more else b""
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
+        """See `ServiceStore.follow`."""
+
+        def translate(events: Events | Missed) -> None:
+            if isinstance(events, Missed):
+                notify(Batch((), 0, missed=True))
+                return
+            changes = tuple(
+                replace(change, value=None) if event.kind == wire.WatchEvent.DELETE else change
+                for event in events
+                for change in self._changes([event.kv])
+            )
+            notify(Batch(changes, events[-1].kv.mod_revision))
+
+        return self._watcher.add(self._keyspace.everything, revision, translate)
+
+    def _changes(self, kvs: Any) -> Iterator[Change]:
+        for kv in kvs:
+            parsed = self._keyspace.parse(kv.key)
+            if parsed is not None:
+                kind, name, part = parsed
+                yield Change(kind, name, part, kv.value, kv.mod_revision, kv.create_revision)
+
+    def connected(self) -> bool:
+        """See `ServiceStore.connected`."""
+        return self._watcher.connected()
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        """See `ServiceStore.clock_offsets`."""
+        return clocks.offsets(self.settings, timeout)
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
+        """See `ServiceStore.announce`."""
+        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
+        try:
+            if lease.keep(deadline):
+                return
+            key = self._keyspace.unlocker(unlocker)
+            put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
+            self._channels.call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
+        except Refusal as refusal:
+            raise refuse(refusal) from refusal.error
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        """See `ServiceStore.withdraw_announcement`."""
+        if lease := self._announced.pop(unlocker, None):
+            try:
+                lease.revoke(deadline)
+            except Refusal as refusal:
+                raise refuse(refusal) from refusal.error
+
+    def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
+        try:
+            return self._channels.call(method, request, deadline)[0]
+        except Refusal as refusal:
+            raise refuse(refusal) from refusal.error
+
+    def endpoints(self) -> tuple[str, ...]:
+        """See `ServiceStore.endpoints`."""
+        return self.settings.endpoints
+
+    def close(self) -> None:
+        """See `ServiceStore.close`."""
+        self._watcher.close()
+        self._channels.close()
+
+
+_stores: WeakSet[EtcdStore] = WeakSet()
+_inherited: list[Any] = []
+
+
+def _start_afresh() -> None:
+    """After fork: connect anew, in the child only.
+
+    The parent's channels are neither used nor closed nor collected here: gRPC's threads did not
+    come along, so that even destroying a channel can hang.
+    """
+    for store in list(_stores):
+        _inherited.append((store._channels, store._watcher, store._line))
+        store._connect()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

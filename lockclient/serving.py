@@ -1,0 +1,183 @@
+"""What the two services have in common: flags, logging, the HTTP server, the end by a signal.
+
+Needs the `services` extra; the library does not import it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from waitress.server import create_server
+
+from lockclient.config import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+log = logging.getLogger(__name__)
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """`HOST:PORT`, with `[…]` around an IPv6 host; port 0 picks a free one."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Return host and port."""
+        if isinstance(value, tuple):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
+            self.fail(f"{value!r} is not HOST:PORT, like 127.0.0.1:8080.", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+class StoreUrl(click.ParamType[Settings]):
+    """A store's URL, read with the environment into `Settings`."""
+
+    name = "url"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Settings:
+        """Return the settings."""
+        if isinstance(value, Settings):
+            return value
+        try:
+            return Settings.load(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def settings_of(settings: Settings | None) -> Settings:
+    """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
+    if settings is not None:
+        return settings
+    try:
+        return Settings.load()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def service_options(default_listen: str) -> Callable[[Command], Command]:
+    """Add `--url`, `--listen`, `--log-level` and `--log-format` to a service's command."""
+    options = [
+        click.option(
+            "--url",
+            "settings",
+            type=StoreUrl(),
+            help="The store, like etcd://host1:2379,host2:2379/clustermutex. "
+            "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
+        ),
+        click.option(
+            "--listen",
+            type=Address(),
+            default=default_listen,
+            show_default=True,
+            help="Where to serve HTTP; port 0 picks a free one.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+            default="info",
+            show_default=True,
+        ),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+        ),
+    ]
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def configure_logging(level: str, style: str) -> None:
+    """Log to stderr, a line an event, as text or JSON. Only programs call this."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if style == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Their chatter about each job and each queued request is no news to an operator.
+    for noisy in ("apscheduler", "waitress"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+class HttpServer:
+    """A WSGI application under waitress, in a thread of its own.
+
+    Raises:
+        click.ClickException: the address can't be listened on.
+    """
+
+    def __init__(self, app: Any, listen: tuple[str, int], *, threads: int = 4) -> None:
+        host, port = listen
+        try:
+            # Figures and reasons in the waitress documentation: poll instead of select takes more
+            # than 1024 connections; idle ones are cut so that slow clients can't use them all up.
+            self._server = create_server(
+                app,
+                host=host,
+                port=port,
+                threads=threads,
+                connection_limit=1000,
+                asyncore_use_poll=True,
+                channel_timeout=30,
+                clear_untrusted_proxy_headers=True,
+                max_request_body_size=64 * 1024,
+                expose_tracebacks=False,
+                ident=None,
+            )
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"Can't listen on {host}:{port}: {error}.") from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._server.socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; requests under way get a moment to end."""
+        self._server.close()
+
+
+def wait_for_end() -> str:
+    """Wait in the main thread for SIGTERM or SIGINT and return its name."""
+    ended = threading.Event()
+    names: list[str] = []
+
+    def end(number: int, _frame: Any) -> None:
+        names.append(signal.Signals(number).name)
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    ended.wait()
+    return names[0]

@@ -1,0 +1,326 @@
+"""What a mutex needs of a store, and what the services need: two Protocols and their words.
+
+A mutex asks by a request, a frozen dataclass, and gets an outcome, another one. Every request can
+be sent twice: it compares the uuid, so the second answer tells what the first one did. Any store
+that keeps the promises written at the requests can stand behind `ClusterMutex`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from lockclient.record import Holder, Removal, Ticket
+from lockclient.timing import Deadline, Stamps
+
+# ---------------------------------------------------------------- requests of one acquisition
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take the lock if nobody holds it and nobody is in line. Answer: `Taken` or `Refused`."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOrQueue:
+    """Take the lock, or get in line in the same step. Answer: `Taken` or `Queued`."""
+
+    holder: Holder
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See where the own ticket stands. Answer: `Position`.
+
+    `left_at` with `predecessor` asks more cheaply: the predecessor's ticket went at that revision,
+    so either it got the lock there, which makes this waiter the head, or it gave up.
+    """
+
+    name: str
+    uuid: str
+    ticket_revision: int
+    predecessor: str | None = None
+    left_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take the lock as the head of the line, giving up the ticket. Answer: `Taken` or `Refused`.
+
+    It must fail when the ticket is not the one of `ticket_revision` any more: a waiter whose lease
+    ran out while it slept has lost its place (etcd-io/etcd #11456).
+    """
+
+    holder: Holder
+    ticket_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Take the lock over from `previous`, the same identity's dead holder, if it still has it."""
+
+    holder: Holder
+    previous: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Push the stamps forward. Answer: `Done` or `Gone`."""
+
+    name: str
+    uuid: str
+    stamps: Stamps
+
+
+@dataclass(frozen=True, slots=True)
+class Unlock:
+    """Delete the lock if it is still this holder's. Answer: `Done` or `Gone`."""
+
+    name: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always."""
+
+    name: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `Seen`."""
+
+    name: str
+    uuid: str | None = None
+    waiters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete a lock that is not one's own and leave a record. Answer: `Done` or `Gone`.
+
+    `stamp_revision` is the revision at which `auto_unlock_at` was last written as far as the
+    remover saw, so that an `alive()` that got in first wins; None for a force-unlock, which goes
+    by the uuid alone.
+    """
+
+    removal: Removal
+    stamp_revision: int | None
+
+
+Request = Take | TakeOrQueue | Look | Claim | Reclaim | Push | Unlock | Withdraw | Read | Remove
+
+# ---------------------------------------------------------------- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The lock is had; `token` is the fencing token.
+
+    `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
+    """
+
+    token: int
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The lock was not had; `holder` has it (None: nobody yet, but somebody is in line).
+
+    `ticket` tells a claimer whether its ticket still stands.
+    """
+
+    holder: str | None
+    revision: int
+    ticket: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """In line: `ticket_revision` is the place, `predecessor` the ticket ahead (None: the head).
+
+    With `unsure` the predecessor could not be told from the answer and must be looked up.
+    """
+
+    ticket_revision: int
+    predecessor: str | None
+    holder: str | None
+    revision: int
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a waiter stands at `revision`: `ticket` False means that it is not in line any more.
+
+    `unsure` means that the cheap look could not tell, and a full one is needed.
+    """
+
+    ticket: bool
+    predecessor: str | None
+    holder: str | None
+    revision: int
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened, at `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The lock is not that holder's any more: `holder` has it now, or None.
+
+    `removal` is the record of the removal, where there is one. `resent` tells that the request was
+    sent more than once with an unknown outcome, so that it may itself have done it.
+    """
+
+    holder: str | None
+    removal: Removal | None
+    resent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What stands in the store for one lock at `revision`.
+
+    `stamp_revision` is the revision at which `auto_unlock_at` was last written (0: absent).
+    """
+
+    holder: Holder | None
+    stamp_revision: int
+    waiters: tuple[Ticket, ...]
+    removal: Removal | None
+    revision: int
+
+
+Outcome = Taken | Refused | Queued | Position | Done | Gone | Seen
+
+# ---------------------------------------------------------------- watching
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to watch: the holder of lock `name`, or with `ticket` that waiter's ticket."""
+
+    name: str
+    ticket: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a target at `revision`; `uuid` is its new value, None: deleted.
+
+    `missed` tells that events may have been lost (compaction, a lost lease): look for yourself.
+    """
+
+    revision: int
+    uuid: str | None = None
+    missed: bool = False
+
+
+LINE_TTL = 10
+"""Seconds after the last `keep_line` at which a process's tickets go."""
+LINE_INTERVAL = LINE_TTL / 4
+
+
+class Subscription(Protocol):
+    """A running watch."""
+
+    def close(self) -> None:
+        """End it; no call-back comes after this returns, except one already on its way."""
+
+
+class MutexStore(Protocol):
+    """What `ClusterMutex` needs."""
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """Do one request, trying again and elsewhere until the deadline.
+
+        Raises:
+            StoreUnavailable: no answer by the deadline; the request may have happened.
+            StoreError: the store refuses the request for a reason that trying again won't cure.
+        """
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+        """Call `notify` for each change of the target from `revision` on, missing none.
+
+        The calls come from a thread of the store and must return quickly.
+        """
+
+    def has_line(self) -> bool:
+        """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already."""
+
+    def keep_line(self, deadline: Deadline) -> bool:
+        """Keep the tickets of this process alive; False: they are gone, queue again.
+
+        To be called every `LINE_INTERVAL` seconds while there are tickets.
+        """
+
+
+# ---------------------------------------------------------------- what the services need
+
+Kind = Literal["locks", "queue", "removed", "unlockers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that was written (or deleted: `value` None), in neutral terms.
+
+    `name` is the lock's name, or the unlocker's id; `part` is the subkey of a lock, or the uuid of
+    a ticket or removal, else empty. `created` is the revision at which the key came to be.
+    """
+
+    kind: Kind
+    name: str
+    part: str
+    value: bytes | None
+    revision: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that belong together, complete up to `revision`; `missed` means: load again."""
+
+    changes: tuple[Change, ...]
+    revision: int
+    missed: bool = False
+
+
+class ServiceStore(MutexStore, Protocol):
+    """What the table and the services need on top."""
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        """Read all of these kinds at one revision, in pages; each batch carries that revision."""
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
+        """Call `notify` for all that changes from `revision` on, in order, missing nothing."""
+
+    def connected(self) -> bool:
+        """Tell whether the store is reachable, as far as the running watch knows."""
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
+        """Write or renew an unlocker's sign of life, gone `ttl` seconds after the last."""
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        """Delete an unlocker's sign of life, as it ends."""
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Name the store's addresses, for messages."""
+
+    def close(self) -> None:
+        """End all watches and connections."""

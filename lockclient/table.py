@@ -1,0 +1,327 @@
+"""The live picture of all locks in one process: one read of everything, then one watch.
+
+    table = Table(store)
+    table.start()
+    table.rows()["nightly-report"].holder
+
+A thread of its own applies what the watch brings; readers take copies under a lock, rows never
+change once made. A watch that may have missed something (compaction) makes the table load again:
+unchanged rows stay what they are, so that whoever counts time by `Row.seen_at` counts on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from queue import SimpleQueue
+
+from lockclient.errors import ClusterMutexError
+from lockclient.record import Holder, Removal, Ticket
+from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
+from lockclient.timing import Deadline
+
+log = logging.getLogger(__name__)
+
+_STAMPING = frozenset({"uuid", "locked_at", "alive_at", "auto_unlock_at"})
+_EMPTY = Holder("")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One lock as this process knows it.
+
+    Attributes:
+        holder: what the lock says about itself, its backtrace aside.
+        stamp_revision: where `auto_unlock_at` was last written; 0 if it is absent.
+        seen_at: monotonic time at which this process saw the last write of the stamps.
+        found: the lock was there, with these stamps, when this process first looked, so that
+            `seen_at` says nothing about when they were written.
+    """
+
+    holder: Holder
+    stamp_revision: int
+    seen_at: float
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A lock's row changed: None before it was taken and after it went.
+
+    `live` tells that the watch brought it as it happened, and not a reading of everything.
+    """
+
+    name: str
+    before: Row | None
+    after: Row | None
+    live: bool
+
+
+Listener = Callable[[list[Transition]], None]
+
+
+class Table:
+    """All locks, their lines and the unlockers, kept up to date until `stop()`.
+
+    Args:
+        store: where to read; it stays the caller's to close.
+        removals: how many of the newest removals to keep, their backtraces aside.
+        on_change: called in the table's thread with each step's transitions.
+    """
+
+    def __init__(
+        self, store: ServiceStore, *, removals: int = 0, on_change: Listener | None = None
+    ) -> None:
+        self._store = store
+        self._keep_removals = removals
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._rows: dict[str, Row] = {}
+        self._tickets: dict[str, dict[str, Ticket]] = {}
+        self._unlockers: dict[str, str] = {}
+        self._removals: dict[tuple[str, str], tuple[int, Removal]] = {}
+        self._revision = 0
+        self._ready = threading.Event()
+        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
+        self.loads = 0
+        """How often everything was read: 1, and one more for each resync or lost watch."""
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin to load and follow, in the background; `wait_ready` tells when it is loaded."""
+        self._thread.start()
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until everything was read once; False if `timeout` seconds passed first."""
+        return self._ready.wait(timeout)
+
+    def ready(self) -> bool:
+        """Tell whether everything was read once."""
+        return self._ready.is_set()
+
+    def connected(self) -> bool:
+        """Tell whether the picture is up to date as far as anyone can know."""
+        return self._ready.is_set() and self._store.connected()
+
+    def resync(self) -> None:
+        """Ask for everything to be read again, soon, in the table's own thread."""
+        self._inbox.put(Batch((), 0, missed=True))
+
+    def stop(self) -> None:
+        """End the watch and the thread."""
+        self._stopping.set()
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def revision(self) -> int:
+        """The store's revision that the picture shows: it grows when anything changes."""
+        return self._revision
+
+    def rows(self) -> dict[str, Row]:
+        """Return all locks by name, in a dict of the caller's own."""
+        with self._lock:
+            return dict(self._rows)
+
+    def row(self, name: str) -> Row | None:
+        """Return one lock."""
+        return self._rows.get(name)
+
+    def waiters(self) -> dict[str, int]:
+        """Return how many wait for each lock that has a line."""
+        with self._lock:
+            return {name: len(line) for name, line in self._tickets.items()}
+
+    def line(self, name: str) -> list[Ticket]:
+        """Return who waits for a lock, the next one first."""
+        with self._lock:
+            return sorted(self._tickets.get(name, {}).values(), key=lambda each: each.revision)
+
+    def unlockers(self) -> dict[str, str]:
+        """Return the running unlockers: id to what they say of themselves."""
+        with self._lock:
+            return dict(self._unlockers)
+
+    def removals(self) -> list[Removal]:
+        """Return the removals that are kept, the newest first."""
+        with self._lock:
+            found = sorted(self._removals.values(), key=lambda each: each[0], reverse=True)
+        return [removal for _, removal in found]
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        failing = False
+        while not self._stopping.is_set():
+            watch: Subscription | None = None
+            try:
+                self._load()
+                if failing:
+                    log.warning("All locks could be read again.")
+                failing = False
+                watch = self._store.follow(self._revision + 1, self._inbox.put)
+                self._follow()
+            except ClusterMutexError as error:
+                if not failing:  # once for an outage, not once for each try
+                    log.warning("Reading all locks failed and is tried every second: %s", error)
+                failing = True
+                self._stopping.wait(1)
+            finally:
+                if watch is not None:
+                    watch.close()
+
+    def _load(self) -> None:
+        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
+        if self._keep_removals:
+            kinds += ("removed",)
+        fresh = _Reading(found=not self._ready.is_set(), known=self._rows)
+        for batch in self._store.load(kinds, Deadline.after(120)):
+            fresh.add(batch)
+        with self._lock:
+            before, self._rows = self._rows, fresh.rows
+            self._tickets, self._unlockers = {}, {}
+            self._removals = {}
+            for change in fresh.others:
+                self._apply_other(change)
+            self._revision = fresh.revision
+        self.loads += 1
+        self._ready.set()
+        names = before.keys() | fresh.rows.keys()
+        changed = [
+            Transition(name, before.get(name), fresh.rows.get(name), live=False)
+            for name in names
+            if before.get(name) is not fresh.rows.get(name)
+        ]
+        self._tell(changed)
+
+    def _follow(self) -> None:
+        """Apply batches until stopped, or until one says that something may have been missed."""
+        while (batch := self._inbox.get()) is not None and not batch.missed:
+            if batch.revision <= self._revision:
+                continue  # of the watch before this one, and in the reading already
+            with self._lock:
+                changed = self._apply(batch)
+                self._revision = batch.revision
+            self._tell(changed)
+
+    def _apply(self, batch: Batch) -> list[Transition]:
+        changed: list[Transition] = []
+        seen_at = time.monotonic()
+        # Several transactions may come in one batch: taken apart by revision, so that a lock which
+        # was released and taken again shows as both.
+        for (_, kind, name), group in groupby(
+            batch.changes, key=lambda each: (each.revision, each.kind, each.name)
+        ):
+            changes = list(group)
+            if kind != "locks":
+                for change in changes:
+                    self._apply_other(change)
+                continue
+            before = self._rows.get(name)
+            after = _updated(before, name, changes, seen_at, found=False)
+            if after is None:
+                self._rows.pop(name, None)
+            else:
+                self._rows[name] = after
+            changed.append(Transition(name, before, after, live=True))
+        return changed
+
+    def _apply_other(self, change: Change) -> None:
+        name, part, value = change.name, change.part, change.value
+        if change.kind == "queue":
+            line = self._tickets.setdefault(name, {})
+            if value is None:
+                line.pop(part, None)
+            else:
+                line[part] = Ticket.read(name, part, value, change.created)
+            if not line:
+                del self._tickets[name]
+        elif change.kind == "unlockers":
+            if value is None:
+                self._unlockers.pop(name, None)
+            else:
+                self._unlockers[name] = value[:1000].decode(errors="replace")
+        elif change.kind == "removed" and self._keep_removals:
+            self._apply_removal(change)
+
+    def _apply_removal(self, change: Change) -> None:
+        key = (change.name, change.part)
+        if change.value is None:
+            self._removals.pop(key, None)
+            return
+        removal = Removal.read(*key, change.value)
+        slim = replace(removal, holder=replace(removal.holder, backtrace=None))
+        self._removals[key] = (change.created, slim)
+        if len(self._removals) > self._keep_removals:
+            del self._removals[min(self._removals, key=lambda each: self._removals[each][0])]
+
+    def _tell(self, changed: list[Transition]) -> None:
+        if changed and self._on_change is not None:
+            self._on_change(changed)
+
+
+class _Reading:
+    """A reading of everything, put together from its pages."""
+
+    def __init__(self, *, found: bool, known: dict[str, Row]) -> None:
+        self.rows: dict[str, Row] = {}
+        self.others: list[Change] = []
+        self.revision = 0
+        self._found = found
+        self._known = known
+        self._seen_at = time.monotonic()
+
+    def add(self, batch: Batch) -> None:
+        self.revision = batch.revision
+        for (kind, name), group in groupby(batch.changes, key=lambda each: (each.kind, each.name)):
+            if kind != "locks":
+                self.others.extend(group)
+                continue
+            # A lock's keys may be cut by the end of a page: go on from the row so far.
+            row = _updated(self.rows.get(name), name, list(group), self._seen_at, found=self._found)
+            if row is not None:
+                self.rows[name] = self._kept(row)
+
+    def _kept(self, row: Row) -> Row:
+        """Return the row that was known already, if nothing about it has changed."""
+        known = self._known.get(row.holder.name)
+        same = known is not None and (
+            (known.holder, known.stamp_revision) == (row.holder, row.stamp_revision)
+        )
+        return known if known is not None and same else row
+
+
+def _updated(
+    row: Row | None, name: str, changes: Iterable[Change], seen_at: float, *, found: bool
+) -> Row | None:
+    """Return the row after these changes of one lock; None if nothing is left of it."""
+    if row is None:
+        row = Row(replace(_EMPTY, name=name), 0, seen_at, found)
+    values: dict[str, bytes | None] = {}
+    token, stamp_revision = row.holder.fencing_token, row.stamp_revision
+    stamped = False
+    for change in changes:
+        values[change.part] = change.value
+        stamped = stamped or change.part in _STAMPING
+        if change.part == "uuid":
+            token = change.revision if change.value is not None else 0
+        elif change.part == "auto_unlock_at":
+            stamp_revision = change.revision if change.value is not None else 0
+    holder = row.holder.updated(values)
+    if holder.backtrace is not None or token != holder.fencing_token:
+        holder = replace(holder, backtrace=None, fencing_token=token)
+    if holder == replace(_EMPTY, name=name):
+        return None
+    if not stamped:
+        return replace(row, holder=holder)
+    return Row(holder, stamp_revision, seen_at, found)

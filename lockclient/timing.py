@@ -1,0 +1,133 @@
+"""Moments, deadlines and stamps. All durations are seconds.
+
+Two clocks are kept apart: deadlines of this process live on the monotonic clock, which never
+jumps; stamps that other hosts read are wall-clock times (UTC Unix seconds).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One moment on both clocks."""
+
+    monotonic: float
+    wall: float
+
+    @classmethod
+    def read(cls) -> Now:
+        """Read both clocks."""
+        return cls(time.monotonic(), time.time())
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment on the monotonic clock by which a call must be over; `inf` means never."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Return the deadline that many seconds from now; None is never."""
+        return cls(math.inf if seconds is None else time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left, never less than 0."""
+        return max(0.0, self.at - time.monotonic())
+
+    def expired(self) -> bool:
+        """Tell whether the moment has passed."""
+        return time.monotonic() >= self.at
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Return this deadline, or the one `seconds` from now if that is earlier."""
+        return Deadline(min(self.at, time.monotonic() + seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """What `alive()` pushes forward together: wall-clock times, Unix seconds.
+
+    `auto_unlock_at` None means that the lock is never removed by the unlocker.
+    """
+
+    alive_at: float
+    alert_at: float
+    auto_unlock_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How long a holder expects to go without a sign of life, and how long at most."""
+
+    expected: float
+    auto_unlock: float | None
+
+    def __post_init__(self) -> None:
+        _require_seconds("expected_runtime", self.expected)
+        if self.auto_unlock is None:
+            return
+        _require_seconds("auto_unlock_after", self.auto_unlock)
+        if self.auto_unlock <= self.expected:
+            raise ValueError(
+                f"auto_unlock_after ({self.auto_unlock:g} s) must exceed expected_runtime "
+                f"({self.expected:g} s): the alert comes before the unlock."
+            )
+
+    def stamps(self, wall: float) -> Stamps:
+        """Return the stamps of a sign of life at the wall-clock time `wall`."""
+        unlock_at = None if self.auto_unlock is None else wall + self.auto_unlock
+        return Stamps(wall, wall + self.expected, unlock_at)
+
+    @property
+    def push_interval(self) -> float:
+        """Seconds after a push within which `alive()` need not push again."""
+        return min(1.0, self.expected / 50)
+
+
+LONGEST = 10 * 365 * 86400.0
+"""The longest duration taken, ten years: more is a unit gone wrong (milliseconds, say)."""
+
+LATEST = 253_402_300_799
+"""The last stamp that can be shown, the end of the year 9999, in Unix seconds."""
+
+
+def _require_seconds(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} must be a number of seconds, not {value!r}.")
+    if not (math.isfinite(value) and 0 < value <= LONGEST):
+        raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
+
+
+def require_timeout(what: str, value: float | None) -> float | None:
+    """Return `value` if it is a timeout (None, or seconds from 0 on), else raise ValueError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} must be a number of seconds or None, not {value!r}.")
+    if not 0 <= value <= LONGEST:
+        raise ValueError(f"{what} must be from 0 s to ten years, or None, not {value!r}.")
+    return value
+
+
+def format_stamp(wall: float) -> str:
+    """Write a wall-clock time as it stands in the store: decimal, with milliseconds."""
+    return f"{wall:.3f}"
+
+
+def parse_stamp(text: str) -> float:
+    """Read a wall-clock time from the store.
+
+    Raises:
+        ValueError: it is no plain decimal number of Unix seconds, or beyond the year 9999.
+    """
+    if not text.replace(".", "", 1).isdecimal() or not text.isascii():
+        raise ValueError(f"{text[:40]!r} is no decimal number of Unix seconds")
+    value = float(text)
+    if value > LATEST:
+        raise ValueError(f"{text[:40]!r} is after the year 9999")
+    return value

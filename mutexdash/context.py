@@ -1,0 +1,98 @@
+"""What all views share: where what they show comes from, and how they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import quote
+
+from flask import Flask, Response, abort, current_app, make_response, request
+from flask.typing import ResponseReturnValue
+from werkzeug.routing import BaseConverter
+
+from lockclient.record import check_name
+from lockclient.store import ServiceStore
+from mutexdash.query import BadParameter
+from mutexdash.snapshot import Live, Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """One dashboard.
+
+    Attributes:
+        live: what there is to show.
+        store: asked for what the table does not keep.
+        url: the store's URL as people may see it, for the commands that pages propose.
+        build: changes with templates and static files, so that no page of before is kept.
+    """
+
+    live: Live
+    store: ServiceStore
+    url: str
+    build: str
+
+    def moment(self) -> Moment:
+        """Return what there is to see now, or answer 503 before everything was read once."""
+        moment = self.live.moment()
+        if moment is None:
+            where = ", ".join(self.store.endpoints())
+            abort(503, f"The locks have not been read yet: etcd at {where} has not answered so far.")
+        return moment
+
+
+def attach(app: Flask, dashboard: Dashboard) -> None:
+    """Make it known to the application's views."""
+    app.extensions["mutexdash"] = dashboard
+
+
+def dashboard() -> Dashboard:
+    """Return the dashboard of the current application."""
+    return cast(Dashboard, current_app.extensions["mutexdash"])
+
+
+class LockName(BaseConverter):
+    """A lock's name as the rest of a path: `/` and all, percent-encoded once.
+
+    A WSGI server decodes the path once before it is looked at here. So `deploy%2Fprod` arrives as
+    `deploy/prod`, and the lock that is really named `deploy%2Fprod`, written `deploy%252Fprod`,
+    as that: two names never meet. Only `.` and `..` can't be written in a path, because every
+    browser takes them out, encoded or not: the views take `?name=` for them, and for any name.
+    """
+
+    regex = ".+"
+    part_isolating = False
+
+    def to_url(self, value: str) -> str:
+        """Return the name percent-encoded, as in the keyspace."""
+        return quote(value, safe="")
+
+
+def name_asked_for(name: str | None) -> str:
+    """Return the lock's name from the path, or else from `?name=`.
+
+    Raises:
+        BadParameter: there is neither.
+        InvalidLockName: no lock can have that name.
+    """
+    if name is None:
+        name = request.args.get("name")
+    if name is None:
+        raise BadParameter("The parameter name is missing: which lock is it to be?")
+    return check_name(name)
+
+
+def unless_seen(tag: str | None, answer: Callable[[], ResponseReturnValue]) -> Response:
+    """Return `answer()`, or 304 if the client has what `tag` names already.
+
+    The tag is weak: the moment of the answer and all durations differ, and a page counts those on
+    by itself.
+    """
+    if tag is None:
+        return make_response(answer())
+    tag = f"{tag}-{dashboard().build}"
+    seen = request.if_none_match.contains_weak(tag)
+    response = Response(status=304) if seen else make_response(answer())
+    response.set_etag(tag, weak=True)
+    return response

