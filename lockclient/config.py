@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -129,10 +130,27 @@ class Settings:
         return f"{scheme}://{','.join(self.endpoints)}{self.root}"
 
 
-def with_endpoints(settings: Settings, endpoints: Sequence[str]) -> Settings:
-    """Return the settings with other endpoints, `https://` in front meaning TLS."""
-    bare, tls = _strip_schemes(list(endpoints))
-    return replace(settings, endpoints=bare, tls=settings.tls or tls)
+def made_of(
+    url: str | None, endpoints: Sequence[str] | None, others: Mapping[str, Any]
+) -> Settings:
+    """Return the settings of a URL or endpoints and other fields, the rest from the environment.
+
+    Raises:
+        ValueError: a value is malformed, a field unknown, or both URL and endpoints are given.
+    """
+    if url is not None and endpoints is not None:
+        raise ValueError("Give the URL or the endpoints, not both.")
+    known = [each.name for each in fields(Settings) if each.name != "endpoints"]
+    for name in others:
+        if name not in known:
+            raise ValueError(f"There is no setting {name!r}; there are: {', '.join(known)}.")
+    settings = Settings.load(url)
+    if endpoints is not None:
+        if isinstance(endpoints, str):
+            raise ValueError(f"endpoints must be a list of texts, not the text {endpoints!r}.")
+        bare, tls = _strip_schemes(list(endpoints))
+        settings = replace(settings, endpoints=bare, tls=settings.tls or tls)
+    return replace(settings, **others)
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -166,6 +184,43 @@ def _strip_schemes(listed: list[str]) -> tuple[tuple[str, ...], bool]:
 def _hidden(url: str) -> str:
     """Return the URL without what may be a password."""
     return re.sub(r"//[^@/]*@", "//…@", url)
+
+
+_default_lock = threading.Lock()
+_default_settings: Settings | None = None
+_default_store: ServiceStore | None = None
+
+
+def set_default(settings: Settings) -> None:
+    """Let mutexes that name no store use these settings from now on, in this process."""
+    global _default_settings, _default_store
+    with _default_lock:
+        _default_settings, _default_store = settings, None
+
+
+def default_store() -> ServiceStore:
+    """Return the process's store, opened at first need: by `set_default`, or the environment.
+
+    Raises:
+        ValueError: the environment's settings are malformed.
+    """
+    global _default_store
+    store = _default_store
+    if store is None:
+        with _default_lock:
+            if _default_store is None:
+                _default_store = open_store(_default_settings or Settings.load())
+            store = _default_store
+    return store
+
+
+def _start_afresh() -> None:
+    """After fork, in the child: another thread may have held the lock."""
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
 
 
 def open_store(settings: Settings) -> ServiceStore:

@@ -75,7 +75,14 @@ class LockLost(ClusterMutexError):
 
 
 class StoreUnavailable(ClusterMutexError, ConnectionError):
-    """The store did not answer in time; what was asked of it may or may not have happened."""
+    """The store did not answer in time.
+
+    `unknown` tells whether what was asked of it may have happened all the same.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = True) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class StoreError(ClusterMutexError):

@@ -140,7 +140,7 @@ class HttpServer:
         try:
             # Figures and reasons in the waitress documentation: poll instead of select takes more
             # than 1024 connections; idle ones are cut so that slow clients can't use them all up.
-            self._server = create_server(
+            server: Any = create_server(
                 app,
                 host=host,
                 port=port,
@@ -155,9 +155,12 @@ class HttpServer:
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(f"Can't listen on {host}:{port}: {error}.") from error
+        self._server = server
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.socket.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        several = getattr(server, "effective_listen", None)  # a name with several addresses
+        bound = several[0][1] if several else server.effective_port
+        self.url = f"http://{shown}:{bound}"
+        self._thread = threading.Thread(target=server.run, name="http", daemon=True)
 
     def start(self) -> None:
         """Begin to answer."""

@@ -234,6 +234,14 @@ LINE_TTL = 10
 LINE_INTERVAL = LINE_TTL / 4
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """ "This key has this value": a comparison for the user's own transactions on the store."""
+
+    key: bytes
+    value: bytes
+
+
 class Subscription(Protocol):
     """A running watch."""
 
@@ -257,6 +265,9 @@ class MutexStore(Protocol):
 
         The calls come from a thread of the store and must return quickly.
         """
+
+    def guard(self, name: str, uuid: str) -> Guard:
+        """Return what holds in the store exactly as long as this holder has the lock."""
 
     def has_line(self) -> bool:
         """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already."""

@@ -18,7 +18,7 @@ T = TypeVar("T")
 BIN = Path(sys.executable).parent
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 30, what: str = "") -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float = 30, what: str = "") -> T:
     """Return the condition's value as soon as it is true; fail after `timeout` seconds."""
     until = time.monotonic() + timeout
     while True:
@@ -34,12 +34,14 @@ class Service:
     """A running program of ours; a context manager that ends it."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
-        self._log = tempfile.NamedTemporaryFile(prefix="service-", suffix=".log", delete=False)
+        number, name = tempfile.mkstemp(prefix="service-", suffix=".log")
+        self._log = Path(name)
         program = BIN / command[0]
         words = [str(program) if program.exists() else command[0], *command[1:]]
         self.process: subprocess.Popen[bytes] = spawn(
-            words, output=self._log.fileno(), env={**os.environ, **(env or {})}
+            words, output=number, env={**os.environ, **(env or {})}
         )
+        os.close(number)
 
     @property
     def url(self) -> str:
@@ -54,7 +56,7 @@ class Service:
 
     def log_text(self) -> str:
         """All that it has printed so far."""
-        return Path(self._log.name).read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
     def terminate(self) -> int:
         """End it and return its exit status."""
@@ -65,8 +67,7 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         end(self.process)
-        self._log.close()
-        Path(self._log.name).unlink()
+        self._log.unlink()
 
 
 def start_service(command: list[str], env: dict[str, str] | None = None) -> Service:

@@ -7,6 +7,7 @@ for a moment and the next one is asked. Every request may be sent twice (see `tr
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from lockclient.config import Settings
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.faults import Fault, diagnose, reason, refused, unavailable
 from lockclient.timing import Deadline
+
+log = logging.getLogger(__name__)
 
 FIRST_TRY = 1.0
 """Seconds that the first try may take; each later round of tries may take twice as long."""
@@ -117,6 +120,7 @@ class Channels:
         self._settings = settings
         self._members = [_Member(each, self._connect) for each in settings.endpoints]
         self._good = 0
+        self._down_since: float | None = None
 
     def _connect(self, endpoint: str) -> grpc.Channel:
         settings = self._settings
@@ -146,18 +150,22 @@ class Channels:
             longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (tries // len(self._members)))
             timeout = min(longest, deadline.remaining())
             if timeout <= 0:
-                raise unavailable(self._settings.endpoints, last) from None
+                raise unavailable(self._settings.endpoints, last, unknown=resent) from None
             try:
-                return self._try(member, method, request, timeout), resent
+                answer = self._try(member, method, request, timeout)
             except grpc.RpcError as error:
                 fault = diagnose(error)
                 if fault not in (Fault.NOT_SENT, Fault.UNKNOWN):
                     raise Refusal(fault, error, member.endpoint) from None
                 resent = resent or fault is Fault.UNKNOWN
                 last = reason(error)
+            else:
+                self._report(None)
+                return answer, resent
             self._failed(member)
             tries += 1
             if tries % len(self._members) == 0:  # all failed: a pause, never a busy loop
+                self._report(last)
                 time.sleep(min(0.05 * 2 ** min(tries, 4), deadline.remaining()))
 
     def _try(self, member: _Member, method: Method, request: Message, timeout: float) -> Any:
@@ -181,6 +189,16 @@ class Channels:
         coolest = min(self._members, key=lambda each: each.cooling_until)
         self._good = self._members.index(coolest)
         return coolest
+
+    def _report(self, trouble: str | None) -> None:
+        """Log the begin and the end of an outage, once each."""
+        if trouble is None and self._down_since is not None:
+            log.warning("etcd answers again after %.1f s.", time.monotonic() - self._down_since)
+            self._down_since = None
+        elif trouble is not None and self._down_since is None:
+            endpoints = ", ".join(self._settings.endpoints)
+            log.warning("etcd at %s does not answer (%s); trying on.", endpoints, trouble)
+            self._down_since = time.monotonic()
 
     def _failed(self, member: _Member) -> None:
         member.cooling_until = time.monotonic() + COOL_DOWN

@@ -75,11 +75,12 @@ def refused(error: grpc.RpcError, endpoint: str) -> StoreError:
     return StoreError(f"etcd at {endpoint} refused the request: {details}.{advice}")
 
 
-def unavailable(endpoints: tuple[str, ...], last: str) -> StoreUnavailable:
+def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> StoreUnavailable:
     """Return the exception for a store that did not answer in time."""
     return StoreUnavailable(
         f"etcd at {', '.join(endpoints)} did not answer in time ({last}). "
-        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL).",
+        unknown=unknown,
     )
 
 

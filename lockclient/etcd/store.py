@@ -23,6 +23,7 @@ from lockclient.store import (
     Batch,
     Change,
     Event,
+    Guard,
     Kind,
     Look,
     Outcome,
@@ -106,7 +107,13 @@ class EtcdStore:
                 uuid = None if gone else event.kv.value.decode(errors="replace")
                 notify(Event(event.kv.mod_revision, uuid))
 
-        return self._watcher.add((key, b""), revision, translate)
+        # A ticket that is written again by a second sending is no news to who waits behind it.
+        deletes_only = target.ticket is not None
+        return self._watcher.add((key, b""), revision, translate, deletes_only=deletes_only)
+
+    def guard(self, name: str, uuid: str) -> Guard:
+        """See `MutexStore.guard`."""
+        return Guard(self._keyspace.keys_of(name).uuid, uuid.encode())
 
     def has_line(self) -> bool:
         """See `MutexStore.has_line`."""

@@ -1,0 +1,213 @@
+"""A lock that is held, driven by threads: pushes, loss detection, release."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from lockclient.background import clean_up, the_background
+from lockclient.engine import Acquisition
+from lockclient.errors import ClusterMutexError, LockLost, StoreError, StoreUnavailable
+from lockclient.store import Event, MutexStore, Read, Seen, Subscription, Target
+from lockclient.timing import Deadline, Now
+
+log = logging.getLogger(__name__)
+
+WATCH_AFTER = 1.0
+"""Seconds for which a lock is held before its loss is watched for: a short critical section costs
+two transactions and not one request more."""
+PUSH_TRY = 2.0
+"""Seconds for which `alive()` may wait for a store that does not answer."""
+
+OnLost = Callable[[LockLost], object]
+
+
+class Holding:
+    """One held lock.
+
+    Args:
+        store: where it is held.
+        acquisition: its engine, in the state of being held.
+        keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
+        on_lost: called once, in a thread of its own, when the lock is lost.
+    """
+
+    def __init__(
+        self,
+        store: MutexStore,
+        acquisition: Acquisition,
+        keepalive: float | None,
+        on_lost: OnLost | None,
+    ) -> None:
+        self.acquisition = acquisition
+        self._store = store
+        self._keepalive = keepalive
+        self._on_lost = on_lost
+        self._told = False
+        self._failing = False
+        self._watch: Subscription | None = None
+        self._watch_at = time.monotonic() + WATCH_AFTER
+        # Held while a push is under way. Whoever finds the deadline passed waits for it before
+        # declaring the lock lost: the push may confirm that it is not. It can't take long, because
+        # the push itself is given up at the deadline.
+        self._pushing = threading.Lock()
+        self._task = the_background().after(self._pause(), self._tick)
+
+    # ------------------------------------------------------------ signs of life
+
+    def alive(self, *, force: bool) -> None:
+        """Push the stamps, or raise `LockLost`.
+
+        A store that does not answer is no error before the deadline, unless `force`d: the lock is
+        ours until then, and the next call tries again.
+        """
+        with self._pushing:
+            self._check()
+            now = Now.read()
+            acquisition = self.acquisition
+            push = acquisition.push(now)
+            limit = Deadline(min(acquisition.deadline, now.monotonic + PUSH_TRY))
+            try:
+                outcome = self._store.ask(push, limit)
+            except (StoreUnavailable, StoreError) as error:
+                if force:
+                    raise
+                self._check()
+                self._put_off(error)
+                return
+            acquisition.pushed(push, outcome, now.monotonic)
+            self._failing = False
+            self._check()
+
+    def _put_off(self, error: ClusterMutexError) -> None:
+        self.acquisition.quiet_until = time.monotonic() + 1.0  # don't slow a hot loop any more
+        if not self._failing:
+            log.warning(
+                "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
+                self.acquisition.holder.name,
+                self.acquisition.deadline - time.monotonic(),
+                error,
+            )
+        self._failing = True
+
+    def loss(self) -> LockLost | None:
+        """Return why the lock is lost, None while it is held."""
+        acquisition = self.acquisition
+        if acquisition.loss is None and time.monotonic() >= acquisition.deadline:
+            with self._pushing:
+                acquisition.check(time.monotonic())
+                self._tell()
+        return acquisition.loss
+
+    def _check(self) -> None:
+        lost = self.acquisition.check(time.monotonic())
+        if lost is not None:
+            self._tell()
+            raise lost
+
+    # ------------------------------------------------------------ in the background
+
+    def _tick(self) -> float | None:
+        """Do what is due: watch for a loss, push, notice that the time has run out."""
+        if self.loss() is not None:
+            return None
+        if self._watch is None and time.monotonic() >= self._watch_at:
+            acquisition = self.acquisition
+            target = Target(acquisition.holder.name)
+            self._watch = self._store.watch(target, acquisition.token + 1, self._observed)
+            if self._task.cancelled:  # released in the meantime: nobody else would close it
+                self._watch.close()
+        if self._keepalive is not None and time.monotonic() >= self.acquisition.quiet_until:
+            try:
+                self.alive(force=False)
+            except LockLost:
+                return None
+        return self._pause()
+
+    def _pause(self) -> float:
+        """Return the seconds until the next thing is due."""
+        now = time.monotonic()
+        pause = self.acquisition.deadline - now
+        if self._watch is None:
+            pause = min(pause, self._watch_at - now)
+        if self._keepalive is not None:
+            pause = min(pause, self._keepalive)
+        return max(pause, 0.01) if pause < math.inf else 3600.0
+
+    def _observed(self, event: Event) -> None:
+        """Called by the watch's thread: take note here, ask for details in the background."""
+        if not event.missed:
+            self.acquisition.observed(event)
+        if event.missed or self.acquisition.loss is not None:
+            the_background().after(0, self._look)
+
+    def _look(self) -> float | None:
+        """See what stands in the store: after missed events, or to learn who removed the lock."""
+        holder = self.acquisition.holder
+        if self._task.cancelled:
+            return None
+        try:
+            seen = self._store.ask(Read(holder.name, holder.uuid), Deadline.after(PUSH_TRY))
+        except ClusterMutexError:
+            if self.acquisition.loss is None:
+                return 1.0
+        else:
+            if isinstance(seen, Seen):
+                self.acquisition.saw(seen)
+                if self.acquisition.loss is None:  # the watch ended with what it missed
+                    target = Target(holder.name)
+                    self._watch = self._store.watch(target, seen.revision + 1, self._observed)
+        self._tell()
+        return None
+
+    def _tell(self) -> None:
+        """Call `on_lost`, once, if the lock is lost."""
+        lost = self.acquisition.loss
+        if lost is None or self._told:
+            return
+        self._told = True
+        log.error("%s", lost)
+        if self._on_lost is not None:
+            # A thread of its own: a call-back that blocks must not stop everyone's pushes.
+            threading.Thread(
+                target=self._on_lost, args=(lost,), name="clustermutex-on-lost", daemon=True
+            ).start()
+
+    # ------------------------------------------------------------ the end
+
+    def release(self, patience: float) -> None:
+        """Give the lock back.
+
+        Raises:
+            LockLost: it was not ours any more.
+            StoreUnavailable: no answer within `patience` seconds; it is tried on in the background.
+        """
+        # Before the request is sent: no push may follow it, and its own event is no loss.
+        self.acquisition.check(time.monotonic())
+        self.forget()
+        lost = self.acquisition.loss
+        try:
+            outcome = self._store.ask(self.acquisition.release(), Deadline.after(patience))
+        except BaseException:
+            self.abandon(0)
+            raise
+        if lost is None:
+            self.acquisition.released(outcome)
+        if self.acquisition.loss is not None:
+            raise self.acquisition.loss
+
+    def abandon(self, patience: float) -> None:
+        """Let go of it in the background, for as long as it takes; wait `patience` seconds."""
+        self.forget()
+        withdraw = self.acquisition.abandon()
+        if withdraw is not None:
+            clean_up(self._store, withdraw, unsure=False, patience=patience)
+
+    def forget(self) -> None:
+        """End what goes on in the background for it."""
+        self._task.cancel()
+        if self._watch is not None:
+            self._watch.close()

@@ -1,0 +1,45 @@
+"""Which process this is, said so that another one on the same machine can tell if it still runs.
+
+A pid alone is used again; with the boot, the pid namespace and the start time it names one
+process for ever. Linux only: elsewhere nothing is said, and nothing can be proved.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache(maxsize=8)
+def fingerprint(pid: int) -> str | None:
+    """Return what names process `pid` of this machine, or None where that can't be told."""
+    start = _start_time(pid)
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return None
+    return f"{boot} {namespace} {pid} {start}" if start else None
+
+
+def provably_runs(said: str | None) -> bool:
+    """Tell whether the process that said this certainly runs still; False: it may or may not."""
+    if said is None:
+        return False
+    words = said.split(" ")
+    if len(words) != 4 or not words[2].isdecimal():
+        return False
+    own = (fingerprint(os.getpid()) or "").split(" ")
+    return words[:2] == own[:2] and _start_time(int(words[2])) == words[3]
+
+
+def _start_time(pid: int) -> str | None:
+    """Return when a process began, in the kernel's ticks since boot."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # Field 22; the second one, the program's name, may hold spaces and brackets itself.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields[19]

@@ -1,0 +1,49 @@
+"""CPython's own tests of a lock, run on `ClusterMutex` over a real etcd."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.etcd.store import EtcdStore
+
+lock_tests = pytest.importorskip("test.lock_tests", reason="needs CPython's test package")
+
+SET_ASIDE = {
+    # A private hook that `threading` calls on its own locks.
+    "test_at_fork_reinit"
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in dir(lock_tests.LockTests)
+        if case.startswith("test_") and case not in SET_ASIDE
+    ],
+)
+def test_cpython_says_it_is_a_lock(case: str, store: EtcdStore) -> None:
+    """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
+
+    class Tests(lock_tests.LockTests):  # type: ignore[misc]
+        def locktype(self) -> ClusterMutex:
+            return ClusterMutex(f"lock-tests-{uuid4()}", store=store)
+
+    # The process's own threads must not look like ones that the test has leaked.
+    warm_up(store)
+    tests = Tests(case)
+    tests.setUp()
+    try:
+        getattr(tests, case)()
+    finally:
+        tests.doCleanups()
+        tests.tearDown()
+
+
+def warm_up(store: EtcdStore) -> None:
+    """Make the background thread and the watch stream run."""
+    with ClusterMutex("warm-up", store=store):
+        assert not ClusterMutex("warm-up", store=store).acquire(timeout=0.1)
