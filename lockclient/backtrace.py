@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +12,8 @@ from types import FrameType
 LIMIT = 16 * 1024
 """Bytes that a backtrace may have; the innermost frames are kept."""
 
-_OURS = str(Path(__file__).parent)
+_LIBRARY = str(Path(__file__).parent) + os.sep
+_COMMANDS = f"{_LIBRARY}cli{os.sep}"  # the command is a user of the library like any other
 _CUT = "  [outer frames left out]\n"
 
 
@@ -21,7 +23,7 @@ def capture() -> str:
     File, line, function and source line, as Python prints a traceback; no values of variables.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame is not None and _internal(frame.f_code.co_filename):
         frame = frame.f_back
     parts: list[str] = []
     size = len(_CUT)
@@ -36,6 +38,10 @@ def capture() -> str:
         frame = frame.f_back
     parts.reverse()
     return "".join(parts)
+
+
+def _internal(filename: str) -> bool:
+    return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
 
 
 # Reading a source line touches a file the first time; the same few call sites come again.
