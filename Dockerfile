@@ -13,8 +13,7 @@ RUN pip wheel --no-cache-dir --wheel-dir /wheels -c constraints.txt '.[services]
 FROM python:3.12-slim
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-index --find-links /wheels 'clustermutex[services]'
-# A number, so that an orchestrator can see without a look into the image that it is not root.
+RUN useradd --uid 65532 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mutex
+# By its number, so that an orchestrator sees without a look into the image that it is not root.
 USER 65532:65532
-# A log line is worth something when it happened, not when a buffer is full.
-ENV PYTHONUNBUFFERED=1
 CMD ["clustermutex", "--help"]

@@ -16,7 +16,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from weakref import WeakKeyDictionary
 
 from lockclient.errors import ClusterMutexError, StoreError, StoreUnavailable
@@ -56,18 +57,23 @@ class Background:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Task]] = []
         self._numbers = itertools.count()
-        self._changed = threading.Condition(threading.Lock())
+        # Always `with self._lock`, never `with self._changed`: entering a condition is Python code,
+        # and a KeyboardInterrupt in there would leave the lock taken for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._wakes_at = -math.inf
         self._thread: threading.Thread | None = None
 
     def after(self, seconds: float, job: Job) -> Task:
         """Run `job` in so many seconds."""
         task = Task(job)
-        self._put(time.monotonic() + seconds, task)
+        self.schedule(task, seconds)
         return task
 
-    def _put(self, at: float, task: Task) -> None:
-        with self._changed:
+    def schedule(self, task: Task, seconds: float) -> None:
+        """Run a task in so many seconds."""
+        at = time.monotonic() + seconds
+        with self._lock:
             heapq.heappush(self._heap, (at, next(self._numbers), task))
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -86,10 +92,10 @@ class Background:
                 log.exception("A background job failed.")
                 continue
             if again is not None:
-                self._put(time.monotonic() + again, task)
+                self.schedule(task, again)
 
     def _next(self) -> Task:
-        with self._changed:
+        with self._lock:
             while True:
                 now = time.monotonic()
                 if self._heap and (self._heap[0][0] <= now or self._heap[0][2].cancelled):
@@ -123,11 +129,14 @@ class Line:
         """Forget this waiter."""
         with self._lock:
             self._inboxes.discard(inbox)
-            if not self._inboxes and self._task is not None:
-                self._task.cancel()
-                self._task = None
 
     def _keep(self) -> float | None:
+        with self._lock:
+            # Not when the last one leaves: who is woken often leaves and joins as often, and the
+            # tickets would never be renewed.
+            if not self._inboxes:
+                self._task = None
+                return None
         try:
             kept = self._store.keep_line(Deadline.after(LINE_INTERVAL))
         except ClusterMutexError as error:
@@ -147,11 +156,29 @@ def clean_up(store: MutexStore, withdraw: Withdraw, *, unsure: bool, patience: f
     With `unsure` a request may still be under way to a member that is frozen: it is looked for
     once more when it can't arrive any later.
     """
-    looks = 2 if unsure else 1
+
+    def done() -> None:
+        finished.put(None)
+        _pending.discard(finished)
+        if unsure:
+            withdraw_late(store, withdraw)
+
+    finished: SimpleQueue[None] = SimpleQueue()  # an Event is a condition inside, see `Background`
+    _pending.add(finished)
+    the_background().after(0, _withdrawing(store, withdraw, done))
+    with suppress(Empty):
+        finished.get(timeout=patience)
+
+
+def withdraw_late(store: MutexStore, withdraw: Withdraw) -> None:
+    """Withdraw when a request that may be under way is not expected to arrive any more."""
+    the_background().after(LATE, _withdrawing(store, withdraw, lambda: None))
+
+
+def _withdrawing(store: MutexStore, withdraw: Withdraw, done: Callable[[], None]) -> Job:
     pauses = iter([0.2, 0.5, 1.0])
 
     def job() -> float | None:
-        nonlocal looks
         try:
             store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
         except StoreUnavailable:
@@ -159,20 +186,15 @@ def clean_up(store: MutexStore, withdraw: Withdraw, *, unsure: bool, patience: f
         except StoreError:
             log.exception("Cleaning up after %r is refused; tried again.", withdraw.name)
             return 30.0
-        finished.set()
-        _pending.discard(finished)
-        looks -= 1
-        return LATE if looks else None
+        done()
+        return None
 
-    finished = threading.Event()
-    _pending.add(finished)
-    the_background().after(0, job)
-    finished.wait(patience)
+    return job
 
 
 _background = Background()
 _lines: WeakKeyDictionary[MutexStore, Line] = WeakKeyDictionary()
-_pending: set[threading.Event] = set()
+_pending: set[SimpleQueue[None]] = set()
 
 
 def the_background() -> Background:
@@ -198,7 +220,8 @@ def _at_exit() -> None:
     """Give clean-up that is under way a moment: the thread ends with the interpreter."""
     deadline = Deadline.after(1.5)
     for finished in list(_pending):
-        finished.wait(deadline.remaining())
+        with suppress(Empty):
+            finished.get(timeout=deadline.remaining())
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -31,8 +32,6 @@ class Settings:
         cacert, cert, key: paths of PEM files; a `cacert` or `tls` makes it TLS.
         tls: TLS with the system's certificates even without `cacert`.
         user, password: for etcd's own authentication.
-        patience: seconds that a call without a timeout of its own waits for a store that does not
-            answer, before it raises `StoreUnavailable`.
     """
 
     endpoints: tuple[str, ...] = (DEFAULT_ENDPOINT,)
@@ -43,7 +42,6 @@ class Settings:
     tls: bool = False
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    patience: float = 10.0
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -59,8 +57,8 @@ class Settings:
             raise ValueError("A client certificate and its key go together: give both or none.")
         if self.password is not None and self.user is None:
             raise ValueError("A password was given without a user (ETCDCTL_USER).")
-        if not 0 < self.patience < 86400:
-            raise ValueError(f"patience must be from 0 to 86400 s, not {self.patience!r}.")
+        if self.user is not None and self.password is None:
+            raise ValueError("A user was given without a password (ETCDCTL_PASSWORD).")
         for what in ("cacert", "cert", "key"):
             path = getattr(self, what)
             if path is not None and not os.access(path, os.R_OK):
@@ -79,49 +77,49 @@ class Settings:
             ValueError: a value is malformed; the text names it and says what it should be.
         """
         settings = cls._from_etcdctl(environ)
-        source = "the URL"
+        source = "The URL"
         if url is None and "CLUSTERMUTEX_URL" in environ:
             url, source = environ["CLUSTERMUTEX_URL"], "CLUSTERMUTEX_URL"
         if url is None:
             return settings
-        return settings._at(url, source)
+        with _said_in(f"{source} {_hidden(url)!r}"):
+            return settings._at(url)
 
     @classmethod
     def _from_etcdctl(cls, environ: Mapping[str, str]) -> Settings:
-        user, colon, password = environ.get("ETCDCTL_USER", "").partition(":")
-        secret = environ.get("ETCDCTL_PASSWORD", password if colon else None)
-        listed = environ.get("ETCDCTL_ENDPOINTS", DEFAULT_ENDPOINT).split(",")
-        endpoints, tls = _strip_schemes([each.strip() for each in listed])
-        return cls(
-            endpoints=endpoints,
-            cacert=environ.get("ETCDCTL_CACERT") or None,
-            cert=environ.get("ETCDCTL_CERT") or None,
-            key=environ.get("ETCDCTL_KEY") or None,
-            tls=tls,
-            user=user or None,
-            password=secret,
-        )
+        with _said_in("ETCDCTL_ENDPOINTS"):
+            listed = environ.get("ETCDCTL_ENDPOINTS", DEFAULT_ENDPOINT).split(",")
+            endpoints, tls = _strip_schemes([each.strip() for each in listed])
+            settings = cls(endpoints=endpoints, tls=tls)
+        with _said_in("ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"):
+            settings = replace(
+                settings,
+                cacert=environ.get("ETCDCTL_CACERT") or None,
+                cert=environ.get("ETCDCTL_CERT") or None,
+                key=environ.get("ETCDCTL_KEY") or None,
+            )
+        with _said_in("ETCDCTL_USER and ETCDCTL_PASSWORD"):
+            user, colon, password = environ.get("ETCDCTL_USER", "").partition(":")
+            secret = environ.get("ETCDCTL_PASSWORD") or (password if colon else None)
+            return replace(settings, user=user or None, password=secret)
 
-    def _at(self, url: str, source: str) -> Settings:
+    def _at(self, url: str) -> Settings:
         example = "etcd://host1:2379,host2:2379/clustermutex"
         parts = urlsplit(url)
         if parts.scheme not in ("etcd", "etcds"):
+            raise ValueError(f"It must begin with etcd:// (or etcds:// for TLS), like {example}.")
+        if "@" in url:
             raise ValueError(
-                f"{source} {_hidden(url)!r} must begin with etcd:// (or etcds:// for TLS), "
-                f"like {example}."
-            )
-        if "@" in parts.netloc:
-            raise ValueError(
-                f"{source} {_hidden(url)!r} holds a user: give it in ETCDCTL_USER and "
-                "ETCDCTL_PASSWORD instead, where it is not shown to every `ps`."
+                "It holds a user: give that in ETCDCTL_USER and ETCDCTL_PASSWORD instead, where it "
+                "is not shown to every `ps`."
             )
         if parts.query or parts.fragment:
-            raise ValueError(f"{source} {url!r} has a query or fragment; it takes none: {example}.")
+            raise ValueError(f"It has a query or fragment; it takes none: {example}.")
         return replace(
             self,
             endpoints=tuple(parts.netloc.split(",")),
             root=unquote(parts.path.rstrip("/")) or DEFAULT_ROOT,
-            tls=self.tls or parts.scheme == "etcds",
+            tls=parts.scheme == "etcds",
         )
 
     def url(self) -> str:
@@ -149,7 +147,7 @@ def made_of(
         if isinstance(endpoints, str):
             raise ValueError(f"endpoints must be a list of texts, not the text {endpoints!r}.")
         bare, tls = _strip_schemes(list(endpoints))
-        settings = replace(settings, endpoints=bare, tls=settings.tls or tls)
+        settings = replace(settings, endpoints=bare, tls=tls)
     return replace(settings, **others)
 
 
@@ -158,7 +156,8 @@ def check_endpoint(endpoint: str) -> None:
     host, _, port = endpoint.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     sound = re.fullmatch(r"\[[0-9A-Fa-f:.%]+\]" if bracketed else r"[A-Za-z0-9._-]+", host)
-    if not sound or not port.isdecimal() or not 0 < int(port) < 65536:
+    # Five digits at most: Python refuses to read thousands of them in another way.
+    if not sound or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise ValueError(
             f"The etcd endpoint {endpoint!r} must be host:port, like 127.0.0.1:2379, "
             "several of them with commas between."
@@ -181,9 +180,18 @@ def _strip_schemes(listed: list[str]) -> tuple[tuple[str, ...], bool]:
     return tuple(bare), True in secure
 
 
+@contextmanager
+def _said_in(source: str) -> Iterator[None]:
+    """Name the source of a malformed value in the error."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
 def _hidden(url: str) -> str:
     """Return the URL without what may be a password."""
-    return re.sub(r"//[^@/]*@", "//…@", url)
+    return re.sub(r"//.*@", "//…@", url, flags=re.DOTALL)
 
 
 _default_lock = threading.Lock()

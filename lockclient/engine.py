@@ -79,7 +79,7 @@ class Acquisition:
     """One acquisition of one lock.
 
     Args:
-        holder: what is to be written, without times.
+        holder: what is to be written; its times are renewed for each request.
         runtime: how its stamps are made.
         queue: whether to get in line if the lock is not free.
         line_ready: whether a ticket costs no extra request, so that the first one may queue.
@@ -88,7 +88,9 @@ class Acquisition:
     def __init__(
         self, holder: Holder, runtime: Runtime, *, queue: bool, line_ready: bool = False
     ) -> None:
-        self.holder = holder
+        self._facts = holder
+        self.name = holder.name
+        self.uuid = holder.uuid or ""
         self.token = 0
         self.deadline = math.inf
         """Monotonic time at which the lock may be removed if no push is confirmed before."""
@@ -96,7 +98,12 @@ class Acquisition:
         """Monotonic time before which another push is not worth a request."""
         self.loss: LockLost | None = None
         self.unsure = False
-        """A take was sent that nobody answered: it may still arrive, late."""
+        """A take may still be under way somewhere and arrive late: when it is all over, withdraw.
+
+        A late take would hold a lock that nobody knows of, a late take or queue leave a ticket
+        that blocks the line for as long as the process lives. Everything else is harmless late: it
+        compares a uuid or ticket that is gone by then.
+        """
         self._runtime = runtime
         self._queue = queue
         self._line_ready = line_ready
@@ -105,46 +112,47 @@ class Acquisition:
         self._asked: Request | None = None
         self._sent_at = 0.0
         self._settled = True  # the last request was answered, and not by giving us the lock
-        self._first_unsure: float | None = None  # when a take was sent that nobody answered
         self._tried_identity = holder.identity is None
         self._since: float | None = None
         self._releasing = False
+
+    @property
+    def holder(self) -> Holder:
+        """What this holder has written, as far as it was confirmed."""
+        return replace(self._facts, fencing_token=self.token)
 
     # ------------------------------------------------------------ getting it
 
     def begin(self, now: Now) -> Step:
         """Return the first request."""
-        if self._queue and self._line_ready:
+        if self._queue and self._line_ready and self._tried_identity:
             return self._get_in_line(now)
         return self._ask(Take(self._stamped(now)), now)
 
     def unanswered(self, *, unknown: bool) -> None:
-        """Take note that nobody answered the last request; `unknown`: it may have happened.
-
-        If it was a take, the next answer tells (`Taken.earlier`), and then the deadline counts
-        from the first time it was sent.
-        """
+        """Take note that nobody answered the last request; `unknown`: it may have happened."""
         self._settled = not unknown
-        if unknown and _holder_of(self._asked) is not None:
-            self.unsure = True
-            if self._first_unsure is None:
-                self._first_unsure = self._sent_at
+        self.unsure |= unknown and isinstance(self._asked, Take | TakeOrQueue | Reclaim)
 
     def again(self, now: Now) -> Step:
         """Return the last request once more, with stamps of now."""
         request = self._asked
         if isinstance(request, Take | TakeOrQueue | Claim | Reclaim):
             request = replace(request, holder=self._stamped(now))
+        elif isinstance(request, Push):
+            request = self.push(now)
         if request is None:
             raise AssertionError("again() before begin()")
         return self._ask(request, now)
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
         """Return the next step after an outcome of the last request."""
-        if isinstance(outcome, Taken):
-            return self._taken(outcome, now)
-        self._first_unsure, self._settled = None, True
+        self._settled = True
+        if isinstance(outcome, Taken | Refused | Queued) and outcome.resent:
+            self.unsure = True
         match outcome:
+            case Taken():
+                return self._taken(outcome, now)
             case Done() if isinstance(self._asked, Push):
                 self.pushed(self._asked, outcome, self._sent_at)
                 return Held()
@@ -182,28 +190,26 @@ class Acquisition:
     def abandon(self) -> Withdraw | None:
         """Return what leaves nothing of this acquisition behind; None if nothing was ever sent."""
         self._releasing = True
-        return None if self._asked is None else Withdraw(self.holder.name, self._uuid)
+        if not self._settled:  # an interrupt came while it was under way
+            self.unanswered(unknown=True)
+        return None if self._asked is None else Withdraw(self.name, self.uuid)
 
     def leaves_traces(self) -> bool:
         """Tell whether a lock or ticket of ours may stand in the store.
 
         Not after a plain refusal: so a try that fails costs no request more.
         """
-        return self.unsure or self._ticket_revision != 0 or not self._settled
+        return self.unsure or not self._settled or (self.token or self._ticket_revision) != 0
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         sent_at = self._sent_at
-        if outcome.earlier and self._first_unsure is not None:
-            sent_at = self._first_unsure
         self.token = outcome.token
         self._ticket_revision = 0
-        self.holder = replace(_holder_of(self._asked) or self.holder, fencing_token=outcome.token)
+        self._facts = _holder_of(self._asked) or self._facts
         self._confirmed(sent_at)
-        if now.monotonic - sent_at > self._runtime.push_interval:
-            # The stamps in the store may be old by now, too old even: refresh and confirm first.
-            return self._ask(
-                Push(self.holder.name, self._uuid, self._runtime.stamps(now.wall)), now
-            )
+        if outcome.earlier or now.monotonic - sent_at > self._runtime.push_interval:
+            # The stamps in the store are older than we know, or too old: refresh and confirm first.
+            return self._ask(self.push(now), now)
         return Held()
 
     def _refused(self, outcome: Refused, now: Now) -> Step:
@@ -214,7 +220,7 @@ class Acquisition:
             return self._stand(None, outcome.holder, outcome.revision, now)
         if not self._tried_identity and outcome.holder is not None:
             self._tried_identity = True
-            return self._ask(Read(self.holder.name), now)
+            return self._ask(Read(self.name), now)
         return self._get_in_line(now) if self._queue else Busy(outcome.holder)
 
     def _same_identity(self, seen: Seen, now: Now) -> Step:
@@ -232,7 +238,7 @@ class Acquisition:
         holder = self._stamped(now)
         self._since = self._since or now.wall
         ticket = Ticket(
-            *(holder.name, self._uuid, holder.hostname, holder.pid, holder.thread),
+            *(holder.name, self.uuid, holder.hostname, holder.pid, holder.thread),
             *(holder.reason, round(self._since, 3)),
         )
         return self._ask(TakeOrQueue(holder, ticket), now)
@@ -241,22 +247,22 @@ class Acquisition:
         log.warning(
             "The place in line for %r is lost (no contact with the store for too long); "
             "queueing again at the end.",
-            self.holder.name,
+            self.name,
         )
         return self._get_in_line(now)
 
     def _stand(self, predecessor: str | None, holder: str | None, revision: int, now: Now) -> Step:
         """Wait for the ticket ahead, as the head for the holder, or claim if there is neither."""
-        if predecessor is None and holder in (None, self._uuid):
+        if predecessor is None and holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
-        self._awaited = Target(self.holder.name, predecessor)
+        self._awaited = Target(self.name, predecessor)
         return Wait(self._awaited, revision + 1)
 
     def _claim(self, now: Now) -> Step:
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
 
     def _look(self, predecessor: str | None = None, left_at: int | None = None) -> Step:
-        look = Look(self.holder.name, self._uuid, self._ticket_revision, predecessor, left_at)
+        look = Look(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
         self._asked = look
         return look
 
@@ -265,25 +271,23 @@ class Acquisition:
         return request
 
     def _stamped(self, now: Now) -> Holder:
-        return replace(self.holder, locked_at=now.wall).stamped(self._runtime.stamps(now.wall))
-
-    @property
-    def _uuid(self) -> str:
-        return self.holder.uuid or ""
+        if self._facts.locked_at == now.wall:  # made for this moment: no second copy
+            return self._facts
+        return self._facts.stamped(self._runtime.stamps(now.wall), taken=True)
 
     # ------------------------------------------------------------ holding it
 
     def push(self, now: Now) -> Push:
         """Return the request that pushes the stamps; its outcome goes to `pushed`."""
-        return Push(self.holder.name, self._uuid, self._runtime.stamps(now.wall))
+        return Push(self.name, self.uuid, self._runtime.stamps(now.wall))
 
     def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> None:
         """Take note of a push's outcome; `sent_at` is the monotonic time before it was sent."""
-        if isinstance(outcome, Gone):
-            self._lose_to(outcome.holder, outcome.removal)
-        else:
-            self.holder = self.holder.stamped(push.stamps)
+        if not isinstance(outcome, Gone):
+            self._facts = self._facts.stamped(push.stamps)
             self._confirmed(sent_at)
+        elif not self._releasing:  # otherwise our own unlock may have overtaken it
+            self._lose_to(outcome.holder, outcome.removal)
 
     def _confirmed(self, sent_at: float) -> None:
         """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
@@ -299,7 +303,7 @@ class Acquisition:
         """Return why the lock is lost, or None as long as it is held."""
         if self.loss is None and monotonic >= self.deadline and not self._releasing:
             self._lose(
-                f"The lock {self.holder.name!r} must be taken for lost: no push of its stamps was "
+                f"The lock {self.name!r} must be taken for lost: no push of its stamps was "
                 f"confirmed for {self._runtime.auto_unlock:g} s (auto_unlock_after), so that the "
                 "unlocker may have removed it. Call alive() more often or raise auto_unlock_after."
             )
@@ -307,19 +311,19 @@ class Acquisition:
 
     def observed(self, event: Event) -> None:
         """Take note of an event of the lock's uuid."""
-        if not self._releasing and event.uuid != self.holder.uuid:
+        if not self._releasing and event.uuid != self.uuid:
             self._lose_to(event.uuid, None)
 
     def saw(self, seen: Seen) -> None:
         """Take note of what stands in the store for the lock."""
         uuid = None if seen.holder is None else seen.holder.uuid
-        if not self._releasing and uuid != self.holder.uuid:
+        if not self._releasing and uuid != self.uuid:
             self._lose_to(uuid, seen.removal)
 
     def release(self) -> Unlock:
         """Return the request that gives the lock back; its outcome goes to `released`."""
         self._releasing = True
-        return Unlock(self.holder.name, self._uuid)
+        return Unlock(self.name, self.uuid)
 
     def released(self, outcome: Outcome) -> None:
         """Take note of the unlock's outcome.
@@ -330,7 +334,7 @@ class Acquisition:
             self._lose_to(outcome.holder, outcome.removal)
 
     def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
-        name = self.holder.name
+        name = self.name
         how = f" ({removal.describe()})" if removal else ""
         now_held = f" It is now held by {uuid}." if uuid else ""
         self._lose(
@@ -343,8 +347,8 @@ class Acquisition:
         if self.loss is None or (removal is not None and self.loss.removal is None):
             self.loss = LockLost(
                 message,
-                name=self.holder.name,
-                uuid=self.holder.uuid,
+                name=self.name,
+                uuid=self.uuid,
                 holder=self.holder,
                 removal=removal,
             )

@@ -7,8 +7,9 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 
-from lockclient.background import clean_up, the_background
+from lockclient.background import Task, clean_up, the_background, withdraw_late
 from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, StoreError, StoreUnavailable
 from lockclient.store import Event, MutexStore, Read, Seen, Subscription, Target
@@ -47,6 +48,7 @@ class Holding:
         self._keepalive = keepalive
         self._on_lost = on_lost
         self._told = False
+        self._telling = threading.Lock()
         self._failing = False
         self._watch: Subscription | None = None
         self._watch_at = time.monotonic() + WATCH_AFTER
@@ -54,7 +56,11 @@ class Holding:
         # declaring the lock lost: the push may confirm that it is not. It can't take long, because
         # the push itself is given up at the deadline.
         self._pushing = threading.Lock()
-        self._task = the_background().after(self._pause(), self._tick)
+        self._task = Task(self._tick)
+
+    def start(self) -> None:
+        """Begin what goes on in the background for it."""
+        the_background().schedule(self._task, self._pause())
 
     # ------------------------------------------------------------ signs of life
 
@@ -87,7 +93,7 @@ class Holding:
         if not self._failing:
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
-                self.acquisition.holder.name,
+                self.acquisition.name,
                 self.acquisition.deadline - time.monotonic(),
                 error,
             )
@@ -106,7 +112,8 @@ class Holding:
         lost = self.acquisition.check(time.monotonic())
         if lost is not None:
             self._tell()
-            raise lost
+            # A copy each time: raised again and again, the same one would gather tracebacks.
+            raise copy(lost)
 
     # ------------------------------------------------------------ in the background
 
@@ -115,17 +122,18 @@ class Holding:
         if self.loss() is not None:
             return None
         if self._watch is None and time.monotonic() >= self._watch_at:
-            acquisition = self.acquisition
-            target = Target(acquisition.holder.name)
-            self._watch = self._store.watch(target, acquisition.token + 1, self._observed)
-            if self._task.cancelled:  # released in the meantime: nobody else would close it
-                self._watch.close()
+            self._watch_from(self.acquisition.token + 1)
         if self._keepalive is not None and time.monotonic() >= self.acquisition.quiet_until:
             try:
                 self.alive(force=False)
             except LockLost:
                 return None
         return self._pause()
+
+    def _watch_from(self, revision: int) -> None:
+        self._watch = self._store.watch(Target(self.acquisition.name), revision, self._observed)
+        if self._task.cancelled:  # released in the meantime: nobody else would close it
+            self._watch.close()
 
     def _pause(self) -> float:
         """Return the seconds until the next thing is due."""
@@ -146,11 +154,11 @@ class Holding:
 
     def _look(self) -> float | None:
         """See what stands in the store: after missed events, or to learn who removed the lock."""
-        holder = self.acquisition.holder
+        name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
             return None
         try:
-            seen = self._store.ask(Read(holder.name, holder.uuid), Deadline.after(PUSH_TRY))
+            seen = self._store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
         except ClusterMutexError:
             if self.acquisition.loss is None:
                 return 1.0
@@ -158,18 +166,20 @@ class Holding:
             if isinstance(seen, Seen):
                 self.acquisition.saw(seen)
                 if self.acquisition.loss is None:  # the watch ended with what it missed
-                    target = Target(holder.name)
-                    self._watch = self._store.watch(target, seen.revision + 1, self._observed)
+                    self._watch_from(seen.revision + 1)
         self._tell()
         return None
 
     def _tell(self) -> None:
-        """Call `on_lost`, once, if the lock is lost."""
+        """Call `on_lost`, once, if the lock is lost, and watch it no longer."""
         lost = self.acquisition.loss
-        if lost is None or self._told:
-            return
-        self._told = True
+        with self._telling:
+            if lost is None or self._told:
+                return
+            self._told = True
         log.error("%s", lost)
+        if self._watch is not None:
+            self._watch.close()
         if self._on_lost is not None:
             # A thread of its own: a call-back that blocks must not stop everyone's pushes.
             threading.Thread(
@@ -183,28 +193,31 @@ class Holding:
 
         Raises:
             LockLost: it was not ours any more.
-            StoreUnavailable: no answer within `patience` seconds; it is tried on in the background.
+            StoreUnavailable: no answer within `patience` seconds; the caller must `abandon` it.
         """
+        lost = self.loss()
         # Before the request is sent: no push may follow it, and its own event is no loss.
-        self.acquisition.check(time.monotonic())
         self.forget()
-        lost = self.acquisition.loss
+        limit = Deadline.after(patience if lost is None else min(patience, PUSH_TRY))
         try:
-            outcome = self._store.ask(self.acquisition.release(), Deadline.after(patience))
-        except BaseException:
-            self.abandon(0)
-            raise
-        if lost is None:
-            self.acquisition.released(outcome)
+            outcome = self._store.ask(self.acquisition.release(), limit)
+        except ClusterMutexError as error:
+            if lost is None:
+                raise
+            self.abandon(0)  # where only its time ran out, it may stand there still
+            raise copy(lost) from error
+        self.acquisition.released(outcome)
+        if self.acquisition.unsure and (withdraw := self.acquisition.abandon()):
+            withdraw_late(self._store, withdraw)
         if self.acquisition.loss is not None:
-            raise self.acquisition.loss
+            raise copy(self.acquisition.loss)
 
     def abandon(self, patience: float) -> None:
         """Let go of it in the background, for as long as it takes; wait `patience` seconds."""
         self.forget()
         withdraw = self.acquisition.abandon()
         if withdraw is not None:
-            clean_up(self._store, withdraw, unsure=False, patience=patience)
+            clean_up(self._store, withdraw, unsure=self.acquisition.unsure, patience=patience)
 
     def forget(self) -> None:
         """End what goes on in the background for it."""

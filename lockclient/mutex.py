@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from copy import copy
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import TracebackType
@@ -32,7 +33,7 @@ from lockclient.errors import (
 from lockclient.holding import Holding, OnLost
 from lockclient.process import fingerprint
 from lockclient.record import Holder, Ticket, check_name
-from lockclient.store import Event, Guard, MutexStore, Read, Seen
+from lockclient.store import Event, Guard, MutexStore, Read, Seen, Subscription
 from lockclient.timing import Deadline, Now, Runtime, require_timeout
 from lockclient.version import __version__
 
@@ -152,7 +153,7 @@ class ClusterMutex(ContextDecorator):
         """
         if not blocking and timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        if timeout < 0 and timeout != -1:
+        if not (timeout >= 0 or timeout == -1):  # not a number, too
             raise ValueError("timeout value must be a non-negative number")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
@@ -169,14 +170,22 @@ class ClusterMutex(ContextDecorator):
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
-        with self._gate:
-            holding, self._holding = self._holding, None
-        if holding is None:
-            raise LockNotHeld(
-                f"The lock {self.name!r} can't be released: this object does not hold it.",
-                name=self.name,
-            )
-        holding.release(PATIENCE)
+        holding: Holding | None = None
+        try:
+            with self._gate:
+                holding, self._holding = self._holding, None
+            if holding is not None:
+                return holding.release(PATIENCE)
+        except LockLost:
+            raise
+        except BaseException:  # no answer, or an interrupt between any two lines here
+            if holding is not None:
+                holding.abandon(0)
+            raise
+        raise LockNotHeld(
+            f"The lock {self.name!r} can't be released: this object does not hold it.",
+            name=self.name,
+        )
 
     def locked(self) -> bool:
         """Tell whether this object holds the lock, as far as it knows."""
@@ -252,7 +261,7 @@ class ClusterMutex(ContextDecorator):
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it is not held; no request."""
         lost = self._held("check_health()").loss()
         if lost is not None:
-            raise lost
+            raise copy(lost)
 
     # ------------------------------------------------------------ what is known
 
@@ -267,7 +276,7 @@ class ClusterMutex(ContextDecorator):
     @property
     def uuid(self) -> str:
         """The id of this acquisition."""
-        return self.record.uuid or ""
+        return self._held("uuid").acquisition.uuid
 
     @property
     def record(self) -> Holder:
@@ -302,14 +311,16 @@ class ClusterMutex(ContextDecorator):
 
     def _acquire(self, deadline: Deadline, blocking: bool) -> bool:
         store = self._store()
+        now = Now.read()
         acquisition = Acquisition(
-            self._new_holder(), self._runtime, queue=blocking, line_ready=store.has_line()
+            self._new_holder(now), self._runtime, queue=blocking, line_ready=store.has_line()
         )
         holding: Holding | None = None
         try:
-            if self._drive(store, acquisition, deadline):
+            if self._drive(store, acquisition, acquisition.begin(now), deadline):
                 holding = Holding(store, acquisition, self._keepalive, self._on_lost)
                 self._holding = holding
+                holding.start()
                 return True
         except BaseException as error:
             # An interrupt may come between any two lines here.
@@ -325,11 +336,12 @@ class ClusterMutex(ContextDecorator):
         self._abandon(store, acquisition, CLEAN_UP)
         return False
 
-    def _drive(self, store: MutexStore, acquisition: Acquisition, deadline: Deadline) -> bool:
+    def _drive(
+        self, store: MutexStore, acquisition: Acquisition, step: Step | None, deadline: Deadline
+    ) -> bool:
         """Do what the engine says until the lock is held (True) or not to be had (False)."""
         answered = False
         give_up = Deadline.after(PATIENCE)
-        step: Step | None = acquisition.begin(Now.read())
         while step is not None:
             if isinstance(step, Held):
                 return True
@@ -343,6 +355,8 @@ class ClusterMutex(ContextDecorator):
                 outcome = store.ask(step, deadline.sooner(PATIENCE))
             except StoreUnavailable as error:
                 acquisition.unanswered(unknown=error.unknown)
+                if answered and deadline.expired():
+                    return False  # the caller's time was up, which says nothing about the store
                 # A store that was never there is an error even to who would wait for ever; one
                 # that goes away while we wait is a pause.
                 if deadline.expired() or (
@@ -361,17 +375,19 @@ class ClusterMutex(ContextDecorator):
         """Wait for an event of the target; None: the deadline came first."""
         inbox: SimpleQueue[Event] = SimpleQueue()
         line = line_of(store)
-        line.join(inbox)
-        watch = store.watch(wait.target, wait.revision, inbox.put)
+        watch: Subscription | None = None
         look = Deadline.after(LOOK_INTERVAL)
         event: Event | None = None
         try:
+            line.join(inbox)
+            watch = store.watch(wait.target, wait.revision, inbox.put)
             event = inbox.get(timeout=min(look.remaining(), deadline.remaining()))
         except Empty:
             if deadline.expired():
                 return None
         finally:
-            watch.close()
+            if watch is not None:
+                watch.close()
             line.leave(inbox)
         return acquisition.woken(event, Now.read())
 
@@ -381,8 +397,9 @@ class ClusterMutex(ContextDecorator):
         if withdraw is not None and acquisition.leaves_traces():
             clean_up(store, withdraw, unsure=acquisition.unsure, patience=patience)
 
-    def _new_holder(self) -> Holder:
+    def _new_holder(self, now: Now) -> Holder:
         pid = os.getpid()
+        stamps = self._runtime.stamps(now.wall)
         return Holder(
             self.name,
             str(uuid4()),
@@ -392,6 +409,10 @@ class ClusterMutex(ContextDecorator):
             identity=self._identity,
             process=fingerprint(pid) if self._identity is not None else None,
             reason=self._reason,
+            locked_at=stamps.alive_at,
+            alive_at=stamps.alive_at,
+            alert_at=stamps.alert_at,
+            auto_unlock_at=stamps.auto_unlock_at,
             backtrace=capture() if self._capture_backtrace else None,
             client=_CLIENT,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 @lru_cache(maxsize=8)
 def fingerprint(pid: int) -> str | None:
     """Return what names process `pid` of this machine, or None where that can't be told."""
-    start = _start_time(pid)
+    start = _start_time(str(pid))
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -28,18 +28,18 @@ def provably_runs(said: str | None) -> bool:
     if said is None:
         return False
     words = said.split(" ")
-    if len(words) != 4 or not words[2].isdecimal():
+    if len(words) != 4 or not (words[2].isascii() and words[2].isdecimal()):
         return False
     own = (fingerprint(os.getpid()) or "").split(" ")
-    return words[:2] == own[:2] and _start_time(int(words[2])) == words[3]
+    return words[:2] == own[:2] and _start_time(words[2]) == words[3]
 
 
-def _start_time(pid: int) -> str | None:
+def _start_time(pid: str) -> str | None:
     """Return when a process began, in the kernel's ticks since boot."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # Field 22; the second one, the program's name, may hold spaces and brackets itself.
+    # Field 22; the second one, the program's name, may hold spaces, brackets and any bytes.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else fields[19]

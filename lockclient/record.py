@@ -79,10 +79,11 @@ class Holder:
                     problems[key] = problem
         return replace(self, **fields, problems=problems or _NO_PROBLEMS)
 
-    def stamped(self, stamps: Stamps) -> Holder:
-        """Return the holder after a push of its stamps."""
+    def stamped(self, stamps: Stamps, *, taken: bool = False) -> Holder:
+        """Return the holder after a push of its stamps, or with `taken` as it takes the lock."""
         return replace(
             self,
+            locked_at=stamps.alive_at if taken else self.locked_at,
             alive_at=stamps.alive_at,
             alert_at=stamps.alert_at,
             auto_unlock_at=stamps.auto_unlock_at,
@@ -201,7 +202,7 @@ class Removal:
         """Build a removal from its key and value; what can't be read is None or empty."""
         own = _json_fields(value, {"removed_at": float, "removed_by": str, "how": str, "why": str})
         facts = _json_fields(value, _HOLDER_JSON)
-        holder = Holder(name, uuid, **facts)
+        holder = Holder(name, uuid, **facts | {"fencing_token": facts["fencing_token"] or 0})
         texts = {key: own[key] or "" for key in ("removed_by", "how", "why")}
         return cls(holder, own["removed_at"], **texts)
 
@@ -215,7 +216,7 @@ class Removal:
 _HOLDER_JSON: Final[Mapping[str, type]] = {
     **dict.fromkeys(("hostname", "thread", "reason", "identity", "client", "backtrace"), str),
     **dict.fromkeys(STAMPS, float),
-    "pid": int,
+    **dict.fromkeys(("pid", "fencing_token"), int),
 }
 
 
@@ -282,6 +283,8 @@ def _json_fields(value: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
             item = None
         if isinstance(item, (int, float)) and not 0 <= item <= LATEST:  # false for NaN, too
             item = None
+        if isinstance(item, str):  # JSON can spell lone surrogates, which nobody can print
+            item = item.encode(errors="replace").decode()
         fields[key] = item
     return fields
 

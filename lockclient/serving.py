@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from waitress.server import create_server
@@ -57,6 +58,13 @@ class StoreUrl(click.ParamType[Settings]):
             self.fail(str(error), param, ctx)
 
 
+class _UrlOption(click.Option):
+    """Named by its flag in the environment, too (UNLOCKER_URL), not by the command's parameter."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return os.environ.get(f"{ctx.auto_envvar_prefix}_URL") or None
+
+
 def settings_of(settings: Settings | None) -> Settings:
     """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
     if settings is not None:
@@ -73,6 +81,7 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
         click.option(
             "--url",
             "settings",
+            cls=_UrlOption,
             type=StoreUrl(),
             help="The store, like etcd://host1:2379,host2:2379/clustermutex. "
             "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
@@ -171,16 +180,44 @@ class HttpServer:
         self._server.close()
 
 
+class EndSignal:
+    """SIGTERM or SIGINT, caught from now on. For the main thread."""
+
+    def __init__(self) -> None:
+        self._came = threading.Event()
+        self._names: list[str] = []
+        signal.signal(signal.SIGTERM, self._catch)
+        signal.signal(signal.SIGINT, self._catch)
+
+    def _catch(self, number: int, _frame: Any) -> None:
+        self._names.append(signal.Signals(number).name)
+        self._came.set()
+
+    def wait(self) -> str:
+        """Wait for it and return its name."""
+        # With a timeout: a signal that the kernel hands to another thread does not wake a main
+        # thread that waits for ever, and its handler would never run.
+        while not self._came.wait(0.5):
+            pass
+        return self._names[0]
+
+
 def wait_for_end() -> str:
     """Wait in the main thread for SIGTERM or SIGINT and return its name."""
-    ended = threading.Event()
-    names: list[str] = []
+    return EndSignal().wait()
 
-    def end(number: int, _frame: Any) -> None:
-        names.append(signal.Signals(number).name)
-        ended.set()
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    ended.wait()
-    return names[0]
+def end_process(clean_up: Callable[[], None], patience: float) -> NoReturn:
+    """Clean up, for `patience` seconds at most, and end the process with status 0.
+
+    Without the interpreter's own end: that waits for every thread of a pool, a request that hangs
+    included, and can itself hang for ever in the `__del__` of a gRPC call, which wants a lock that
+    a gRPC thread held at the moment when the end stopped all threads.
+    """
+    cleaner = threading.Thread(target=clean_up, name="clean-up", daemon=True)
+    cleaner.start()
+    cleaner.join(patience)
+    if cleaner.is_alive():
+        log.warning("Cleaning up took more than %g s and was left at that.", patience)
+    logging.shutdown()
+    os._exit(0)

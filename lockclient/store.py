@@ -124,10 +124,13 @@ class Taken:
     """The lock is had; `token` is the fencing token.
 
     `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
+    `resent`, here and below, tells that the request was sent more than once with an unknown
+    outcome: the other sending may still be under way, and arrive when nobody expects it.
     """
 
     token: int
     earlier: bool = False
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class Refused:
     holder: str | None
     revision: int
     ticket: bool = False
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,7 @@ class Queued:
     holder: str | None
     revision: int
     unsure: bool = False
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +186,8 @@ class Done:
 class Gone:
     """The lock is not that holder's any more: `holder` has it now, or None.
 
-    `removal` is the record of the removal, where there is one. `resent` tells that the request was
-    sent more than once with an unknown outcome, so that it may itself have done it.
+    `removal` is the record of the removal, where there is one. `resent` tells that the request may
+    itself have done it.
     """
 
     holder: str | None

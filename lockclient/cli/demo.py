@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from lockclient.cli.local import end, spawn
 from lockclient.cli.stack import Stack, fetch
 from lockclient.cli.up import ending_on_signals, introduce, starting, stay
-from lockclient.etcd.keyspace import encode
 
 CHAPTER = 30.0
 """Seconds after which something that was promised counts as not having happened."""
@@ -160,7 +160,7 @@ class Story:
     # ------------------------------------------------------------ what is seen
 
     def _lock(self, name: str) -> dict[str, Any] | None:
-        return self._get(f"/api/locks/{encode(name)}")
+        return self._get(f"/api/locks/{quote(name, safe='')}")
 
     def _in_line(self, count: int) -> bool:
         lock = self._lock("deploy/prod")

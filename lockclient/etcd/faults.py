@@ -47,6 +47,7 @@ _CODES = {
     grpc.StatusCode.UNAVAILABLE: Fault.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED: Fault.UNKNOWN,
     grpc.StatusCode.CANCELLED: Fault.UNKNOWN,
+    grpc.StatusCode.UNKNOWN: Fault.UNKNOWN,  # etcd's own errors without a code: it is ending, say
     grpc.StatusCode.INTERNAL: Fault.UNKNOWN,  # a stream torn down in the middle (RST_STREAM)
 }
 

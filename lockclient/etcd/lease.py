@@ -18,13 +18,18 @@ class Lease:
     Args:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
-        reuse: seconds of its time that must be left for it to be used without renewal.
+        reuse: seconds of its time that must be left for it to be used as it is.
+        renew: whether it is renewed when too little is left, as long as etcd knows it: a new one
+            would leave the keys that are bound to the old one to die.
     """
 
-    def __init__(self, channels: Channels, ttl: float, reuse: float) -> None:
+    def __init__(
+        self, channels: Channels, ttl: float, reuse: float, *, renew: bool = False
+    ) -> None:
         self._channels = channels
         self._ttl = ttl
         self._reuse = reuse
+        self._renew = renew
         self._lock = threading.Lock()
         self._id = 0
         # On our clock and from before the request was sent: never later than etcd's own view.
@@ -35,14 +40,14 @@ class Lease:
         return self._until - time.monotonic() >= self._reuse
 
     def get(self, deadline: Deadline) -> int:
-        """Return the lease's id, granting a new one if there is none with enough time left.
+        """Return the lease's id, of a new one if there is none with enough time left.
 
         Raises:
             Refusal: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
         """
         with self._lock:
-            if not self.usable():
+            if not self.usable() and not (self._renew and self.keep(deadline)):
                 sent_at = time.monotonic()
                 grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
                 answer, _ = self._channels.call(GRANT, grant, deadline)

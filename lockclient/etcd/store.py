@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -55,7 +56,7 @@ class EtcdStore:
     def _connect(self) -> None:
         self._channels = Channels(self.settings)
         self._watcher = Watcher(self._channels)
-        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
+        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2, renew=True)
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
         self._announced: dict[str, Lease] = {}
@@ -121,7 +122,10 @@ class EtcdStore:
 
     def keep_line(self, deadline: Deadline) -> bool:
         """See `MutexStore.keep_line`."""
-        return self._line.keep(deadline)
+        try:
+            return self._line.keep(deadline)
+        except Refusal as refusal:
+            raise refuse(refusal) from refusal.error
 
     # ------------------------------------------------------------ ServiceStore
 
@@ -219,4 +223,15 @@ def _start_afresh() -> None:
         store._connect()
 
 
+def _at_exit() -> None:
+    """End the watch streams while threads still run.
+
+    Left to the interpreter's own end, the `__del__` of a stream can wait for ever for a lock that
+    one of gRPC's threads held when all daemon threads were stopped.
+    """
+    for store in list(_stores):
+        store._watcher.close()
+
+
 os.register_at_fork(after_in_child=_start_afresh)
+atexit.register(_at_exit)

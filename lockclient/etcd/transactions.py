@@ -6,6 +6,7 @@ reads enough to tell what an earlier sending did. The table is in `docs/protocol
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from lockclient.etcd import messages_pb2 as wire
@@ -35,6 +36,10 @@ from lockclient.store import (
 from lockclient.timing import format_stamp
 
 _Kvs = list[wire.KeyValue]
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    _Operations = RepeatedCompositeFieldContainer[wire.Operation]
 
 
 class Transactions:
@@ -72,21 +77,15 @@ class Transactions:
         revision = answer.header.revision
         match request:
             case Take() | Reclaim():
-                if answer.succeeded:
-                    return Taken(revision)
-                return _taken_or_refused(request.holder.uuid, _kvs(answer, 0), revision)
+                return _taken_or_refused(request.holder.uuid, answer, resent)
             case TakeOrQueue():
-                if answer.succeeded:
-                    return Taken(revision)
-                return _read_queued(answer)
+                return _read_queued(answer, resent)
             case Look():
                 return _read_look(request, answer)
             case Claim():
-                if answer.succeeded:
-                    return Taken(revision)
-                own = _kvs(answer, 1)
-                stands = bool(own) and own[0].create_revision == request.ticket_revision
-                return _taken_or_refused(request.holder.uuid, _kvs(answer, 0), revision, stands)
+                return _taken_or_refused(
+                    request.holder.uuid, answer, resent, request.ticket_revision
+                )
             case Push() | Unlock():
                 if answer.succeeded:
                     return Done(revision)
@@ -104,142 +103,128 @@ class Transactions:
                 return Done(revision) if done else gone
 
     # ------------------------------------------------------------ building
+    #
+    # By adding to the message in place, which takes a third of the time of nested constructors:
+    # building is most of what stands between a lock + unlock and its two bare requests.
 
     def _take(self, request: Take) -> wire.Txn:
-        keys = self._keys_of(request.holder.name)
-        return wire.Txn(
-            compare=_free_and_no_line(keys),
-            success=_puts(keys, request.holder),
-            failure=[_get(keys.uuid)],
-        )
+        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
+        _free_and_no_line(txn, keys)
+        _puts(txn, keys, request.holder)
+        _get(txn.failure, keys.uuid)
+        return txn
 
     def _take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
-        keys = self._keys_of(request.holder.name)
+        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.ticket.uuid)
-        put = wire.Put(key=ticket, value=request.ticket.value().encode(), lease=lease)
+        _free_and_no_line(txn, keys)
+        _puts(txn, keys, request.holder)
         # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
-        queue = wire.Txn(
-            compare=[_is(keys.uuid, request.holder.uuid)],
-            success=[_get(keys.uuid)],
-            failure=[
-                wire.Operation(put=put),
-                _get(keys.uuid),
-                _get(ticket),
-                _youngest(keys, limit=2),
-            ],
-        )
-        return wire.Txn(
-            compare=_free_and_no_line(keys),
-            success=_puts(keys, request.holder),
-            failure=[wire.Operation(txn=queue)],
-        )
+        queue = txn.failure.add().txn
+        _is(queue, keys.uuid, request.holder.uuid)
+        _get(queue.success, keys.uuid)
+        _put(queue.failure, ticket, request.ticket.value(), lease)
+        _get(queue.failure, keys.uuid)
+        _get(queue.failure, ticket)
+        _youngest(queue.failure, keys, limit=2)
+        return txn
 
     def _look(self, request: Look) -> wire.Txn:
-        keys = self._keys_of(request.name)
-        reads = [_get(keys.ticket(request.uuid)), _get(keys.uuid)]
+        txn, keys = wire.Txn(), self._keys_of(request.name)
+        _get(txn.success, keys.ticket(request.uuid))
+        _get(txn.success, keys.uuid)
         if request.left_at is not None:
-            reads.append(_get(keys.uuid, revision=request.left_at))
+            _get(txn.success, keys.uuid, revision=request.left_at)
         else:
-            reads.append(_youngest(keys, limit=1, before=request.ticket_revision))
-        return wire.Txn(success=reads)
+            _youngest(txn.success, keys, limit=1, before=request.ticket_revision)
+        return txn
 
     def _claim(self, request: Claim) -> wire.Txn:
-        keys = self._keys_of(request.holder.name)
+        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.holder.uuid or "")
-        return wire.Txn(
-            compare=[
-                _absent(keys.uuid),
-                wire.Compare(
-                    target=wire.Compare.CREATE, key=ticket, create_revision=request.ticket_revision
-                ),
-            ],
-            success=[
-                *_puts(keys, request.holder),
-                wire.Operation(delete=wire.Delete(key=ticket)),
-            ],
-            failure=[_get(keys.uuid), _get(ticket)],
+        _absent(txn, keys.uuid)
+        txn.compare.add(
+            target=wire.Compare.CREATE, key=ticket, create_revision=request.ticket_revision
         )
+        _puts(txn, keys, request.holder)
+        _delete(txn.success, ticket)
+        _get(txn.failure, keys.uuid)
+        _get(txn.failure, ticket)
+        return txn
 
     def _reclaim(self, request: Reclaim) -> wire.Txn:
-        keys = self._keys_of(request.holder.name)
-        written = request.holder.subkeys()
+        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
+        _is(txn, keys.uuid, request.previous.uuid)
+        _is(txn, keys.subkey("identity"), request.holder.identity)
+        # The identity is that holder's own, and not one that somebody before it has left.
+        txn.compare.add(
+            target=wire.Compare.MOD,
+            key=keys.subkey("identity"),
+            mod_revision=request.previous.fencing_token,
+        )
+        _puts(txn, keys, request.holder)
         # The range can't be deleted in the transaction that puts into it, so what the dead holder
         # wrote and the new one does not is deleted key by key.
-        stale = [
-            wire.Operation(delete=wire.Delete(key=keys.subkey(part)))
-            for part in SUBKEYS
-            if part not in written
-        ]
-        return wire.Txn(
-            compare=[
-                _is(keys.uuid, request.previous.uuid),
-                _is(keys.subkey("identity"), request.holder.identity),
-            ],
-            success=[*_puts(keys, request.holder), *stale],
-            failure=[_get(keys.uuid)],
-        )
+        written = request.holder.subkeys()
+        for part in SUBKEYS:
+            if part not in written and part != "auto_unlock_at":  # that one `_puts` has dealt with
+                _delete(txn.success, keys.subkey(part))
+        _get(txn.failure, keys.uuid)
+        return txn
 
     def _push(self, request: Push) -> wire.Txn:
-        keys = self._keys_of(request.name)
+        txn, keys = wire.Txn(), self._keys_of(request.name)
         stamps = request.stamps
-        puts = [
-            _put(keys.subkey("alive_at"), format_stamp(stamps.alive_at)),
-            _put(keys.subkey("alert_at"), format_stamp(stamps.alert_at)),
-        ]
+        _is(txn, keys.uuid, request.uuid)
+        _put(txn.success, keys.subkey("alive_at"), format_stamp(stamps.alive_at))
+        _put(txn.success, keys.subkey("alert_at"), format_stamp(stamps.alert_at))
         if stamps.auto_unlock_at is not None:
-            puts.append(_put(keys.subkey("auto_unlock_at"), format_stamp(stamps.auto_unlock_at)))
-        return wire.Txn(
-            compare=[_is(keys.uuid, request.uuid)],
-            success=puts,
-            failure=_who_and_why(keys, request.uuid),
-        )
+            _put(txn.success, keys.subkey("auto_unlock_at"), format_stamp(stamps.auto_unlock_at))
+        _who_and_why(txn, keys, request.uuid)
+        return txn
 
     def _unlock(self, request: Unlock) -> wire.Txn:
         # No put in either branch: an etcd that is out of space must still let go of locks.
-        keys = self._keys_of(request.name)
-        return wire.Txn(
-            compare=[_is(keys.uuid, request.uuid)],
-            success=[_delete(keys.lock)],
-            failure=_who_and_why(keys, request.uuid),
-        )
+        txn, keys = wire.Txn(), self._keys_of(request.name)
+        _is(txn, keys.uuid, request.uuid)
+        _delete(txn.success, *keys.lock)
+        _who_and_why(txn, keys, request.uuid)
+        return txn
 
     def _withdraw(self, request: Withdraw) -> wire.Txn:
-        keys = self._keys_of(request.name)
-        ticket = wire.Operation(delete=wire.Delete(key=keys.ticket(request.uuid)))
-        return wire.Txn(
-            compare=[_is(keys.uuid, request.uuid)],
-            success=[_delete(keys.lock), ticket],
-            failure=[ticket],
-        )
+        txn, keys = wire.Txn(), self._keys_of(request.name)
+        ticket = keys.ticket(request.uuid)
+        _is(txn, keys.uuid, request.uuid)
+        _delete(txn.success, *keys.lock)
+        _delete(txn.success, ticket)
+        _delete(txn.failure, ticket)
+        return txn
 
     def _read(self, request: Read) -> wire.Txn:
-        keys = self._keys_of(request.name)
-        reads = [wire.Operation(range=wire.Range(key=keys.lock[0], range_end=keys.lock[1]))]
+        txn, keys = wire.Txn(), self._keys_of(request.name)
+        _get(txn.success, *keys.lock)
         if request.waiters:
-            line = wire.Range(key=keys.line[0], range_end=keys.line[1])
-            reads.append(wire.Operation(range=line))
+            _get(txn.success, *keys.line)
         if request.uuid is not None:
-            reads.append(_get(keys.removal(request.uuid)))
-        return wire.Txn(success=reads)
+            _get(txn.success, keys.removal(request.uuid))
+        return txn
 
     def _remove(self, request: Remove, lease: int) -> wire.Txn:
         removal = request.removal
         uuid = removal.holder.uuid or ""
-        keys = self._keys_of(removal.holder.name)
-        compare = [_is(keys.uuid, uuid)]
+        txn, keys = wire.Txn(), self._keys_of(removal.holder.name)
+        _is(txn, keys.uuid, uuid)
         if request.stamp_revision is not None:
-            compare.append(
-                wire.Compare(
-                    target=wire.Compare.MOD,
-                    key=keys.subkey("auto_unlock_at"),
-                    mod_revision=request.stamp_revision,
-                )
+            txn.compare.add(
+                target=wire.Compare.MOD,
+                key=keys.subkey("auto_unlock_at"),
+                mod_revision=request.stamp_revision,
             )
-        success = [_delete(keys.lock)]
+        _delete(txn.success, *keys.lock)
         if lease:  # none: out of space, where a put would refuse the removal altogether
-            record = wire.Put(key=keys.removal(uuid), value=removal.value().encode(), lease=lease)
-            success.append(wire.Operation(put=record))
-        return wire.Txn(compare=compare, success=success, failure=_who_and_why(keys, uuid))
+            _put(txn.success, keys.removal(uuid), removal.value(), lease)
+        _who_and_why(txn, keys, uuid)
+        return txn
 
     def _read_seen(self, request: Read, answer: wire.TxnAnswer) -> Seen:
         prefix = len(self._keys_of(request.name).lock[0])
@@ -262,54 +247,62 @@ class Transactions:
 # ---------------------------------------------------------------- small parts
 
 
-def _absent(key: bytes) -> wire.Compare:
-    return wire.Compare(target=wire.Compare.VERSION, key=key, version=0)
+def _absent(txn: wire.Txn, key: bytes) -> None:
+    txn.compare.add(target=wire.Compare.VERSION, key=key, version=0)
 
 
-def _is(key: bytes, value: str | None) -> wire.Compare:
-    return wire.Compare(target=wire.Compare.VALUE, key=key, value=(value or "").encode())
+def _is(txn: wire.Txn, key: bytes, value: str | None) -> None:
+    txn.compare.add(target=wire.Compare.VALUE, key=key, value=(value or "").encode())
 
 
-def _free_and_no_line(keys: LockKeys) -> list[wire.Compare]:
+def _free_and_no_line(txn: wire.Txn, keys: LockKeys) -> None:
     # The order matters: etcd stops at the first comparison that fails, and the one over the range
     # costs as much as the line is long. Behind a held lock's uuid it costs nothing.
-    no_line = wire.Compare(
+    _absent(txn, keys.uuid)
+    txn.compare.add(
         target=wire.Compare.CREATE, key=keys.line[0], range_end=keys.line[1], create_revision=0
     )
-    return [_absent(keys.uuid), no_line]
 
 
-def _puts(keys: LockKeys, holder: Holder) -> list[wire.Operation]:
-    return [_put(keys.subkey(part), value) for part, value in holder.subkeys().items()]
+def _puts(txn: wire.Txn, keys: LockKeys, holder: Holder) -> None:
+    operations, prefix = txn.success, keys.lock[0]
+    if holder.auto_unlock_at is None:
+        # "Never" is said by its absence: one that a careless client has left must not speak for us.
+        _delete(operations, prefix + b"auto_unlock_at")
+    for part, value in holder.subkeys().items():
+        put = operations.add().put
+        put.key = prefix + part.encode()
+        put.value = value.encode()
 
 
-def _put(key: bytes, value: str) -> wire.Operation:
-    return wire.Operation(put=wire.Put(key=key, value=value.encode()))
+def _put(operations: _Operations, key: bytes, value: str, lease: int = 0) -> None:
+    put = operations.add().put
+    put.key, put.value, put.lease = key, value.encode(), lease
 
 
-def _get(key: bytes, revision: int = 0) -> wire.Operation:
-    return wire.Operation(range=wire.Range(key=key, revision=revision))
+def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: int = 0) -> None:
+    get = operations.add().range
+    get.key, get.range_end, get.revision = key, range_end, revision
 
 
-def _delete(span: tuple[bytes, bytes]) -> wire.Operation:
-    return wire.Operation(delete=wire.Delete(key=span[0], range_end=span[1]))
+def _delete(operations: _Operations, key: bytes, range_end: bytes = b"") -> None:
+    delete = operations.add().delete
+    delete.key, delete.range_end = key, range_end
 
 
-def _youngest(keys: LockKeys, limit: int, before: int = 0) -> wire.Operation:
-    return wire.Operation(
-        range=wire.Range(
-            key=keys.line[0],
-            range_end=keys.line[1],
-            limit=limit,
-            sort_order=wire.Range.DESCEND,
-            sort_target=wire.Range.CREATE,
-            max_create_revision=before - 1 if before else 0,
-        )
-    )
+def _youngest(operations: _Operations, keys: LockKeys, limit: int, before: int = 0) -> None:
+    """Read the youngest tickets, with `before` those that were created before that revision."""
+    youngest = operations.add().range
+    youngest.key, youngest.range_end = keys.line
+    youngest.limit = limit
+    youngest.sort_order = wire.Range.DESCEND
+    youngest.sort_target = wire.Range.CREATE
+    youngest.max_create_revision = before - 1 if before else 0
 
 
-def _who_and_why(keys: LockKeys, uuid: str) -> list[wire.Operation]:
-    return [_get(keys.uuid), _get(keys.removal(uuid))]
+def _who_and_why(txn: wire.Txn, keys: LockKeys, uuid: str) -> None:
+    _get(txn.failure, keys.uuid)
+    _get(txn.failure, keys.removal(uuid))
 
 
 def _kvs(answer: wire.TxnAnswer, index: int) -> _Kvs:
@@ -324,17 +317,19 @@ def _ticket_uuid(kv: wire.KeyValue) -> str:
     return unquote(kv.key.rpartition(b"/")[2].decode(errors="replace"))
 
 
-def _read_queued(answer: wire.TxnAnswer) -> Outcome:
-    inner = answer.responses[0].txn
+def _read_queued(answer: wire.TxnAnswer, resent: bool) -> Outcome:
     revision = answer.header.revision
+    if answer.succeeded:
+        return Taken(revision, resent=resent)
+    inner = answer.responses[0].txn
     if inner.succeeded:
-        return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True)
+        return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True, resent=resent)
     holder, own, youngest = _kvs(inner, 1), _kvs(inner, 2)[0], _kvs(inner, 3)
     # Normally the two youngest tickets are the own one and its predecessor. After a second
     # sending others may have come behind: then the predecessor has to be looked up.
     last = youngest[0].key == own.key
     ahead = _ticket_uuid(youngest[1]) if last and len(youngest) > 1 else None
-    return Queued(own.create_revision, ahead, _value(holder), revision, unsure=not last)
+    return Queued(own.create_revision, ahead, _value(holder), revision, not last, resent)
 
 
 def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
@@ -353,11 +348,17 @@ def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
 
 
 def _taken_or_refused(
-    mine: str | None, holder: _Kvs, revision: int, ticket: bool = False
+    mine: str | None, answer: wire.TxnAnswer, resent: bool, ticket_revision: int | None = None
 ) -> Taken | Refused:
+    revision = answer.header.revision
+    if answer.succeeded:
+        return Taken(revision, resent=resent)
+    holder = _kvs(answer, 0)
     if _value(holder) == mine:
-        return Taken(holder[0].mod_revision, earlier=True)
-    return Refused(_value(holder), revision, ticket)
+        return Taken(holder[0].mod_revision, earlier=True, resent=resent)
+    ticket = _kvs(answer, 1) if ticket_revision is not None else []
+    stands = bool(ticket) and ticket[0].create_revision == ticket_revision
+    return Refused(_value(holder), revision, stands, resent)
 
 
 def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> Gone:

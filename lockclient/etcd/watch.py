@@ -115,7 +115,7 @@ class Watcher:
             if self._call is not None:
                 self._call.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5)
+            self._thread.join(1)
 
     # ------------------------------------------------------------ the thread
 
@@ -142,6 +142,8 @@ class Watcher:
             call = self._channels.open_stream(WATCH, _drain(requests), first)
             with self._lock:
                 self._call = call
+            if self._closing.is_set():  # and nobody has cancelled it
+                call.cancel()
             for answer in call:
                 if not self._connected:
                     log.info("The watch on etcd stands.")

@@ -1,0 +1,375 @@
+"""docs/protocol.md keeps its word: its examples run as they stand, its tables are what we do, and
+what is done by hand and what `ClusterMutex` does are the same locks."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Any
+
+import etcd3
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.keyspace import encode
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import REQUIRED, SUBKEYS
+from lockclient.store import Read, Seen
+from lockclient.timing import Deadline
+from tests.processes import start_service, wait_until
+
+PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
+NAME = "nightly-report"
+A = "aaaaaaaa-0000-4000-8000-000000000001"
+B = "bbbbbbbb-0000-4000-8000-000000000002"
+C = "cccccccc-0000-4000-8000-000000000003"
+CUT = "-- 8< --"
+
+
+@dataclass
+class Example:
+    """A block of shell, the section that it stands in, and what the page says that it prints."""
+
+    section: str
+    code: str
+    printed: str = ""
+
+
+def read_examples() -> Iterator[Example]:
+    """Yield the page's examples in their order."""
+    section, example = "", None
+    parts = re.compile(r"^#+ ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for heading, kind, text in parts.findall(PAGE):
+        if heading:
+            section = heading
+        elif kind == "text":
+            assert example is not None
+            example.printed = text
+        else:
+            if example is not None:
+                yield example
+            example = Example(section, text)
+    if example is not None:
+        yield example
+
+
+EXAMPLES = list(read_examples())
+(CLIENT,) = [each for each in EXAMPLES if each.code.startswith("#!/bin/sh")]
+STORY = [each for each in EXAMPLES if each is not CLIENT]
+
+
+class Shell:
+    """A shell in which the page's examples run against the test's etcd and root."""
+
+    def __init__(self, etcd: Etcd, root: str, folder: Path) -> None:
+        self._folder = folder
+        self._root = root
+        # The etcdctl that came with this etcd goes first.
+        path = f"{Path(etcd.binary).parent}{os.pathsep}{os.environ['PATH']}"
+        for tool in ("curl", "etcdctl"):
+            if shutil.which(tool, path=path) is None:
+                pytest.skip(f"The examples need {tool}: apt-get install curl etcd-client")
+        self._env = os.environ | {"PATH": path, "ROOT": root, "ETCDCTL_ENDPOINTS": etcd.endpoint}
+
+    def run(self, *sections: str, hasty: bool = False) -> list[tuple[Example, str]]:
+        """Run the examples of these sections, or all; return each with what it printed.
+
+        `hasty` makes seconds of the 5 and 15 minutes after which a lock is alerted on and removed.
+        """
+        chosen = [each for each in STORY if not sections or each.section in ("Examples", *sections)]
+        script = "set -eu\n" + "".join(f"{each.code}\necho '{CUT}'\n" for each in chosen)
+        if hasty:
+            script = script.replace("+ 300))", "+ 2))").replace("+ 900))", "+ 5))")
+        printed = self.sh(script).split(f"{CUT}\n")
+        return list(zip(chosen, printed[:-1], strict=True))
+
+    def sh(self, script: str) -> str:
+        """Run a script and return what it printed."""
+        done = subprocess.run(
+            ["sh"],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=self._folder,
+            env=self._env,
+        )
+        assert done.returncode == 0, f"{done.stderr}\nafter:\n{done.stdout}"
+        return done.stdout.replace(self._root, "/clustermutex")
+
+
+@pytest.fixture
+def shell(etcd: Etcd, root: str, tmp_path: Path) -> Shell:
+    (tmp_path / "lock.sh").write_text(CLIENT.code, encoding="utf-8")
+    return Shell(etcd, root, tmp_path)
+
+
+@pytest.fixture
+def foreign(etcd: Etcd) -> Iterator[Any]:
+    """The independent client: python3-etcd3."""
+    client = etcd3.client(host="127.0.0.1", port=etcd.port)
+    yield client
+    client.close()
+
+
+@contextmanager
+def held(mutex: ClusterMutex) -> Iterator[None]:
+    """Hold a lock that is free."""
+    assert mutex.acquire(blocking=False)
+    try:
+        yield
+    finally:
+        mutex.release()
+
+
+def fetch(url: str) -> str:
+    """Return what a GET answers; empty while the service is not ready."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        error.close()
+        return ""
+
+
+def seen(store: EtcdStore, uuid: str | None = None) -> Seen:
+    """Read the examples' lock, its line, and a removal."""
+    outcome = store.ask(Read(NAME, uuid, waiters=True), Deadline.after(10))
+    assert isinstance(outcome, Seen)
+    return outcome
+
+
+def table_under(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without backquotes."""
+    lines = PAGE.partition(f"# {heading}\n")[2].splitlines()
+    rows = takewhile(lambda line: line[:1] == "|", dropwhile(lambda line: line[:1] != "|", lines))
+    cells = [[cell.strip(" `") for cell in row.strip("|").split("|")] for row in rows]
+    return cells[2:]
+
+
+# ---------------------------------------------------------------- the examples
+
+
+def test_the_examples_print_what_the_page_says(shell: Shell) -> None:
+    """All of them, in the page's order, in one shell."""
+    checker = doctest.OutputChecker()
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for example, printed in shell.run():
+        assert checker.check_output(example.printed, printed, flags), (
+            f"{example.section}:\n{example.code}\nsays\n{example.printed}\nand printed\n{printed}"
+        )
+
+
+def test_every_transaction_has_an_example() -> None:
+    """Each name in the table of transactions leads to a section that shows it."""
+    links = re.findall(r"^\| \[[\w -]+\]\(#([\w-]+)\)", PAGE, re.MULTILINE)
+    shown = {each.section.lower().replace(" ", "-") for each in STORY}
+    assert len(links) == 11
+    assert set(links) <= shown
+
+
+def test_every_link_on_the_page_leads_somewhere() -> None:
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= {
+        each.lower().replace(" ", "-") for each in headings
+    }
+
+
+@pytest.mark.parametrize(
+    "sections", [("Push",), ("Unlock",), ("Take", "Take or queue", "Claim")], ids=" ".join
+)
+def test_an_example_at_the_wrong_time_changes_nothing(
+    sections: tuple[str, ...], shell: Shell, store: EtcdStore
+) -> None:
+    """Its comparisons, and not the order of the page, are what keeps it from doing harm."""
+    *earlier, last = ("Examples", *sections)
+    shell.run(*earlier)
+    before = seen(store)
+    assert shell.run(last)[-1][1].startswith("FAILURE")
+    after = seen(store)
+    assert (after.holder, after.waiters, after.removal) == (before.holder, before.waiters, None)
+
+
+def test_take_or_queue_takes_what_is_free_and_never_queues_behind_itself(
+    shell: Shell, store: EtcdStore
+) -> None:
+    """Sent again, as after an answer that was lost, it finds its own uuid."""
+    for _ in range(2):
+        shell.run("Take or queue")
+        found = seen(store)
+        assert found.holder is not None
+        assert found.holder.uuid == B
+        assert [each.uuid for each in found.waiters] == [C]
+
+
+# ---------------------------------------------------------------- by hand and by us
+
+
+def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> None:
+    """It refuses us until it is unlocked by hand, and shows who has it."""
+    shell.run("Take")
+    mutex = ClusterMutex(NAME, store=store)
+    assert not mutex.acquire(blocking=False)
+    holder = mutex.holder()
+    assert holder is not None
+    assert (holder.uuid, holder.hostname, holder.pid) == (A, "web-1", 4711)
+    assert holder.reason == 'rebuild "totals"'
+    assert holder.alive_at is not None
+    assert holder.alert_at == holder.alive_at + 300
+    assert holder.auto_unlock_at == holder.alive_at + 900
+    assert holder.faults() == ()
+    assert holder.fencing_token > 0
+
+    shell.run("Unlock")
+    with held(mutex):
+        assert mutex.fencing_token > holder.fencing_token
+
+
+def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
+    shell: Shell, store: EtcdStore, settings: Settings
+) -> None:
+    """mutexdash and unlocker treat it like any other."""
+    env = {"CLUSTERMUTEX_URL": settings.url()}
+    listen = ("--listen", "127.0.0.1:0")
+    with (
+        start_service(["unlocker", *listen], env=env) as unlocker,
+        start_service(["mutexdash", *listen], env=env) as dash,
+    ):
+        wait_until(lambda: fetch(f"{unlocker.url}/readyz"), what="the unlocker to be ready")
+        wait_until(lambda: fetch(f"{dash.url}/readyz"), what="the dashboard to be ready")
+        shell.run("Take", hasty=True)
+        lock = wait_until(
+            lambda: json.loads(fetch(f"{dash.url}/api/locks"))["locks"], what="the dashboard"
+        )[0]
+        assert (lock["name"], lock["uuid"], lock["hostname"]) == (NAME, A, "web-1")
+        series = f'clustermutex_lock_alert_timestamp_seconds{{name="{NAME}"}}'
+        wait_until(lambda: series in fetch(f"{unlocker.url}/metrics"), what="the alert")
+        removal = wait_until(lambda: seen(store, A).removal, what="the removal")
+        assert removal.how == "auto-unlock"
+        assert removal.holder.reason == 'rebuild "totals"'
+        assert seen(store).holder is None
+
+
+def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -> None:
+    """The first example of the page says FAILURE and our uuid."""
+    mutex = ClusterMutex(NAME, store=store)
+    with held(mutex):
+        first = shell.run("Take")[1][1]
+        assert first.split() == ["FAILURE", f"/clustermutex/locks/{NAME}/uuid", mutex.uuid]
+
+
+def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -> None:
+    """In the order of their making, with what they say of themselves."""
+    shell.run("Take", "Take or queue")
+    first, second = seen(store).waiters
+    assert (first.uuid, second.uuid) == (B, C)
+    assert (first.hostname, first.pid) == ("web-2", 12)
+    assert first.since is not None
+
+    shell.run("Withdraw")
+    assert [each.uuid for each in seen(store).waiters] == [B]
+
+
+def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: EtcdStore) -> None:
+    """One by an unlocker and one by a person; nothing else is left behind by the examples."""
+    shell.run()
+    for uuid, how, by in ((B, "auto-unlock", "unlocker-1"), (A, "force-unlock", "ann")):
+        removal = seen(store, uuid).removal
+        assert removal is not None
+        assert (removal.how, removal.removed_by) == (how, by)
+        assert removal.holder.uuid == uuid
+        assert removal.removed_at is not None
+        assert removal.why
+    left = seen(store)
+    assert left.holder is None
+    assert left.waiters == ()
+
+
+def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: EtcdStore) -> None:
+    """In both directions, and what the script writes is a sound lock."""
+    mutex = ClusterMutex("deploy/prod", store=store)
+    shell.sh("sh lock.sh take deploy%2Fprod me")
+    assert not mutex.acquire(blocking=False)
+    holder = mutex.holder()
+    assert holder is not None
+    assert holder.uuid == "me"
+    assert holder.faults() == ()
+    assert holder.pid is not None
+    # The answer to the first sending may have been lost: the second says the same.
+    shell.sh("sh lock.sh take deploy%2Fprod me")
+    shell.sh("sh lock.sh unlock deploy%2Fprod me")
+    with held(mutex):
+        assert shell.sh("sh lock.sh take deploy%2Fprod me || echo $?") == "1\n"
+        assert shell.sh("sh lock.sh push deploy%2Fprod me || echo $?") == "1\n"
+        assert shell.sh("sh lock.sh unlock deploy%2Fprod me || echo $?") == "1\n"
+        mutex.check_health()
+
+
+def test_the_complete_client_says_when_it_does_not_know(shell: Shell) -> None:
+    """etcd away is neither yes nor no."""
+    away = "ETCDCTL_ENDPOINTS=127.0.0.1:1 sh lock.sh"
+    assert shell.sh(f"{away} take x me 2>/dev/null || echo $?") == "2\n"
+
+
+def test_a_lock_of_ours_is_read_by_an_independent_client(
+    foreign: Any, root: str, store: EtcdStore
+) -> None:
+    """python3-etcd3 finds the documented keys and values, and can unlock as the page says."""
+    mutex = ClusterMutex(NAME, store=store, reason="rebuild 🔒", expected_runtime=300)
+    assert mutex.acquire(blocking=False)
+    prefix = f"{root}/locks/{NAME}/"
+    found = {
+        meta.key.decode().removeprefix(prefix): (value.decode(), meta)
+        for value, meta in foreign.get_prefix(prefix)
+    }
+    assert set(REQUIRED) <= set(found) <= {row[0] for row in table_under("Subkeys of a lock")}
+    value = {subkey: text for subkey, (text, _) in found.items()}
+    assert value["uuid"] == mutex.uuid
+    assert value["reason"] == "rebuild 🔒"
+    assert value["pid"] == str(os.getpid())
+    assert found["uuid"][1].mod_revision == mutex.fencing_token
+    for stamp in ("locked_at", "alive_at", "alert_at", "auto_unlock_at"):
+        assert re.fullmatch(r"\d+\.\d{3}", value[stamp])
+    assert float(value["alert_at"]) == pytest.approx(float(value["alive_at"]) + 300, abs=0.002)
+    assert __file__ in value["backtrace"]
+
+    uuid = foreign.transactions.value(f"{prefix}uuid")
+    refused, _ = foreign.transaction(
+        [foreign.transactions.version(f"{prefix}uuid") == 0],
+        [foreign.transactions.put(f"{prefix}uuid", "barger")],
+        [],
+    )
+    assert not refused
+    keys = [foreign.transactions.delete(f"{prefix}{subkey}") for subkey in found]
+    unlocked, _ = foreign.transaction([uuid == mutex.uuid], keys, [])
+    assert unlocked
+    wait_until(lambda: not mutex.healthy, what="the holder to learn that its lock is gone")
+    with pytest.raises(LockLost):
+        mutex.release()
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def test_names_are_encoded_as_the_page_says() -> None:
+    rows = table_under("Names")
+    assert len(rows) == 8
+    assert {name: encode(name) for name, _ in rows} == dict(rows)
+
+
+def test_the_subkeys_are_those_of_the_page() -> None:
+    rows = table_under("Subkeys of a lock")
+    assert sorted(row[0] for row in rows) == sorted(SUBKEYS)
+    assert sorted(row[0] for row in rows if row[1] == "yes") == sorted(REQUIRED)
