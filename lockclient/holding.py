@@ -79,9 +79,9 @@ class Holding:
             try:
                 outcome = self._store.ask(push, limit)
             except (StoreUnavailable, StoreError) as error:
+                self._check()  # no answer by the deadline is a loss
                 if force:
                     raise
-                self._check()
                 self._put_off(error)
                 return
             acquisition.pushed(push, outcome, now.monotonic)

@@ -1,0 +1,142 @@
+"""`alive()` against the unlocker at the very edge: one of the two wins, and both agree which."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings, open_store
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder, Removal
+from lockclient.store import Done, Gone, Outcome, Push, Read, Remove, Seen, Take, Taken
+from lockclient.timing import Deadline, Runtime
+from tests.processes import wait_until
+from unlocker import service
+
+THREADS, ROUNDS = 8, 40
+AUTO_UNLOCK = 0.3
+
+
+@pytest.fixture
+def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An unlocker that looks every 5 ms, so that its moment is as close to the edge as can be."""
+    monkeypatch.setattr(service, "SWEEP", 0.005)
+    unlocker = service.Unlocker(open_store(settings))
+    unlocker.start()
+    wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
+    yield
+    unlocker.stop()
+
+
+def _state(store: EtcdStore, name: str, uuid: str) -> Seen:
+    seen = store.ask(Read(name, uuid), Deadline.after(10))
+    assert isinstance(seen, Seen)
+    return seen
+
+
+def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
+    """Push at the edge once; return who won."""
+    mutex = ClusterMutex(
+        name, expected_runtime=0.1, auto_unlock_after=AUTO_UNLOCK, store=store, timeout=60
+    )
+    assert mutex.acquire()
+    taken_at, uuid = time.monotonic(), mutex.uuid
+    time.sleep(max(0, taken_at + AUTO_UNLOCK + chance.uniform(-0.006, 0.002) - time.monotonic()))
+    try:
+        mutex.alive(force=True)
+    except LockLost as lost:
+        removed = wait_until(lambda: _state(store, name, uuid).removal, 30, "the removal")
+        assert removed.how == "auto-unlock"
+        with pytest.raises(LockLost):
+            mutex.release()
+        return "removed first" if lost.removal else "given up in time"
+    # Well before the pushed stamps run out again.
+    seen = _state(store, name, uuid)
+    if time.monotonic() - taken_at < 1.5 * AUTO_UNLOCK:
+        assert seen.removal is None
+        assert seen.holder is not None
+        assert seen.holder.uuid == uuid
+    try:
+        mutex.release()
+    except LockLost:  # a slow machine: its time ran out again between these lines
+        assert time.monotonic() - taken_at > 1.5 * AUTO_UNLOCK
+    return "pushed first"
+
+
+@pytest.mark.usefixtures("_eager_unlocker")
+def test_either_the_push_wins_or_the_removal(
+    store: EtcdStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pushed: the lock stays. `LockLost`: the lock goes. Never both, never neither."""
+    won: Counter[str] = Counter()
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        chance = random.Random(number)
+        try:
+            for _ in range(ROUNDS):
+                won[_race(store, f"edge-{number}", chance)] += 1
+        except BaseException as error:  # noqa: BLE001 - it is raised in the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with capsys.disabled():
+        print(f"\n{sum(won.values())} races at the edge: {dict(won)}")
+    if errors:
+        raise errors[0]
+    assert sum(won.values()) == THREADS * ROUNDS
+    assert won["pushed first"]
+    assert won["given up in time"] + won["removed first"]
+
+
+def test_the_two_transactions_never_both_win(
+    settings: Settings, store: EtcdStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same without the holder's own caution: push and removal sent at the same moment."""
+    won: Counter[str] = Counter()
+    other = open_store(settings)
+    together = threading.Barrier(2)
+    runtime = Runtime(300, 900)
+    for round_number in range(300):
+        name = f"both-{round_number}"
+        holder = Holder(name, "mine", hostname="here").stamped(runtime.stamps(time.time()))
+        taken = store.ask(Take(holder), Deadline.after(10))
+        assert isinstance(taken, Taken)
+        removal = Removal(holder, time.time(), "a test", "auto-unlock", "at the edge")
+        outcomes: dict[str, Outcome] = {}
+
+        def send(who: EtcdStore, request: Push | Remove, key: str) -> None:
+            together.wait()
+            outcomes[key] = who.ask(request, Deadline.after(10))  # noqa: B023 - joined below
+
+        push = Push(name, "mine", runtime.stamps(time.time()))
+        racer = threading.Thread(target=send, args=(other, Remove(removal, taken.token), "removal"))
+        racer.start()
+        send(store, push, "push")
+        racer.join()
+        seen = _state(store, name, "mine")
+        if isinstance(outcomes["push"], Done):
+            assert isinstance(outcomes["removal"], Gone)
+            assert seen.holder is not None
+            assert seen.removal is None
+            won["push"] += 1
+        else:
+            assert isinstance(outcomes["removal"], Done)
+            assert isinstance(outcomes["push"], Gone)
+            assert outcomes["push"].removal is not None, "the loser learns why"
+            assert seen.holder is None
+            won["removal"] += 1
+    other.close()
+    with capsys.disabled():
+        print(f"\n300 races of the bare transactions: {dict(won)}")
+    assert won["push"]
+    assert won["removal"]
