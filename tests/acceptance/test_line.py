@@ -1,0 +1,118 @@
+"""The line over processes: the order of the tickets, whatever happens to those who wait."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.etcd.store import EtcdStore
+from lockclient.table import Table
+from tests.processes import wait_until
+
+WORKER = Path(__file__).with_name("line_worker.py")
+WAITERS, PROCESSES = 200, 8
+KILLED, INTERRUPTED, TIMED_OUT = 3, 5, 7
+"""By the last digit of a waiter's number: every tenth each."""
+NAME = "deploy/prod"
+
+
+class Workers:
+    """The processes of the test, and what they said."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self.all: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start one; its output goes to a file of its own."""
+        with (self._folder / str(len(self.all))).open("w") as output:
+            worker = subprocess.Popen(
+                [sys.executable, str(WORKER), self._settings.url(), NAME, *words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                text=True,
+            )
+        self.all.append(worker)
+        return worker
+
+    def said(self) -> dict[int, str]:
+        """Return what each waiter reported: its fencing token, or why it has none."""
+        lines = [line for file in self._folder.iterdir() for line in file.read_text().splitlines()]
+        return {int(number): word for number, word in map(str.split, lines)}
+
+
+@pytest.fixture
+def workers(settings: Settings, tmp_path: Path) -> Iterator[Workers]:
+    """Processes that are ended with the test."""
+    team = Workers(settings, tmp_path)
+    yield team
+    for worker in team.all:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.fixture
+def table(store: EtcdStore) -> Iterator[Table]:
+    """The live picture of the test's root."""
+    picture = Table(store)
+    picture.start()
+    assert picture.wait_ready(30)
+    yield picture
+    picture.stop()
+
+
+def _in_line(table: Table) -> list[int]:
+    return [int(ticket.reason or -1) for ticket in table.line(NAME)]
+
+
+def test_200_waiters_in_8_processes_keep_their_order(
+    store: EtcdStore, table: Table, workers: Workers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every tenth is killed, every tenth times out, every tenth is interrupted while it waits."""
+    holder = ClusterMutex(NAME, store=store)
+    holder.acquire()
+    hosts = [workers.start() for _ in range(PROCESSES)]
+    killed, interrupted = [], []
+    for number in range(WAITERS):
+        if number % 10 == KILLED:
+            killed.append(workers.start(str(number)))
+        elif number % 10 == INTERRUPTED:
+            interrupted.append(workers.start(str(number)))
+        else:
+            host = hosts[number % PROCESSES]
+            timeout = 5 if number % 10 == TIMED_OUT else 600
+            assert host.stdin is not None
+            host.stdin.write(f"{number} {timeout}\n")
+            host.stdin.flush()
+        wait_until(lambda: number in _in_line(table), 60, f"waiter {number} in line")  # noqa: B023
+    for worker in interrupted:
+        worker.send_signal(signal.SIGINT)
+    for worker in killed:
+        worker.kill()
+    left = [n for n in range(WAITERS) if n % 10 not in (INTERRUPTED, TIMED_OUT)]
+    wait_until(lambda: set(_in_line(table)) <= set(left), 60, "those who gave up to leave")
+    holder.release()
+    released = time.monotonic()
+
+    served = [number for number in left if number % 10 != KILLED]
+    wait_until(lambda: set(served) <= workers.said().keys(), 120, "all others to be served")
+    with capsys.disabled():
+        print(
+            f"\n{len(served)} of {WAITERS} waiters served in {time.monotonic() - released:.1f} s, "
+            "the wait for the leases of the killed included"
+        )
+    said = workers.said()
+    assert all(said[n] == "timeout" for n in range(WAITERS) if n % 10 == TIMED_OUT)
+    assert all(said[n] == "interrupt" for n in range(WAITERS) if n % 10 == INTERRUPTED)
+    tokens = [int(said[number]) for number in served]
+    assert tokens == sorted(tokens)
+    assert len(set(tokens)) == len(served)
+    wait_until(lambda: not table.line(NAME) and table.row(NAME) is None, 30, "nothing to be left")
