@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format wire clean
+.PHONY: demo test bench lint format wire clean
 
 demo: $(STAMP)
 	$(BIN)/clustermutex demo
 
 test: $(STAMP)
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+
+# BENCH_ARGS: --quick, --only SECTION, --write-docs (see `python -m benchmarks --help`)
+bench: $(VENV)/.bench-installed
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -39,6 +43,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
+
+$(VENV)/.bench-installed: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-wire artifacts build dist *.egg-info

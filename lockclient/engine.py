@@ -147,9 +147,15 @@ class Acquisition:
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
         """Return the next step after an outcome of the last request."""
+        # What may be left behind is noted before the request counts as answered: an interrupt may
+        # come between any two of these lines.
+        if isinstance(outcome, Taken | Refused | Queued):
+            self.unsure |= outcome.resent
+        if isinstance(outcome, Taken):
+            self.token = outcome.token
+        elif isinstance(outcome, Queued):
+            self._ticket_revision = outcome.ticket_revision
         self._settled = True
-        if isinstance(outcome, Taken | Refused | Queued) and outcome.resent:
-            self.unsure = True
         match outcome:
             case Taken():
                 return self._taken(outcome, now)
@@ -158,17 +164,11 @@ class Acquisition:
                 return Held()
             case Gone():
                 return self._get_in_line(now) if self._queue else Busy(outcome.holder)
-            case Queued() if outcome.unsure:
-                self._ticket_revision = outcome.ticket_revision
-                return self._look()
-            case Queued():
-                self._ticket_revision = outcome.ticket_revision
-                return self._stand(outcome.predecessor, outcome.holder, outcome.revision, now)
             case Position(ticket=False):
                 return self._queue_again(now)
-            case Position(unsure=True):
+            case Queued(unsure=True) | Position(unsure=True):
                 return self._look()
-            case Position():
+            case Queued() | Position():
                 return self._stand(outcome.predecessor, outcome.holder, outcome.revision, now)
             case Refused():
                 return self._refused(outcome, now)
@@ -203,7 +203,6 @@ class Acquisition:
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         sent_at = self._sent_at
-        self.token = outcome.token
         self._ticket_revision = 0
         self._facts = _holder_of(self._asked) or self._facts
         self._confirmed(sent_at)

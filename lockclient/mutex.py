@@ -322,6 +322,7 @@ class ClusterMutex(ContextDecorator):
                 self._holding = holding
                 holding.start()
                 return True
+            self._abandon(store, acquisition, CLEAN_UP)
         except BaseException as error:
             # An interrupt may come between any two lines here.
             if self._holding is holding:
@@ -333,7 +334,6 @@ class ClusterMutex(ContextDecorator):
                 store, acquisition, 0 if isinstance(error, StoreUnavailable) else CLEAN_UP
             )
             raise
-        self._abandon(store, acquisition, CLEAN_UP)
         return False
 
     def _drive(

@@ -100,7 +100,11 @@ class Holder:
 
     def faults(self) -> tuple[str, ...]:
         """Say in a sentence each what is wrong with the lock's data; empty when it is sound."""
-        missing = [f"{key}: is missing" for key in REQUIRED if getattr(self, key) is None]
+        missing = [
+            f"{key}: is missing"
+            for key in REQUIRED
+            if getattr(self, key) is None and key not in self.problems
+        ]
         return (*missing, *(f"{key}: {text}" for key, text in self.problems.items()))
 
     def broken(self) -> bool:

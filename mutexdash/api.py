@@ -1,4 +1,12 @@
-"""The JSON API: the same locks as on the pages, for programs."""
+"""The JSON API: the same locks as on the pages, for programs.
+
+    /api/locks?q=&state=&sort=&page=&per_page=   all locks; `sort=-waiters` is the other way round
+    /api/locks/deploy%2Fprod                     one lock, its name percent-encoded once
+    /api/lock?name=..                            the same; the only form for `.` and `..`
+    /api/removed?q=&page=&per_page=              what was auto-unlocked and force-unlocked
+
+Errors are `{"error": "a sentence"}`. Every answer has an ETag that stays while nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, jsonify, request
 
 from lockclient.record import Holder
-from mutexdash.context import dashboard, name_asked_for, unless_seen
+from mutexdash.context import dashboard, name_asked_for, tagged, unchanged
 from mutexdash.detail import complete, known
 from mutexdash.query import Query
 
@@ -27,20 +35,18 @@ def locks() -> Response:
     """List the locks that are held."""
     query = Query.read(request.args, ("q", "state", "sort", "page", "per_page"))
     moment = dashboard().moment()
-    picture = moment.picture
-
-    def answer() -> Response:
-        page = picture.select(query)
-        return jsonify(
-            locks=[lock_facts(*held) for held in page.items],
-            total=page.total,
-            revision=picture.snapshot.revision,
-            server_time=moment.wall,
-            unlockers=len(picture.snapshot.unlockers),
-            connected=moment.away_since is None,
-        )
-
-    return unless_seen(moment.etag(), answer)
+    if (same := unchanged(moment.etag())) is not None:
+        return same
+    page, snapshot = moment.picture.select(query), moment.picture.snapshot
+    answer = jsonify(
+        locks=[lock_facts(*held) for held in page.items],
+        total=page.total,
+        revision=snapshot.revision,
+        server_time=moment.wall,
+        unlockers=len(snapshot.unlockers),
+        connected=moment.away_since is None,
+    )
+    return tagged(answer, moment.etag())
 
 
 @blueprint.get("/locks/<lock:name>")
@@ -51,18 +57,17 @@ def lock(name: str | None = None) -> Response:
     board = dashboard()
     moment = board.moment()
     detail = known(name, moment, board.live.table)
-
-    def answer() -> Response:
-        whole = complete(detail, moment, board.store)
-        if whole.trouble:
-            abort(503, f"The lock {name!r} can't be shown: {whole.trouble}")
-        if whole.holder is None:
-            abort(404, f"Nobody holds the lock {name!r}.")
-        facts = lock_facts(whole.holder, whole.holder.state(moment.wall), len(whole.line))
-        queue = [ticket.facts() for ticket in whole.line]
-        return jsonify(**facts, backtrace=whole.holder.backtrace, queue=queue)
-
-    return unless_seen(detail.etag, answer)
+    if (same := unchanged(detail.etag)) is not None:
+        return same
+    whole = complete(detail, moment, board.store)
+    if whole.trouble:
+        abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
+    if whole.holder is None:
+        abort(404, f"Nobody holds the lock {name!r}.")
+    facts = lock_facts(whole.holder, whole.holder.state(moment.wall), len(whole.line))
+    queue = [ticket.facts() for ticket in whole.line]
+    answer = jsonify(**facts, backtrace=whole.holder.backtrace, queue=queue)
+    return tagged(answer, whole.etag)
 
 
 @blueprint.get("/removed")
@@ -70,18 +75,14 @@ def removed() -> Response:
     """List what was auto-unlocked and force-unlocked lately, the newest first."""
     query = Query.read(request.args, ("q", "page", "per_page"))
     moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:
+        return same
     snapshot = moment.picture.snapshot
-
-    def answer() -> Response:
-        page = snapshot.removed(query)
-        facts = [removal.facts() for removal in page.items]
-        for each in facts:
-            del each["backtrace"]
-        return jsonify(
-            removed=facts,
-            total=page.total,
-            revision=snapshot.revision,
-            server_time=moment.wall,
-        )
-
-    return unless_seen(moment.etag(), answer)
+    page = snapshot.removed(query)
+    facts = [removal.facts() for removal in page.items]
+    for each in facts:
+        del each["backtrace"]  # the table keeps none: null would say that there was none
+    answer = jsonify(
+        removed=facts, total=page.total, revision=snapshot.revision, server_time=moment.wall
+    )
+    return tagged(answer, moment.etag())

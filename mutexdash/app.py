@@ -2,21 +2,71 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from flask import Flask, Response, current_app, request
-from werkzeug.exceptions import HTTPException
-from werkzeug.routing import BaseConverter
+from flask import Flask, Response, jsonify, make_response, render_template, request
+from prometheus_client import CollectorRegistry
+from werkzeug.exceptions import BadRequest, HTTPException
 
 from lockclient.errors import InvalidLockName
 from lockclient.store import ServiceStore
 from mutexdash import api, guard, metrics, pages
-from mutexdash.parts import EXTENSION, Dashboard
+from mutexdash.context import Dashboard, LockName, attach
 from mutexdash.query import BadParameter
 from mutexdash.snapshot import Live
 
-log = logging.getLogger(__name__)
+
+def create_app(live: Live, store: ServiceStore, *, url: str = "", local_only: bool = True) -> Flask:
+    """Return the dashboard as a WSGI application.
+
+    Args:
+        live: what there is to show; starting and stopping it and its table is the caller's.
+        store: asked for the backtrace when one lock is looked at.
+        url: the store's URL as people may see it, for the commands that pages propose.
+        local_only: answer only to requests that name this machine, as `guard.protect` says.
+    """
+    app = Flask(__name__)
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    # A lock's name in a path may hold any slashes: no two of them are the same name.
+    app.url_map.merge_slashes = False
+    app.url_map.converters["lock"] = LockName
+    registry = CollectorRegistry()
+    registry.register(metrics.LocksCollector(live))
+    attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path))))
+    guard.protect(app, local_only=local_only)
+    for part in (pages, api, metrics):
+        app.register_blueprint(part.blueprint)
+    metrics.install(app, registry)
+    app.register_error_handler(HTTPException, _explain)
+    for kind in (BadParameter, InvalidLockName):
+        app.register_error_handler(kind, _refuse)
+    return app
+
+
+def _refuse(error: Exception) -> Response:
+    return _explain(BadRequest(str(error)))
+
+
+def _explain(error: HTTPException) -> Response:
+    """Answer an error as JSON to programs and as a page to people, in the same words."""
+    original = error.get_response()
+    if request.path.startswith("/api/"):
+        response = jsonify(error=error.description)
+    else:
+        response = make_response(render_template("error.html", error=error))
+    response.status_code = error.code or 500
+    for name, value in original.headers.items():
+        if name not in ("Content-Type", "Content-Length"):  # Allow, Location, Retry-After
+            response.headers[name] = value
+    return response
+
+
+def _build(package: Path) -> str:
+    """Return a digest of all templates and static files."""
+    digest = blake2b(digest_size=6)
+    for folder in ("static", "templates"):
+        for path in sorted(each for each in (package / folder).rglob("*") if each.is_file()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import quote
 
 from flask import Flask, Response, abort, current_app, make_response, request
-from flask.typing import ResponseReturnValue
+from prometheus_client import CollectorRegistry
 from werkzeug.routing import BaseConverter
 
 from lockclient.record import check_name
@@ -24,12 +23,14 @@ class Dashboard:
     Attributes:
         live: what there is to show.
         store: asked for what the table does not keep.
+        registry: the metrics of this dashboard.
         url: the store's URL as people may see it, for the commands that pages propose.
         build: changes with templates and static files, so that no page of before is kept.
     """
 
     live: Live
     store: ServiceStore
+    registry: CollectorRegistry
     url: str
     build: str
 
@@ -38,7 +39,9 @@ class Dashboard:
         moment = self.live.moment()
         if moment is None:
             where = ", ".join(self.store.endpoints())
-            abort(503, f"The locks have not been read yet: etcd at {where} has not answered so far.")
+            abort(
+                503, f"The locks have not been read yet: etcd at {where} has not answered so far."
+            )
         return moment
 
 
@@ -83,16 +86,24 @@ def name_asked_for(name: str | None) -> str:
     return check_name(name)
 
 
-def unless_seen(tag: str | None, answer: Callable[[], ResponseReturnValue]) -> Response:
-    """Return `answer()`, or 304 if the client has what `tag` names already.
+def unchanged(tag: str | None) -> Response | None:
+    """Return the answer 304 if the client has what `tag` names already, else None."""
+    if tag is None or not request.if_none_match.contains_weak(_of_this_build(tag)):
+        return None
+    return tagged(Response(status=304), tag)
 
-    The tag is weak: the moment of the answer and all durations differ, and a page counts those on
-    by itself.
+
+def tagged(answer: Response | str, tag: str | None) -> Response:
+    """Return the answer with its ETag, None for one that is to be asked for again.
+
+    The tag is weak: the moment of the answer and all durations differ between two answers with
+    one tag, and a page counts those on by itself.
     """
-    if tag is None:
-        return make_response(answer())
-    tag = f"{tag}-{dashboard().build}"
-    seen = request.if_none_match.contains_weak(tag)
-    response = Response(status=304) if seen else make_response(answer())
-    response.set_etag(tag, weak=True)
+    response = make_response(answer)
+    if tag is not None:
+        response.set_etag(_of_this_build(tag), weak=True)
     return response
+
+
+def _of_this_build(tag: str) -> str:
+    return f"{tag}-{dashboard().build}"

@@ -2,8 +2,8 @@
 
 A `Snapshot` is what the store holds at a revision. What it means depends on the clock as well: a
 lock goes past its alert without anything being written. `Snapshot.phase()` counts how many stamps
-have passed; a `Picture` is a snapshot in one phase. Revision and phase together say all that a
-page shows, times that the page ticks by itself aside, so they make the ETag.
+have passed; a `Picture` is a snapshot in one phase. Revision, phase and whether the store is there
+say together all that a list shows, times that the page counts on by itself aside: its ETag.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from lockclient.record import STATES, Holder, Removal
 from lockclient.table import Row, Table
 from mutexdash.query import SORTS, Held, Page, Query
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """All that the store says, at `revision`, which is that of the last change shown."""
 
@@ -143,11 +144,16 @@ class Live:
     Args:
         table: where from; it stays the caller's to start and stop.
         clock: the wall clock, for tests.
+        rest: how many times as long as it took to make a picture is good at least, so that many
+            viewers of many busy locks can't keep the process making pictures all the time.
     """
 
-    def __init__(self, table: Table, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, table: Table, *, clock: Callable[[], float] = time.time, rest: float = 2.0
+    ) -> None:
         self.table = table
         self._clock = clock
+        self._rest = rest
         self._lock = threading.Lock()
         self._picture: Picture | None = None
         self._revision = -1
@@ -181,25 +187,18 @@ class Live:
 
     def _newest(self, wall: float) -> Picture:
         picture, started = self._picture, time.monotonic()
-        if picture is not None and (
-            self.table.revision == self._revision or started < self._good_until
-        ):
-            snapshot = picture.snapshot
-        else:
-            snapshot = Snapshot.of(self.table)
-            self._revision = snapshot.revision
-            if picture is not None and picture.snapshot.shows_the_same(snapshot):
-                snapshot = picture.snapshot
-        if (
-            picture is None
-            or picture.snapshot is not snapshot
-            or picture.phase != snapshot.phase(wall)
-        ):
+        if picture is not None and started < self._good_until:
+            return picture
+        snapshot = None if picture is None else picture.snapshot
+        if snapshot is None or self.table.revision != self._revision:
+            fresh = Snapshot.of(self.table)
+            self._revision = fresh.revision
+            if snapshot is None or not snapshot.shows_the_same(fresh):
+                snapshot = fresh
+        if picture is None or (picture.snapshot, picture.phase) != (snapshot, snapshot.phase(wall)):
             picture = self._picture = Picture(snapshot, wall)
-            # A picture is good for a while that grows with what it took to make, so that many
-            # viewers of many busy locks can't keep the process making pictures all the time.
             ended = time.monotonic()
-            self._good_until = ended + 5 * (ended - started)
+            self._good_until = ended + self._rest * (ended - started)
         return picture
 
     def _note(self) -> None:

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
@@ -23,13 +25,42 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+# The same examples each time, no files beside the tests, and no limit that a slow machine breaks.
+hypothesis.settings.register_profile("ours", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("ours")
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """A function that shows a measured figure at the end of the run."""
+
+    def show(sentence: str) -> None:
+        request.node.user_properties.append(("figure", sentence))
+
+    return show
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show what the tests have measured."""
+    figures = [
+        (report.nodeid.rpartition("::")[2], text)
+        for report in terminalreporter.stats.get("passed", [])
+        for kind, text in report.user_properties
+        if kind == "figure" and report.when == "call"
+    ]
+    if figures:
+        terminalreporter.section("figures")
+    for test, text in figures:
+        terminalreporter.write_line(f"{test}: {text}")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _clean_environment() -> None:
     """No variable of the developer's shell may change what a test sees."""
     for name in list(os.environ):
-        if name.startswith(("CLUSTERMUTEX_", "ETCDCTL_", "UNLOCKER_", "MUTEXDASH_")):
-            if not name.startswith("CLUSTERMUTEX_TEST_"):
-                del os.environ[name]
+        ours = name.startswith(("CLUSTERMUTEX_", "ETCDCTL_", "UNLOCKER_", "MUTEXDASH_"))
+        if ours and not name.startswith("CLUSTERMUTEX_TEST_"):
+            del os.environ[name]
 
 
 @pytest.fixture(scope="session")

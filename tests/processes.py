@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from lockclient.cli.local import end, spawn
 
+Figure = Callable[[str], None]
+"""Takes a sentence with a measured figure, to be shown at the end of the run (fixture `figure`)."""
+
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
 

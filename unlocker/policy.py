@@ -4,7 +4,8 @@ Why no lock is removed early. Three clocks are about: the holder's, ours, and th
 store. Let D be `auto_unlock_at - alive_at`: the holder read both off one clock at one moment, so
 its error cancels, and it holds itself to D from before it sent the push.
 - A write that was seen happen arrived after it was sent. So `seen_at + D` on our monotonic clock
-  comes after the holder's own deadline; no wall clock is in it.
+  comes after the holder's own deadline; no wall clock is in it. A thousandth is added to D, for
+  monotonic clocks that do not run equally fast, and 2 ms, for stamps that are rounded.
 - A lock that was found was written before `seen_at`, so `seen_at + D` is safe for it, too. Sooner
   than that only a wall clock can tell: it is believed if it agreed with the members' at a check
   made after the lock was seen. Of the two the one that is behind counts, and the grace comes on
@@ -14,12 +15,14 @@ its error cancels, and it holds itself to D from before it sent the push.
 A wall-clock moment is turned into a monotonic one with both clocks read together around the check;
 no wall clock is read after it, so putting it forward later removes nothing.
 
-Why every lock that is due is removed. With P the time that the news takes, C = 10 s between clock
-checks, S = 1 s between sweeps and R the time to remove what came due before it: a holder that falls
-silent is removed within D + P + S + R of its last push, a lock that was found within the later of
-C and `auto_unlock_at` + grace + 3 s, plus S + R, or where no clock can be trusted within
-D + S + R of when it was first seen. What can't be decided, because neither the lock nor a clock
-tells enough, is never removed until it can; so is a lock whose data are broken.
+Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
+between sweeps, C the time to the next clock check (1 s, and what the members take to answer), and R
+the time to remove what came due before it: a holder that falls silent is removed within
+D + P + S + R of its last push; a lock that was found, within S + R of the later of C after it was
+seen and the grace and 2 s after its `auto_unlock_at`; with no clock to trust, within D + S + R of
+when it was first seen. While the store is away, nothing is removed; when it is back, all of this
+holds again. What can't be decided, because neither the lock nor a clock tells enough, is never
+removed until it can; nor is a lock whose data are broken.
 """
 
 from __future__ import annotations
@@ -40,6 +43,10 @@ _JUMP = 0.5
 
 _ROUNDING = 0.002
 """Seconds that two stamps, each rounded to a millisecond, may be too near to each other."""
+
+_DRIFT = 0.001
+"""Seconds in a second by which two hosts' monotonic clocks may part: NTP speeds one up and slows
+the other down by 500 ppm at most."""
 
 NEVER = math.inf
 
@@ -122,7 +129,7 @@ def _moment(
     counted = None
     # A stamp that is not after the sign of life contradicts it: no duration can be read from them.
     if sign is not None and stamp > sign:
-        counted = row.seen_at + (stamp - sign) + _ROUNDING
+        counted = row.seen_at + (stamp - sign) * (1 + _DRIFT) + _ROUNDING
     if counted is not None and not row.found:
         return counted
     if check is None:

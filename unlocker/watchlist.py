@@ -63,6 +63,7 @@ class Watchlist:
         self._check: ClockCheck | None = None
         self._items: dict[str, Item] = {}
         self._undecided: set[str] = set()
+        self._waiting = False
         # Locks that are not OK, so that nobody has to walk all locks to count or to list them.
         self._by_state: dict[str, set[str]] = {state: set() for state in (ALERT, OVERDUE, BROKEN)}
         self._heap: list[tuple[float, str]] = []
@@ -83,7 +84,7 @@ class Watchlist:
     def reconsider(self, check: ClockCheck) -> None:
         """Decide again what could not be decided, after a clock check."""
         with self._lock:
-            self._check = check
+            self._check, self._waiting = check, False
             for name in tuple(self._undecided):
                 before = self._drop(name)
                 if before is not None:
@@ -117,6 +118,10 @@ class Watchlist:
         """Return about how many locks nothing can be said yet."""
         return len(self._undecided)
 
+    def waiting(self) -> bool:
+        """Tell whether there is a lock that the next clock check may decide about."""
+        return self._waiting
+
     def past_alert(self, limit: int) -> list[Holder]:
         """Return the holders of locks past their alert, the longest past first."""
         with self._lock:
@@ -143,6 +148,8 @@ class Watchlist:
         self._items[name] = item
         if not verdict.decided:
             self._undecided.add(name)
+            if self._check is None or self._check.now.monotonic < row.seen_at:
+                self._waiting = True
         self._file(name, item)
 
     def _advance(self, name: str, now: float, progress: Progress) -> None:
@@ -174,10 +181,9 @@ class Watchlist:
 
 
 def _still_past_alert(before: Item, row: Row) -> bool:
-    """Tell whether a lock that was past its alert is so still, with nothing new about its time."""
+    """Tell whether a lock that was past its alert is past the same one still."""
     return (
         before.state in (ALERT, OVERDUE)
-        and before.row.seen_at == row.seen_at
         and before.row.holder.uuid == row.holder.uuid
         and before.row.holder.alert_at == row.holder.alert_at
     )

@@ -15,7 +15,7 @@ from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder, Removal
 from lockclient.store import Done, Gone, Outcome, Push, Read, Remove, Seen, Take, Taken
 from lockclient.timing import Deadline, Runtime
-from tests.processes import wait_until
+from tests.processes import Figure, wait_until
 from unlocker import service
 
 THREADS, ROUNDS = 8, 40
@@ -69,9 +69,7 @@ def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
 
 
 @pytest.mark.usefixtures("_eager_unlocker")
-def test_either_the_push_wins_or_the_removal(
-    store: EtcdStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -> None:
     """Pushed: the lock stays. `LockLost`: the lock goes. Never both, never neither."""
     won: Counter[str] = Counter()
     errors: list[BaseException] = []
@@ -89,8 +87,7 @@ def test_either_the_push_wins_or_the_removal(
         thread.start()
     for thread in threads:
         thread.join()
-    with capsys.disabled():
-        print(f"\n{sum(won.values())} races at the edge: {dict(won)}")
+    figure(f"{sum(won.values())} races at the edge: {dict(won)}")
     if errors:
         raise errors[0]
     assert sum(won.values()) == THREADS * ROUNDS
@@ -99,7 +96,7 @@ def test_either_the_push_wins_or_the_removal(
 
 
 def test_the_two_transactions_never_both_win(
-    settings: Settings, store: EtcdStore, capsys: pytest.CaptureFixture[str]
+    settings: Settings, store: EtcdStore, figure: Figure
 ) -> None:
     """The same without the holder's own caution: push and removal sent at the same moment."""
     won: Counter[str] = Counter()
@@ -136,7 +133,6 @@ def test_the_two_transactions_never_both_win(
             assert seen.holder is None
             won["removal"] += 1
     other.close()
-    with capsys.disabled():
-        print(f"\n300 races of the bare transactions: {dict(won)}")
+    figure(f"300 races of the bare transactions: {dict(won)}")
     assert won["push"]
     assert won["removal"]

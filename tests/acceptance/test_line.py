@@ -14,7 +14,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
 from lockclient.table import Table
-from tests.processes import wait_until
+from tests.processes import Figure, wait_until
 
 WORKER = Path(__file__).with_name("line_worker.py")
 WAITERS, PROCESSES = 200, 8
@@ -74,7 +74,7 @@ def _in_line(table: Table) -> list[int]:
 
 
 def test_200_waiters_in_8_processes_keep_their_order(
-    store: EtcdStore, table: Table, workers: Workers, capsys: pytest.CaptureFixture[str]
+    store: EtcdStore, table: Table, workers: Workers, figure: Figure
 ) -> None:
     """Every tenth is killed, every tenth times out, every tenth is interrupted while it waits."""
     holder = ClusterMutex(NAME, store=store)
@@ -104,11 +104,10 @@ def test_200_waiters_in_8_processes_keep_their_order(
 
     served = [number for number in left if number % 10 != KILLED]
     wait_until(lambda: set(served) <= workers.said().keys(), 120, "all others to be served")
-    with capsys.disabled():
-        print(
-            f"\n{len(served)} of {WAITERS} waiters served in {time.monotonic() - released:.1f} s, "
-            "the wait for the leases of the killed included"
-        )
+    figure(
+        f"{len(served)} of {WAITERS} waiters served in {time.monotonic() - released:.1f} s, "
+        "the wait for the leases of the killed included"
+    )
     said = workers.said()
     assert all(said[n] == "timeout" for n in range(WAITERS) if n % 10 == TIMED_OUT)
     assert all(said[n] == "interrupt" for n in range(WAITERS) if n % 10 == INTERRUPTED)

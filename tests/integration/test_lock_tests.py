@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,7 +29,9 @@ SET_ASIDE = {
 def test_cpython_says_it_is_a_lock(case: str, store: EtcdStore) -> None:
     """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
 
-    class Tests(lock_tests.LockTests):  # type: ignore[misc]
+    base: Any = lock_tests.LockTests
+
+    class Tests(base):  # type: ignore[misc]
         def locktype(self) -> ClusterMutex:
             return ClusterMutex(f"lock-tests-{uuid4()}", store=store)
 

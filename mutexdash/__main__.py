@@ -1,0 +1,5 @@
+"""`python -m mutexdash` is the same as `mutexdash`."""
+
+from mutexdash.cli import main
+
+main()

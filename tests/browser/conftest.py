@@ -1,0 +1,133 @@
+"""A real Chromium before the real dashboard before a real etcd."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from lockclient.config import Settings
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder, Removal, Ticket
+from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue
+from lockclient.timing import Deadline
+from tests.processes import Service, start_service
+
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
+});
+"""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("There is no chromium on the PATH: apt-get install chromium.")
+    with sync_playwright() as playwright:
+        # Without its sandbox it also runs as root and in containers; it only sees our own pages.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+Viewer = Callable[..., Any]
+
+
+@pytest.fixture
+def viewer(chromium: Browser) -> Viewer:
+    """Open a page in a fresh browser context; it must have run into no error when it is closed."""
+
+    @contextmanager
+    def look(url: str, **context: Any) -> Iterator[Page]:
+        context.setdefault("viewport", {"width": 1280, "height": 800})
+        opened = chromium.new_context(**context)
+        opened.set_default_timeout(30_000)
+        opened.add_init_script(_WATCH)
+        page = opened.new_page()
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+        page.on(
+            "console",
+            lambda said: (
+                complaints.append(said.text)
+                # An answer that is no success is told on the console, too, and is no fault there.
+                if said.type in ("error", "warning") and "Failed to load resource" not in said.text
+                else None
+            ),
+        )
+        page.goto(url)
+        yield page
+        if context.get("java_script_enabled", True):
+            complaints += page.evaluate("window.violations")
+        opened.close()
+        assert complaints == []
+
+    return look
+
+
+@pytest.fixture
+def dash(settings: Settings) -> Iterator[Service]:
+    command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
+    with start_service(command) as service:
+        yield service
+
+
+class Story:
+    """Writes locks of all kinds, as clients elsewhere would, with stamps of any age."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.store = store
+
+    def _ask(self, request: Request) -> Any:
+        return self.store.ask(request, Deadline.after(30))
+
+    def hold(
+        self, name: str, held_for: float = 0, alert: float = 300, unlock: float | None = 900,
+        **facts: Any,
+    ) -> Holder:  # fmt: skip
+        taken = time.time() - held_for
+        told: dict[str, Any] = {
+            "hostname": "worker-1",
+            "pid": 4711,
+            "thread": "MainThread",
+            "reason": "",
+        }
+        told |= {"uuid": str(uuid4()), "client": "clustermutex/0.1.0 python/3.11.2"}
+        holder = Holder(
+            name,
+            **told | facts,
+            locked_at=taken,
+            alive_at=taken,
+            alert_at=taken + alert,
+            auto_unlock_at=None if unlock is None else taken + unlock,
+        )
+        assert isinstance(self._ask(Take(holder)), Taken)
+        return holder
+
+    def wait(self, holder: Holder, **facts: Any) -> None:
+        uuid = str(uuid4())
+        ticket = Ticket(holder.name, uuid, **facts)
+        self._ask(TakeOrQueue(Holder(holder.name, uuid), ticket))
+
+    def remove(self, holder: Holder, **facts: Any) -> None:
+        self._ask(Remove(Removal(holder, **facts), None))
+
+    def unlocker(self) -> None:
+        self.store.announce("watchdog-1:77", "{}", 600, Deadline.after(30))
+
+
+@pytest.fixture
+def story(store: EtcdStore) -> Story:
+    told = Story(store)
+    told.unlocker()
+    return told

@@ -1,0 +1,110 @@
+"""Whatever a lock says about itself is text on the page, in every field, and moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Story, Viewer
+from tests.processes import Service
+
+pytestmark = pytest.mark.browser
+
+SCRIPT = "<script>alert(1)</script>"
+IMAGE = "<img src=x onerror=alert(1)>"
+TEXTS = (
+    *(SCRIPT, IMAGE, "</script></pre></td></table>", "\"' onfocus=alert(1) autofocus x='"),
+    *("javascript:alert(1)", "{{7*7}}{% raise %}", "&lt;b&gt;&#60;", "<svg/onload=alert(1)>"),
+    *("<iframe srcdoc='<script>alert(1)</script>'>", "🔒" * 63, "<style>*{display:none}</style>"),
+)
+
+
+def elements(page: Page) -> Any:
+    """Count what could only have come out of a text; `main` has scripts and images nowhere."""
+    return page.locator("main :is(script, img, iframe, style, [onerror], [onfocus], [onload])")
+
+
+def test_markup_in_any_field_shows_as_text(dash: Service, story: Story, viewer: Viewer) -> None:
+    kinds = ("hostname", "thread", "reason", "identity", "client")
+    for text in TEXTS:
+        fields: dict[str, Any] = dict.fromkeys(kinds, text)
+        holder = story.hold(text, **fields, backtrace=text * 5)
+        story.wait(holder, hostname=text, thread=text, reason=text)
+        gone = story.hold(f"-{text}", **fields)
+        story.remove(gone, removed_at=5.0, removed_by=text, how=text, why=text)
+    with viewer(dash.url) as page:
+        expect(page.locator("tbody tr")).to_have_count(len(TEXTS))
+        for text in TEXTS:
+            expect(page.get_by_role("link", name=text, exact=True)).to_be_visible()
+        for text in TEXTS:
+            path = quote(text, safe="")
+            for address in (f"/lock/{path}", f"/lock/-{path}", f"/removed?q={path}"):
+                page.goto(dash.url + address)
+                expect(page.get_by_text(text, exact=True).first).to_be_visible()
+                expect(elements(page)).to_have_count(0)
+            page.goto(f"{dash.url}/?q={path}")
+            page.get_by_role("link", name=text, exact=True).click()
+            expect(page.get_by_role("heading", level=1)).to_have_text(text)
+            expect(page.locator("pre")).to_have_text(text * 5)
+
+
+def test_hostile_text_that_comes_in_later_is_text_too(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    """The way through the script that puts new answers into an open page."""
+    with viewer(dash.url) as page:
+        story.hold(IMAGE, hostname=SCRIPT)
+        expect(page.get_by_role("link", name=IMAGE, exact=True)).to_be_visible(timeout=15_000)
+        expect(page.locator("tbody tr")).to_contain_text(SCRIPT)
+        expect(elements(page)).to_have_count(0)
+
+
+def test_controls_and_direction_marks_show_and_move_nothing(
+    dash: Service, root: str, etcdctl: Callable[..., str], story: Story, viewer: Viewer
+) -> None:
+    evil = "\u202eexe.gnp\u2066\x1b[2J\x07\u200b"
+    shown = "\\u202eexe.gnp\\u2066\\x1b[2J\\x07\\u200b"
+    story.hold("a", hostname="b", reason="c")
+    place = {}
+    with viewer(dash.url) as page:
+        place["before"] = page.locator("tbody .c-hostname").bounding_box()
+        for field in ("hostname", "reason"):
+            etcdctl("put", f"{root}/locks/a/{field}", input=evil)
+        reason = page.locator("tbody .c-reason")
+        expect(reason).to_have_text(shown, timeout=15_000)
+        expect(page.locator("tbody .c-hostname")).to_contain_text(shown)
+        place["after"] = page.locator("tbody .c-hostname").bounding_box()
+        before, after = place["before"], place["after"]
+        assert before is not None
+        assert after is not None
+        assert (before["x"], before["width"]) == (after["x"], after["width"])
+
+
+def test_two_names_that_look_alike_look_different(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    names = ["a b", "a  b", "a\u200bb", "ab", " ab"]
+    for name in names:
+        story.hold(name)
+    with viewer(f"{dash.url}/?sort=name") as page:
+        expect(page.locator("tbody tr")).to_have_count(len(names))
+        links = page.locator("tbody th a")
+        looks = {(links.nth(i).inner_text(), _width(links.nth(i))) for i in range(len(names))}
+        assert len(looks) == len(names)
+
+
+def _width(link: Any) -> float:
+    return float(link.evaluate("node => node.getBoundingClientRect().width"))
+
+
+def test_a_backtrace_of_angle_brackets_scrolls_inside_its_box(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("a", backtrace="<" * 16_000)
+    with viewer(f"{dash.url}/lock/a", viewport={"width": 360, "height": 740}) as page:
+        expect(page.locator("pre")).to_contain_text("<<<")
+        assert page.evaluate("document.documentElement.scrollWidth") == 360

@@ -1,0 +1,233 @@
+"""Pages that follow what happens, without being loaded again."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from lockclient import ClusterMutex
+from lockclient.cli.local import Etcd
+from lockclient.config import Settings
+from lockclient.etcd.store import EtcdStore
+from tests.browser.conftest import Story, Viewer
+from tests.processes import Service, start_service
+
+pytestmark = pytest.mark.browser
+
+SOON = 15_000
+"""Milliseconds: a page asks every two seconds, and this machine may be busy."""
+
+
+def mark(page: Page) -> None:
+    """Leave something on the page that would not survive its being loaded again."""
+    page.evaluate("document.documentElement.dataset.mark = 'here'")
+
+
+def marked(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.dataset.mark === 'here'"))
+
+
+def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
+    dash: Service, store: EtcdStore, viewer: Viewer
+) -> None:
+    with viewer(dash.url) as page:
+        expect(page.get_by_text("No lock is held right now.")).to_be_visible()
+        mark(page)
+        mutex = ClusterMutex("nightly", store=store, expected_runtime=6, reason="totals")
+        mutex.acquire()
+        row = page.locator("tbody tr")
+        expect(row).to_contain_text("nightly", timeout=SOON)
+        expect(row.locator(".badge")).to_have_text("OK")
+        expect(row.locator(".badge")).to_have_text("Past alert", timeout=SOON)
+        expect(page.locator(".tile.alert b")).to_have_text("1")
+        mutex.alive(force=True)
+        expect(row.locator(".badge")).to_have_text("OK", timeout=SOON)
+        mutex.release()
+        expect(page.get_by_text("No lock is held right now.")).to_be_visible(timeout=SOON)
+        assert marked(page)
+
+
+def test_a_lock_page_follows_its_holder(dash: Service, story: Story, viewer: Viewer) -> None:
+    """Taken, waited for, removed; the page tells each, and the code that took it."""
+    with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
+        expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
+        mark(page)
+        holder = story.hold("deploy/prod", backtrace='File "release.py", line 7, in main')
+        expect(page.locator("pre")).to_contain_text('"release.py", line 7', timeout=SOON)
+        story.wait(holder, hostname="next-1", pid=5)
+        expect(page.locator(".line li")).to_contain_text("next-1 : 5", timeout=SOON)
+        story.remove(holder, removed_at=1.0, removed_by="ann", how="force-unlock", why="hung")
+        expect(page.get_by_text("Not held")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("force-unlock")).to_be_visible()
+        expect(page.locator("pre")).to_contain_text('"release.py", line 7')
+        assert marked(page)
+
+
+def test_times_and_bars_go_on_between_two_answers(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("a", held_for=10, unlock=60, alert=30)
+    with viewer(dash.url) as page:
+        page.route("**/*", lambda route: route.abort())  # the page is on its own now
+        held, bar = page.locator("tbody time[data-since]"), page.locator(".filled")
+        first, width = held.inner_text(), bar.get_attribute("width")
+        expect(held).not_to_have_text(first, timeout=SOON)
+        assert bar.get_attribute("width") != width
+
+
+def test_the_page_writes_durations_as_the_server_does(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    expected = {-50: "0 s", 40: r"\d\d s", 150: r"2 min \d+ s", 9010: "2 h 30 min"}
+    expected |= {90100: "1 d 1 h", 10**7 + 3000: "115 d 1[78] h"}
+    with viewer(dash.url) as page:
+        page.evaluate(
+            """(ages) => {
+                const now = Number(document.getElementById("main").dataset.now);
+                for (const age of ages) {
+                    const time = document.createElement("time");
+                    time.dataset.since = now - age;
+                    document.body.append(time);
+                }
+            }""",
+            list(expected),
+        )
+        for index, text in enumerate(expected.values()):
+            times = page.locator("body > time")
+            expect(times.nth(index)).to_have_text(re.compile(f"^{text}$"), timeout=SOON)
+
+
+def test_focus_and_opened_details_stay_while_rows_come_and_go(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    first, middle = story.hold("a-first"), story.hold("m-middle")
+    with viewer(f"{dash.url}/?sort=name") as page:
+        page.get_by_role("link", name="m-middle").focus()
+        story.hold("b-new")
+        story.hold("z-new")
+        story.remove(first, removed_at=1.0, removed_by="x", how="auto-unlock", why="y")
+        expect(page.locator("tbody tr")).to_have_text(
+            [re.compile("b-new"), re.compile("m-middle"), re.compile("z-new")], timeout=SOON
+        )
+        assert page.evaluate("document.activeElement.textContent") == "m-middle"
+
+    with viewer(f"{dash.url}/removed") as page:
+        page.get_by_text("More").click()
+        story.remove(middle, removed_at=2.0, removed_by="x", how="auto-unlock", why="y")
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        opened = page.locator("details[open]")
+        expect(opened).to_have_count(1)
+        expect(page.locator("tr", has=opened)).to_contain_text("a-first")
+
+
+def test_search_goes_on_while_typing_and_into_the_address(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("deploy", reason="release")
+    story.hold("report", reason="totals")
+    with viewer(dash.url) as page:
+        mark(page)
+        with page.expect_response(lambda answer: answer.url == f"{dash.url}/"):
+            pass  # from now on the page has an ETag, which is not the one of what is searched for
+        box = page.get_by_role("searchbox")
+        box.press_sequentially("TOTALS")
+        expect(page.locator("tbody tr")).to_have_count(1, timeout=SOON)
+        expect(page.locator("tbody tr")).to_contain_text("report")
+        assert page.url == f"{dash.url}/?q=TOTALS"
+        story.hold("other", reason="totals")  # an answer comes while the box has the focus
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        expect(box).to_be_focused()
+        expect(box).to_have_value("TOTALS")
+        assert marked(page)
+        page.reload()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        page.get_by_role("link", name="Clear the filter").click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+
+
+def test_sort_filter_and_page_by_links(dash: Service, story: Story, viewer: Viewer) -> None:
+    for number in range(101):
+        story.hold(f"lock-{number:03}", held_for=400 if number == 50 else 0)
+    with viewer(dash.url) as page:
+        expect(page.locator("tbody tr").first).to_contain_text("lock-050")
+        page.get_by_role("link", name="Lock", exact=True).click()
+        expect(page.locator("tbody tr").first).to_contain_text("lock-000")
+        page.get_by_role("link", name="Lock", exact=True).click()
+        expect(page.locator("tbody tr").first).to_contain_text("lock-100")
+        expect(page.locator("th.c-name[aria-sort=descending]")).to_be_visible()
+        page.get_by_role("link", name="Next").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("lock-000")
+        page.get_by_role("link", name="past alert").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("lock-050")
+
+
+def test_banners_come_and_go(own_etcd: Etcd, viewer: Viewer) -> None:
+    """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
+    settings = Settings(endpoints=(own_etcd.endpoint,))
+    store = EtcdStore(settings)
+    story = Story(store)
+    story.hold("held")
+    with (
+        start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash,
+        viewer(dash.url) as page,
+    ):
+        mark(page)
+        unlocker, away = page.get_by_text("No unlocker is running."), page.get_by_text("is away.")
+        expect(unlocker).to_be_visible(timeout=SOON)
+        story.unlocker()
+        expect(unlocker).to_be_hidden(timeout=SOON)
+        own_etcd.stop()
+        expect(away).to_be_visible(timeout=SOON)
+        expect(page.locator("main.away tbody tr")).to_contain_text("held")
+        own_etcd.start()
+        expect(away).to_be_hidden(timeout=60_000)
+        assert marked(page)
+        port = dash.url.rpartition(":")[2]
+        dash.terminate()
+        lost = page.get_by_text("The dashboard does not answer.")
+        expect(lost).to_be_visible(timeout=60_000)
+        command = ["mutexdash", "--url", settings.url(), "--listen", f"127.0.0.1:{port}"]
+        with start_service(command):
+            expect(lost).to_be_hidden(timeout=60_000)
+            assert marked(page)
+    store.close()
+
+
+def test_the_theme_is_chosen_and_kept(dash: Service, viewer: Viewer) -> None:
+    def ground(page: Page) -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    with viewer(dash.url, color_scheme="dark") as page:
+        button = page.get_by_role("button", name="Theme")
+        dark = ground(page)
+        expect(button).to_have_text("Theme: auto")
+        button.click()
+        expect(button).to_have_text("Theme: light")
+        assert ground(page) != dark
+        page.goto(f"{dash.url}/removed")
+        expect(button).to_have_text("Theme: light")
+        assert ground(page) != dark
+        button.click()
+        expect(button).to_have_text("Theme: dark")
+        assert ground(page) == dark
+
+
+def test_without_javascript_everything_works_by_reload(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("deploy/prod", reason="release")
+    story.hold("..", reason="dots")
+    with viewer(dash.url, java_script_enabled=False) as page:
+        expect(page.locator("#theme")).to_be_hidden()
+        page.get_by_role("searchbox").fill("dots")
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="..", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("..")
+        page.get_by_role("link", name="All locks").click()
+        page.get_by_role("link", name="deploy/prod").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("deploy/prod")

@@ -1,0 +1,129 @@
+"""etcd's and gRPC's errors: what they mean, and what people read."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from lockclient.errors import ClusterMutexError
+from lockclient.etcd.faults import Fault, diagnose, reason, refused, unavailable
+
+Code = grpc.StatusCode
+
+
+class Error(grpc.RpcError):
+    """An error as grpc raises it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str | None) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str | None:
+        return self._details
+
+
+CONNECT = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+    "Failed to connect to remote host: connect: Connection refused (111)"
+)
+TLS = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Ssl handshake "
+    "failed: SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED"
+)
+NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "fault"),
+    [
+        # The outcome is unknown, in its several faces.
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out, possibly due to…", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: leader changed", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "Socket closed", Fault.UNKNOWN),
+        (Code.UNKNOWN, "context deadline exceeded", Fault.UNKNOWN),
+        (Code.UNKNOWN, "context canceled", Fault.UNKNOWN),
+        (Code.UNKNOWN, "raft: stopped", Fault.UNKNOWN),
+        (Code.CANCELLED, None, Fault.UNKNOWN),
+        (Code.INTERNAL, "Received RST_STREAM with error code 2", Fault.UNKNOWN),
+        # It can't have happened.
+        (Code.UNAVAILABLE, CONNECT, Fault.NOT_SENT),
+        (Code.UNAVAILABLE, TLS, Fault.NOT_SENT),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Fault.NOT_SENT),
+        # The same code for different things: the text decides.
+        (Code.INVALID_ARGUMENT, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
+        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Fault.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Fault.NEW_TOKEN),
+        (
+            Code.OUT_OF_RANGE,
+            "etcdserver: mvcc: required revision has been compacted",
+            Fault.COMPACTED,
+        ),
+        (Code.NOT_FOUND, "etcdserver: requested lease not found", Fault.NO_LEASE),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Fault.NO_SPACE),
+        # No, and no again.
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Fault.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", Fault.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: authentication failed, …", Fault.REFUSED),
+        (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", Fault.REFUSED),
+    ],
+)
+def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: Fault) -> None:
+    """By etcd's exact text first, by the code second."""
+    assert diagnose(Error(code, details)) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Error(Code.UNAVAILABLE, CONNECT), "connection refused"),
+        (Error(Code.UNAVAILABLE, NO_SUCH_HOST), "the host name can't be resolved"),
+        (Error(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"), "no answer"),
+        (Error(Code.UNAVAILABLE, "Socket closed"), "Socket closed"),
+        (Error(Code.UNAVAILABLE, None), "unavailable"),
+    ],
+)
+def test_the_reason_is_a_few_words(error: Error, said: str) -> None:
+    """Not gRPC's whole story."""
+    assert reason(error) == said
+
+
+def test_tls_trouble_is_not_a_server_that_is_down() -> None:
+    """Both come as the same code; people must be told which it is."""
+    said = reason(Error(Code.UNAVAILABLE, TLS))
+    assert said.startswith("the TLS handshake failed: ")
+    assert "CERTIFICATE_VERIFY_FAILED" in said
+
+
+def test_who_did_not_answer_is_named() -> None:
+    """Every endpoint, the cause, what to look at, and whether it may have happened."""
+    error = unavailable(("a:1", "b:2"), "connection refused", unknown=False)
+    assert str(error) == (
+        "etcd at a:1, b:2 did not answer in time (connection refused). "
+        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+    )
+    assert error.unknown is False
+
+
+@pytest.mark.parametrize(
+    ("details", "advice"),
+    [
+        ("etcdserver: permission denied", "role lacks a right"),
+        ("etcdserver: authentication failed, invalid user ID or password", "Check ETCDCTL_USER"),
+        ("etcdserver: user name is empty", "set ETCDCTL_USER and ETCDCTL_PASSWORD"),
+        ("etcdserver: mvcc: database space exceeded", "compacted, defragmented"),
+        ("something new", ""),
+        (None, ""),
+    ],
+)
+def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
+    """Who refused, in etcd's words, and the way out where it is a common one."""
+    error = refused(Error(Code.PERMISSION_DENIED, details), "a:1")
+    assert isinstance(error, ClusterMutexError)
+    words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
+    assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")
+    assert advice in str(error)

@@ -1,0 +1,180 @@
+"""What each answer of etcd means, also when the request was sent more than once."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.keyspace import Keyspace
+from lockclient.etcd.transactions import Transactions
+from lockclient.record import Holder, Removal, Ticket
+from lockclient.store import (
+    Claim,
+    Done,
+    Gone,
+    Look,
+    Outcome,
+    Position,
+    Push,
+    Queued,
+    Read,
+    Reclaim,
+    Refused,
+    Remove,
+    Request,
+    Seen,
+    Take,
+    Taken,
+    TakeOrQueue,
+    Unlock,
+    Withdraw,
+)
+from lockclient.timing import Stamps
+
+HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(1.0, 2.0, 3.0))
+DEAD = Holder("a/b", "dead", identity="w", fencing_token=77)
+TICKET = Ticket("a/b", "me", hostname="h")
+REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
+
+
+@pytest.fixture
+def transactions() -> Transactions:
+    return Transactions(Keyspace("/r"))
+
+
+def kv(key: str, value: str, mod: int = 3, create: int = 3) -> wire.KeyValue:
+    return wire.KeyValue(
+        key=f"/r/{key}".encode(), value=value.encode(), mod_revision=mod, create_revision=create
+    )
+
+
+def answer(*ranges: list[wire.KeyValue], succeeded: bool = False) -> wire.TxnAnswer:
+    """An answer at revision 50 whose responses are these ranges."""
+    responses = [wire.Answer(range=wire.RangeAnswer(kvs=each)) for each in ranges]
+    return wire.TxnAnswer(header=wire.Header(revision=50), succeeded=succeeded, responses=responses)
+
+
+def nested(inner: wire.TxnAnswer) -> wire.TxnAnswer:
+    outer = answer()
+    outer.responses.add().txn.CopyFrom(inner)
+    return outer
+
+
+UUID, LINE = "locks/a%2Fb/uuid", "queue/a%2Fb"
+MINE = kv(UUID, "me", 40)
+OTHER = kv(UUID, "other", 40)
+OWN = kv(f"{LINE}/me", "{}", 8, 8)
+AHEAD = kv(f"{LINE}/ahead", "{}", 7, 7)
+BEHIND = kv(f"{LINE}/behind", "{}", 9, 9)
+YES = answer(succeeded=True)
+RECORD = kv("removed/a%2Fb/me", REMOVAL.value())
+READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
+    (Take(HOLDER), YES, Taken(50)),
+    (Take(HOLDER), answer([MINE]), Taken(40, earlier=True)),
+    (Take(HOLDER), answer([OTHER]), Refused("other", 50)),
+    (Take(HOLDER), answer([]), Refused(None, 50)),
+    (Reclaim(HOLDER, DEAD), YES, Taken(50)),
+    (Reclaim(HOLDER, DEAD), answer([MINE]), Taken(40, earlier=True)),
+    (Reclaim(HOLDER, DEAD), answer([OTHER]), Refused("other", 50)),
+    (TakeOrQueue(HOLDER, TICKET), YES, Taken(50)),
+    (
+        TakeOrQueue(HOLDER, TICKET),
+        nested(answer([MINE], succeeded=True)),
+        Taken(40, earlier=True),
+    ),
+    (
+        TakeOrQueue(HOLDER, TICKET),
+        nested(answer([], [OTHER], [OWN], [OWN, AHEAD])),
+        Queued(8, "ahead", "other", 50),
+    ),
+    (
+        TakeOrQueue(HOLDER, TICKET),
+        nested(answer([], [], [OWN], [OWN])),
+        Queued(8, None, None, 50),
+    ),
+    (
+        TakeOrQueue(HOLDER, TICKET),
+        nested(answer([], [OTHER], [OWN], [BEHIND, OWN])),
+        Queued(8, None, "other", 50, unsure=True),
+    ),
+    (Look("a/b", "me", 8), answer([OWN], [OTHER], [AHEAD]), Position(True, "ahead", "other", 50)),
+    (Look("a/b", "me", 8), answer([OWN], [], []), Position(True, None, None, 50)),
+    (Look("a/b", "me", 8), answer([], [OTHER], []), Position(False, None, "other", 50)),
+    (Look("a/b", "me", 6), answer([OWN], [OTHER], []), Position(False, None, "other", 50)),
+    (
+        Look("a/b", "me", 8, "ahead", 30),
+        answer([OWN], [OTHER], [kv(UUID, "ahead", 30)]),
+        Position(True, None, "other", 50),
+    ),
+    *(
+        (
+            Look("a/b", "me", 8, "ahead", 30),
+            answer([OWN], [OTHER], then),
+            Position(True, None, "other", 50, unsure=True),
+        )
+        for then in ([], [kv(UUID, "ahead", 29)], [kv(UUID, "another", 30)])
+    ),
+    (Claim(HOLDER, 8), YES, Taken(50)),
+    (Claim(HOLDER, 8), answer([MINE], []), Taken(40, earlier=True)),
+    (Claim(HOLDER, 8), answer([OTHER], [OWN]), Refused("other", 50, ticket=True)),
+    (Claim(HOLDER, 8), answer([], []), Refused(None, 50, ticket=False)),
+    (Claim(HOLDER, 6), answer([], [OWN]), Refused(None, 50, ticket=False)),
+    (Push("a/b", "me", Stamps(1, 2, 3)), YES, Done(50)),
+    (Push("a/b", "me", Stamps(1, 2, 3)), answer([OTHER], []), Gone("other", None)),
+    (Unlock("a/b", "me"), YES, Done(50)),
+    (Unlock("a/b", "me"), answer([], []), Gone(None, None)),
+    (Unlock("a/b", "me"), answer([], [RECORD]), Gone(None, REMOVAL)),
+    (Withdraw("a/b", "me"), YES, Done(50)),
+    (Withdraw("a/b", "me"), answer([]), Done(50)),
+    (Remove(REMOVAL, 4), YES, Done(50)),
+    (Remove(REMOVAL, 4), answer([], [RECORD]), Done(50)),
+    (Remove(REMOVAL, 4), answer([MINE], []), Gone("me", None)),
+    (Read("a/b"), answer([]), Seen(None, 0, (), None, 50)),
+]
+
+
+@pytest.mark.parametrize(("request_", "answered", "outcome"), READINGS)
+def test_the_answer_is_read(
+    transactions: Transactions, request_: Request, answered: wire.TxnAnswer, outcome: Outcome
+) -> None:
+    """What it means for the asker, and at which revision."""
+    assert transactions.read(request_, answered, resent=False) == outcome
+
+
+@pytest.mark.parametrize(
+    ("request_", "answered", "outcome"),
+    [each for each in READINGS if isinstance(each[2], Taken | Refused | Queued | Gone)],
+)
+def test_a_second_sending_is_told(
+    transactions: Transactions, request_: Request, answered: wire.TxnAnswer, outcome: Outcome
+) -> None:
+    """Whoever takes must know that the first sending may still be under way."""
+    read = transactions.read(request_, answered, resent=True)
+    assert isinstance(read, Taken | Refused | Queued | Gone)
+    assert read.resent is True
+
+
+def test_a_lock_is_read_whole(transactions: Transactions) -> None:
+    """Holder with token, stamp revision, the line in its order, removal; unknown keys no matter."""
+    keys = {f"locks/a%2Fb/{key}": text for key, text in HOLDER.subkeys().items()}
+    lock = [
+        kv(key, text, 60 if key.endswith("auto_unlock_at") else 40) for key, text in keys.items()
+    ]
+    lock += [kv("locks/a%2Fb/new", "?"), kv("locks/a%2Fb/deep/er", "?")]
+    line = [kv(f"{LINE}/%F0%9F%94%92", "{}", 9, 9), AHEAD]
+    seen = transactions.read(
+        Read("a/b", "me", waiters=True), answer(lock, line, [RECORD]), resent=False
+    )
+    assert isinstance(seen, Seen)
+    assert seen.holder is not None
+    assert (seen.holder.fencing_token, seen.stamp_revision, seen.revision) == (40, 60, 50)
+    assert seen.holder.subkeys() == HOLDER.subkeys()
+    assert [each.uuid for each in seen.waiters] == ["ahead", "🔒"]
+    assert seen.removal == REMOVAL
+
+
+def test_half_a_lock_is_read(transactions: Transactions) -> None:
+    """A range without `uuid` is no holder with a token, but shows what there is."""
+    seen = transactions.read(Read("a/b"), answer([kv("locks/a%2Fb/hostname", "h")]), resent=False)
+    assert isinstance(seen, Seen)
+    assert seen.holder == Holder("a/b", hostname="h")

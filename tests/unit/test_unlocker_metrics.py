@@ -1,0 +1,168 @@
+"""What a scrape shows: well-formed, complete from the start, bounded whatever locks say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from lockclient.record import Holder
+from lockclient.timing import Now
+from unlocker.metrics import LISTED, Metrics, Picture, Skews
+from unlocker.policy import ClockCheck
+
+QUIET = Picture(
+    locks={"ok": 0, "alert": 0, "overdue": 0, "broken": 0},
+    undecided=0,
+    lines=(),
+    unlockers=0,
+    past_alert=(),
+    store_up=False,
+    loads=0,
+    check=None,
+    successes={},
+)
+SILENT = Holder(
+    "nightly", "u", "web-1", 4711, reason="totals", alert_at=1_800_000_000.5, auto_unlock_at=1.9e9
+)
+
+
+def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
+    """Return what a scrape shows: (name, labels…) to value. No sample may come twice."""
+    metrics = metrics or Metrics("1.2.3")
+    metrics.show(lambda: picture)
+    found: dict[Any, float] = {}
+    for family in parse(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            key = (sample.name, *sorted(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("clustermutex_auto_unlocks_total", "result", ["removed", "changed", "gone", "failed"]),
+        ("clustermutex_removals_seen_total", "how", ["auto-unlock", "force-unlock", "other"]),
+        ("clustermutex_locks", "state", ["ok", "alert", "overdue", "broken"]),
+        (
+            "clustermutex_unlocker_store_failures_total",
+            "task",
+            ["sweep", "heartbeat", "clock-check"],
+        ),
+        (
+            "clustermutex_unlocker_last_success_timestamp_seconds",
+            "task",
+            ["sweep", "heartbeat", "clock-check"],
+        ),
+    ],
+)
+def test_every_combination_of_labels_is_there_at_0_from_the_start(
+    name: str, label: str, values: list[str]
+) -> None:
+    """A counter that first appears at 1 never fires `increase()`."""
+    found = samples()
+    assert {key: value for key, value in found.items() if key[0] == name} == {
+        (name, (label, value)): 0 for value in values
+    }
+
+
+def test_nothing_is_computed_before_a_scrape() -> None:
+    def picture() -> Picture:
+        raise AssertionError("asked for a picture")
+
+    Metrics("1").show(picture)
+
+
+def test_what_the_service_knows_is_shown() -> None:
+    found = samples(
+        replace(
+            QUIET,
+            locks={"ok": 7, "alert": 2, "overdue": 1, "broken": 3},
+            undecided=4,
+            lines=[3, 1],
+            unlockers=2,
+            store_up=True,
+            loads=5,
+            check=ClockCheck(Now(1, 1), -0.25),
+            successes={"sweep": 1_800_000_000.0},
+        )
+    )
+    expected = {
+        ("clustermutex_locks", ("state", "broken")): 3,
+        ("clustermutex_locks_undecided",): 4,
+        ("clustermutex_waiters",): 4,
+        ("clustermutex_longest_line_waiters",): 3,
+        ("clustermutex_unlockers",): 2,
+        ("clustermutex_unlocker_store_up",): 1,
+        ("clustermutex_unlocker_table_loads_total",): 5,
+        ("clustermutex_unlocker_clock_trusted",): 1,
+        ("clustermutex_unlocker_clock_offset_seconds",): -0.25,
+        ("clustermutex_unlocker_last_success_timestamp_seconds", ("task", "sweep")): 1.8e9,
+        ("clustermutex_unlocker_info", ("version", "1.2.3")): 1,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_an_unknown_clock_is_not_shown_as_right() -> None:
+    found = samples()
+    assert found["clustermutex_unlocker_clock_trusted",] == 0
+    assert ("clustermutex_unlocker_clock_offset_seconds",) not in found
+
+
+def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
+    found = samples(replace(QUIET, past_alert=[SILENT]))
+    who = {"hostname": "web-1", "name": "nightly", "pid": "4711", "reason": "totals"}
+    info = ("clustermutex_lock_info", *who.items())
+    assert found[info] == 1
+    assert found["clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")] == 1.8e9 + 0.5
+    assert found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")] == 1.9e9
+
+
+def test_a_lock_that_is_never_removed_has_no_time_for_it() -> None:
+    found = samples(replace(QUIET, past_alert=[replace(SILENT, auto_unlock_at=None)]))
+    assert not any(key[0] == "clustermutex_lock_auto_unlock_timestamp_seconds" for key in found)
+
+
+HOSTILE = 'a"b\\c\nd\r\x00\u2028{}=,#🙂' + "x" * 10_000
+
+
+def test_hostile_texts_stay_inside_their_labels() -> None:
+    holder = replace(SILENT, name='<b>"\\\n🙂', hostname=HOSTILE, reason=HOSTILE)
+    metrics = Metrics("1")
+    metrics.skews.note(HOSTILE, 1.5)
+    metrics.show(lambda: replace(QUIET, past_alert=[holder]))
+    for generate, read in (
+        (generate_latest, parse),
+        (generate_openmetrics, parse_openmetrics),
+    ):
+        families = {each.name: each for each in read(generate(metrics.registry).decode())}
+        infos = [
+            each for each in families if each in ("clustermutex_lock", "clustermutex_lock_info")
+        ]
+        [sample] = families[infos[0]].samples
+        assert sample.labels["name"] == holder.name
+        assert sample.labels["reason"] == HOSTILE[:99] + "…"
+        [skew] = families["clustermutex_client_clock_skew_seconds"].samples
+        assert len(skew.labels["hostname"]) == 100
+
+
+def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
+    skews = Skews()
+    for number in range(LISTED):
+        skews.note(f"host-{number}", number)
+    skews.note("host-0", 0.5)
+    skews.note("new", 1.0)
+    kept = skews.all()
+    assert len(kept) == LISTED
+    assert kept["host-0"] == 0.5
+    assert kept["new"] == 1.0
+    assert "host-1" not in kept

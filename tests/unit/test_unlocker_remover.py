@@ -1,0 +1,239 @@
+"""How removing ends when the store does not answer, refuses, or is asked too late.
+
+The store is a fake here: real ones answer like this once in a blue moon. What a removal does to a
+real etcd is in the integration tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.record import Holder, Removal
+from lockclient.store import Done, Gone, Outcome, Read, Remove, Request, Seen, ServiceStore
+from lockclient.table import Row, Transition
+from lockclient.timing import Deadline
+from unlocker.metrics import Metrics
+from unlocker.remover import Remover
+from unlocker.watchlist import Item, Watchlist
+
+ME = "unlocker@here:1-abcd"
+
+
+@dataclass
+class FakeStore:
+    """Locks by name, and what to do instead of removing one."""
+
+    locks: dict[str, tuple[Holder, int]] = field(default_factory=dict)
+    removals: dict[str, Removal] = field(default_factory=dict)
+    instead: dict[str, Callable[[Remove], Outcome]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        assert deadline.remaining() <= 2
+        if isinstance(request, Read):
+            holder, revision = self.locks.get(request.name, (None, 0))
+            return Seen(holder, revision, (), self.removals.get(request.name), 1)
+        assert isinstance(request, Remove)
+        name = request.removal.holder.name
+        self.asked.append(name)
+        return self.instead.get(name, self.remove)(request)
+
+    def remove(self, request: Remove) -> Outcome:
+        holder = request.removal.holder
+        there, revision = self.locks.get(holder.name, (None, 0))
+        if there is None or there.uuid != holder.uuid or revision != request.stamp_revision:
+            return Gone(there.uuid if there else None, self.removals.get(holder.name))
+        del self.locks[holder.name]
+        self.removals[holder.name] = request.removal
+        return Done(9)
+
+
+class Case:
+    """A remover with locks that are due, in the store and on the list."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.watchlist = Watchlist(grace=0)
+        self.metrics = Metrics("1")
+        self.ending = threading.Event()
+        store = cast("ServiceStore", self.store)
+        self.remover = Remover(store, self.watchlist, ME, self.metrics, self.ending)
+
+    def due(self, *names: str, **facts: Any) -> list[Item]:
+        """Put locks into the store and on the list, and let their time pass."""
+        wall, now = time.time(), time.monotonic()
+        for name in names:
+            holder = Holder(
+                name, f"uuid-{name}", "host", 1, locked_at=wall, alive_at=wall, alert_at=wall + 1
+            )
+            holder = replace(holder, auto_unlock_at=wall + 2, backtrace="here", **facts)
+            self.store.locks[name] = (holder, 5)
+            row = Row(replace(holder, backtrace=None), 5, now, found=False)
+            self.watchlist.update([Transition(name, None, row, live=True)])
+        return self.watchlist.advance(now + 100).due
+
+    def results(self) -> dict[str, float]:
+        """Return how often attempts ended in which way, those that never happened left out."""
+        [family] = self.metrics.auto_unlocks.collect()
+        counted = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["result"]: each.value for each in counted if each.value}
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def unavailable(_request: Remove) -> Outcome:
+    raise StoreUnavailable("no answer")
+
+
+def refuse(_request: Remove) -> Outcome:
+    raise StoreError("no right")
+
+
+def test_a_lock_that_is_due_is_removed_with_a_record(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    case.remover.run(case.due("a"))
+    assert case.results() == {"removed": 1}
+    removal = case.store.removals["a"]
+    assert (removal.removed_by, removal.how) == (ME, "auto-unlock")
+    assert removal.holder.backtrace == "here"
+    assert re.fullmatch(
+        r"no sign of life for [\d.]+ s; auto_unlock_at was [\d-]+ [\d:]+ UTC", removal.why
+    )
+    [line] = [each.getMessage() for each in caplog.records]
+    assert json.loads(line.partition("The record: ")[2]) == removal.facts()
+
+
+def test_a_push_before_the_look_wins(case: Case) -> None:
+    due = case.due("a")
+    case.store.locks["a"] = (case.store.locks["a"][0], 6)
+    case.remover.run(due)
+    assert case.results() == {"changed": 1}
+    assert case.store.asked == []
+
+
+def test_a_push_after_the_look_wins(case: Case) -> None:
+    case.store.instead["a"] = lambda _request: Gone("uuid-a", None)
+    case.remover.run(case.due("a"))
+    assert case.results() == {"changed": 1}
+
+
+def test_a_lock_that_was_unlocked_first_is_gone(case: Case) -> None:
+    due = case.due("a")
+    del case.store.locks["a"]
+    case.remover.run(due)
+    assert case.results() == {"gone": 1}
+
+
+def test_a_lock_that_another_holder_has_by_now_is_left_alone(case: Case) -> None:
+    due = case.due("a")
+    case.store.locks["a"] = (replace(case.store.locks["a"][0], uuid="other"), 5)
+    case.remover.run(due)
+    assert case.results() == {"gone": 1}
+    assert case.store.asked == []
+
+
+def test_a_lock_whose_data_broke_meanwhile_is_left_alone(case: Case) -> None:
+    due = case.due("a")
+    case.store.locks["a"] = (case.store.locks["a"][0].updated({"reason": b"\xff"}), 5)
+    case.remover.run(due)
+    assert case.results() == {"changed": 1}
+    assert case.store.asked == []
+
+
+def test_another_replica_that_got_in_first_is_no_failure(case: Case) -> None:
+    removal = Removal(Holder("a", "uuid-a"), 1.0, "unlocker@there:2-ef01", "auto-unlock", "")
+    case.store.instead["a"] = lambda _request: Gone(None, removal)
+    case.remover.run(case.due("a"))
+    assert case.results() == {"gone": 1}
+
+
+def test_a_removal_whose_answer_was_lost_is_counted_as_ours(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    def remove_silently(request: Remove) -> Outcome:
+        case.store.remove(request)
+        raise StoreUnavailable("no answer")
+
+    case.store.instead["a"] = remove_silently
+    with pytest.raises(StoreUnavailable):
+        case.remover.run(case.due("a"))
+    assert "The record" not in caplog.text
+    case.remover.run([])
+    assert case.results() == {"failed": 1, "removed": 1}
+    assert "The record" in caplog.text
+
+
+def test_a_store_that_is_away_ends_the_run_and_the_next_one_goes_on(case: Case) -> None:
+    due = case.due("a", "b", "c")
+    case.store.instead["b"] = unavailable
+    with pytest.raises(StoreUnavailable):
+        case.remover.run(due)
+    assert case.store.asked == ["a", "b"]
+    case.store.instead.clear()
+    case.remover.run([])
+    assert case.results() == {"removed": 3, "failed": 1}
+
+
+def test_a_refusal_holds_up_no_other_lock_and_is_logged_once(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    case.store.instead["a"] = refuse
+    case.remover.run(case.due("a", "b"))
+    for _ in range(3):
+        case.remover.run([])
+    assert case.results() == {"removed": 1, "failed": 4}
+    assert caplog.text.count("can't be removed") == 1
+
+
+def test_a_lock_that_changed_while_it_waited_for_its_turn_is_not_tried(case: Case) -> None:
+    case.store.instead["a"] = refuse
+    case.remover.run(case.due("a"))
+    case.watchlist.update([Transition("a", None, None, live=True)])
+    case.remover.run([])
+    assert case.store.asked == ["a"]
+
+
+def test_when_the_service_ends_no_further_lock_is_begun(case: Case) -> None:
+    due = case.due("a", "b")
+
+    def remove_last(request: Remove) -> Outcome:
+        case.ending.set()
+        return case.store.remove(request)
+
+    case.store.instead["a"] = remove_last
+    case.remover.run(due)
+    assert case.store.asked == ["a"]
+
+
+def test_a_run_leaves_what_it_has_no_time_for_to_the_next(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unlocker.remover._BUDGET", 0.0)
+    case.remover.run(case.due("a"))
+    assert case.store.asked == []
+    monkeypatch.undo()
+    case.remover.run([])
+    assert case.store.asked == ["a"]
+
+
+def test_the_record_of_a_lock_that_says_too_much_fits_into_a_request(case: Case) -> None:
+    """Twelve bytes of JSON for each of the characters that it takes the most for."""
+    text = "🙂" * 16_000
+    facts = dict.fromkeys(("reason", "thread", "identity", "client"), text)
+    case.remover.run(case.due("a", **facts))
+    removal = case.store.removals["a"]
+    assert len(removal.value()) < 1024 * 1024
+    assert removal.holder.reason == text[:4096]

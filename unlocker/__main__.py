@@ -1,0 +1,5 @@
+"""`python -m unlocker` is the same as `unlocker`."""
+
+from unlocker.cli import main
+
+main()

@@ -1,0 +1,153 @@
+"""Removes the locks that are due, each by a transaction that a sign of life defeats."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from lockclient.errors import StoreError
+from lockclient.record import Holder, Removal
+from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
+from lockclient.timing import Deadline
+from unlocker.metrics import CHANGED, FAILED, GONE, REMOVED, Metrics
+from unlocker.watchlist import Item, Watchlist
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 2.0
+"""Seconds for one lock: the sweep must go on, and SIGTERM ends the service within 5 s."""
+
+_BUDGET = 5.0
+"""Seconds after which a run leaves the rest to the next: meanwhile no alert is told."""
+
+_LONGEST_BACKTRACE, _LONGEST_TEXT = 16 * 1024, 4 * 1024
+"""Characters kept in a record. A lock's values may be so long that, written as JSON, the record
+would be more than the store takes in one request, and the lock could never be removed."""
+
+
+class Remover:
+    """The locks that are due and not removed yet, and the removing. For one thread.
+
+    Args:
+        store: where the locks are.
+        watchlist: knows whether a lock still is as it was when it was judged.
+        identity: who the records say did it.
+        metrics: where attempts are counted.
+        ending: when set, no further lock is begun.
+    """
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        watchlist: Watchlist,
+        identity: str,
+        metrics: Metrics,
+        ending: threading.Event,
+    ) -> None:
+        self._store = store
+        self._watchlist = watchlist
+        self._identity = identity
+        self._metrics = metrics
+        self._ending = ending
+        self._pending: deque[Item] = deque()
+        self._refused: set[tuple[str, str | None]] = set()
+
+    def run(self, due: Iterable[Item]) -> None:
+        """Try to remove these locks, and those left over from earlier runs, once each.
+
+        Raises:
+            StoreUnavailable: the store did not answer; the rest is left for the next run.
+        """
+        self._pending.extend(due)
+        budget = Deadline.after(_BUDGET)
+        for _ in range(len(self._pending)):
+            if budget.expired() or self._ending.is_set():
+                return
+            item = self._pending.popleft()
+            if not self._watchlist.current(item):
+                self._refused.discard(_key(item))
+                continue
+            result = FAILED
+            try:
+                result = self._attempt(item)
+            finally:
+                self._metrics.auto_unlocks.labels(result).inc()
+                if result == FAILED:
+                    self._pending.append(item)
+                else:
+                    self._refused.discard(_key(item))
+
+    def _attempt(self, item: Item) -> str:
+        try:
+            return self._remove(item)
+        except StoreError as error:
+            if _key(item) not in self._refused:  # once for a lock, not once a second
+                name = item.row.holder.name
+                log.warning("Lock %r is due and can't be removed, trying on: %s", name, error)
+            self._refused.add(_key(item))
+            return FAILED
+
+    def _remove(self, item: Item) -> str:
+        row, deadline = item.row, Deadline.after(_PATIENCE)
+        name, uuid = row.holder.name, row.holder.uuid
+        # The table keeps no backtraces, and the record is to have one. This look decides nothing
+        # that the transaction does not decide again.
+        seen = self._store.ask(Read(name, uuid), deadline)
+        assert isinstance(seen, Seen)
+        if seen.holder is None or seen.holder.uuid != uuid:
+            return self._ended(seen.removal)
+        if seen.stamp_revision != row.stamp_revision or seen.holder.broken():
+            return CHANGED
+        removal = self._record(seen.holder, item.verdict.silent_since)
+        outcome = self._store.ask(Remove(removal, row.stamp_revision), deadline)
+        if isinstance(outcome, Done):
+            self._tell(removal)
+            return REMOVED
+        assert isinstance(outcome, Gone)
+        return CHANGED if outcome.holder == uuid else self._ended(outcome.removal)
+
+    def _ended(self, removal: Removal | None) -> str:
+        """Tell how a lock went that is not there any more: by an earlier request of ours, maybe."""
+        if removal is None or removal.removed_by != self._identity:
+            return GONE
+        self._tell(removal)
+        return REMOVED
+
+    def _record(self, holder: Holder, silent_since: float) -> Removal:
+        silent = time.monotonic() - silent_since
+        unlock_at = datetime.fromtimestamp(holder.auto_unlock_at or 0, timezone.utc)
+        why = (
+            f"no sign of life for {silent:.{1 if silent < 10 else 0}f} s; "
+            f"auto_unlock_at was {unlock_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        return Removal(_bounded(holder), time.time(), self._identity, "auto-unlock", why)
+
+    def _tell(self, removal: Removal) -> None:
+        # The record in full: it stands in the store for some days only, and not even that if the
+        # store had no space for it.
+        log.warning(
+            "Removed lock %r: %s. The record: %s",
+            removal.holder.name,
+            removal.why,
+            removal.value(),
+        )
+
+
+def _key(item: Item) -> tuple[str, str | None]:
+    return item.row.holder.name, item.row.holder.uuid
+
+
+def _bounded(holder: Holder) -> Holder:
+    texts = {
+        key: text[:_LONGEST_TEXT]
+        for key in ("hostname", "thread", "identity", "reason", "client")
+        if (text := getattr(holder, key)) is not None
+    }
+    # Its innermost frames are the last ones.
+    backtrace = holder.backtrace and holder.backtrace[-_LONGEST_BACKTRACE:]
+    return replace(holder, backtrace=backtrace, **texts)

@@ -1,0 +1,252 @@
+"""The service: a table of all locks, and every second a look for what is due."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.store import ServiceStore
+from lockclient.table import Row, Table, Transition
+from lockclient.timing import Deadline, Now
+from unlocker.jobs import Jobs
+from unlocker.metrics import HOWS, LISTED, Metrics, Picture
+from unlocker.policy import ClockCheck
+from unlocker.remover import Remover
+from unlocker.watchlist import Item, Watchlist
+
+log = logging.getLogger(__name__)
+
+SWEEP, HEARTBEAT, RESYNC = 1.0, 3.0, 600.0
+"""Seconds between two runs of each task."""
+
+_CLOCK = 10.0
+"""Seconds between two clock checks while no lock waits for one."""
+
+_TTL = 10.0
+"""Seconds that a sign of life lasts: two may be missed."""
+_PATIENCE = 2.0
+_CLOCK_PATIENCE = 1.0
+"""Seconds for a member to tell the time: one that takes longer can't tell it well."""
+_LATE = 15.0
+"""Seconds without a sweep after which the service is not ready: its budget, and some."""
+_REMOVALS = 100
+"""The newest removals that the table keeps: more of them within one second are not counted."""
+
+
+class Unlocker:
+    """One unlocker; any number of them may run on one store.
+
+    Args:
+        store: closed by `stop()`.
+        grace: seconds that a lock judged by a wall clock gets beyond its `auto_unlock_at`.
+        version: shown in the metrics and the sign of life.
+    """
+
+    def __init__(self, store: ServiceStore, *, grace: float = 10.0, version: str = "") -> None:
+        # The last part, because two containers on one host's network may both be its pid 1.
+        self.identity = f"unlocker@{socket.gethostname()}:{os.getpid()}-{secrets.token_hex(2)}"
+        self.metrics = Metrics(version)
+        self._store = store
+        self._where = ", ".join(store.endpoints())
+        self._ending = threading.Event()
+        self._watchlist = Watchlist(grace)
+        self._table = Table(store, removals=_REMOVALS, on_change=self._on_change)
+        self._remover = Remover(store, self._watchlist, self.identity, self.metrics, self._ending)
+        self._jobs = Jobs()
+        self._announcement = json.dumps(
+            {
+                "hostname": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": version,
+                "started_at": round(time.time(), 3),
+                "ttl": _TTL,
+            }
+        )
+        self._check: ClockCheck | None = None
+        self._was_up = False
+        self._away = False
+        self._refused: set[str] = set()
+        self._swept_at = time.monotonic()
+        self._successes: dict[str, float] = {}
+        self._removals: dict[tuple[str, str | None], str] | None = None
+        self.metrics.show(self.picture)
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin, in threads of its own."""
+        self._table.start()
+        self._jobs.every(SWEEP, self._check_clock)
+        self._jobs.every(HEARTBEAT, self._show_life)
+        self._jobs.every(SWEEP, self._sweep)
+        self._jobs.every(RESYNC, self._table.resync, at_once=False)
+        self._jobs.start()
+
+    def stop(self) -> None:
+        """End what runs, withdraw the sign of life if the store answers, close the store."""
+        self._ending.set()
+        self._jobs.stop()
+        try:
+            self._store.withdraw_announcement(self.identity, Deadline.after(1))
+        except ClusterMutexError as error:
+            log.warning("The sign of life could not be withdrawn and ends by itself: %s", error)
+        # The store first: a table that is reading from one that does not answer ends with it.
+        self._store.close()
+        self._table.stop()
+
+    # ------------------------------------------------------------ what others ask
+
+    def unready(self) -> str | None:
+        """Say in a sentence why this unlocker can't do its work now; None if it can."""
+        if not self._table.ready():
+            return f"The locks could not be read yet: does the store at {self._where} answer?"
+        if not self._up():
+            return (
+                f"The store at {self._where} does not answer: "
+                "no lock is alerted on or removed until it does."
+            )
+        late = time.monotonic() - self._swept_at
+        if late > _LATE:
+            return f"The last look for locks that are due was {late:.0f} s ago; it should be 1 s."
+        return None
+
+    def picture(self) -> Picture:
+        """Return what the metrics show now."""
+        return Picture(
+            locks=self._watchlist.counts(),
+            undecided=self._watchlist.undecided(),
+            lines=self._table.waiters().values(),
+            unlockers=len(self._table.unlockers()),
+            past_alert=self._watchlist.past_alert(LISTED),
+            store_up=self._up(),
+            loads=self._table.loads,
+            check=self._check,
+            successes=dict(self._successes),
+        )
+
+    def _up(self) -> bool:
+        return self._table.connected() and not self._away
+
+    # ------------------------------------------------------------ tasks
+
+    def _sweep(self) -> None:
+        with self.metrics.sweeps.time():
+            was_up, self._was_up = self._was_up, self._up()
+            # What is known of locks is old news while the store is away, and until the watch has
+            # caught up: thousands of alerts on locks that are well would be told.
+            if was_up and self._was_up:
+                with self._task("sweep"):
+                    self._count_removals()
+                    progress = self._watchlist.advance(time.monotonic())
+                    for item in progress.alerts:
+                        self._alert(item)
+                    self._remover.run(progress.due)
+        self._swept_at = time.monotonic()
+
+    def _show_life(self) -> None:
+        with self._task("heartbeat"):
+            self._store.announce(self.identity, self._announcement, _TTL, Deadline.after(_PATIENCE))
+
+    def _check_clock(self) -> None:
+        was, before = self._check, Now.read()
+        fresh = was is not None and before.monotonic - was.now.monotonic < _CLOCK
+        if fresh and not self._watchlist.waiting():
+            return
+        offsets = self._store.clock_offsets(_CLOCK_PATIENCE)
+        check = ClockCheck.of(before, offsets, Now.read())
+        self._watchlist.reconsider(check)
+        self._check = check
+        if check.offset is None:
+            self.metrics.failures.labels("clock-check").inc()
+            return
+        self._successes["clock-check"] = time.time()
+        if not check.trusted and (was is None or was.offset is None or was.trusted):
+            log.warning(
+                "This host's wall clock is %.1f s %s the store's members': set it right. Until "
+                "then it is not believed, and locks that were there at the start stay longer.",
+                abs(check.offset),
+                "behind" if check.offset > 0 else "ahead of",
+            )
+
+    @contextmanager
+    def _task(self, task: str) -> Iterator[None]:
+        """Note how a task went, and go on."""
+        away = False
+        try:
+            yield
+        except StoreUnavailable:
+            self.metrics.failures.labels(task).inc()
+            away = True  # the store itself logs the begin and the end of that, once each
+        except ClusterMutexError as error:
+            self.metrics.failures.labels(task).inc()
+            if task not in self._refused:
+                log.warning("The store refuses the %s, trying on: %s", task, error)
+            self._refused.add(task)
+        else:
+            self._refused.discard(task)
+            self._successes[task] = time.time()
+        if away or task == "heartbeat":  # a sweep that went well may have asked nothing
+            self._away = away
+
+    # ------------------------------------------------------------ telling and counting
+
+    def _alert(self, item: Item) -> None:
+        self.metrics.alerts.inc()
+        holder = item.row.holder
+        log.warning("Lock %r is past its alert, held by %s.", holder.name, _line(holder.describe()))
+
+    def _count_removals(self) -> None:
+        """Count what was removed since the last look, by anyone; the first look is the start."""
+        kept = self._table.removals()
+        now = {(each.holder.name, each.holder.uuid): each.how for each in kept}
+        if self._removals is not None:
+            for key in now.keys() - self._removals.keys():
+                self.metrics.removals.labels(now[key] if now[key] in HOWS else "other").inc()
+        self._removals = now
+
+    def _on_change(self, changes: list[Transition]) -> None:
+        """Take in what the table brought; called in the table's thread."""
+        self._watchlist.update(changes)
+        now = Now.read()
+        for change in changes:
+            before, after = change.before, change.after
+            if before is not None and before.holder.uuid not in (None, after and after.holder.uuid):
+                self.metrics.held.observe(_held(before, now))
+            if after is not None:
+                self._look_at(before, after, now, live=change.live)
+
+    def _look_at(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
+        holder = after.holder
+        if holder.broken():
+            if before is None or not before.holder.broken():
+                faults = _line("; ".join(holder.faults()))
+                log.warning("Lock %r is broken and never removed: %s.", holder.name, faults)
+            return
+        pushed = before is None or before.holder.alive_at != holder.alive_at
+        if live and pushed and holder.alive_at is not None and holder.hostname is not None:
+            seen_at = now.wall - (now.monotonic - after.seen_at)
+            self.metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
+
+
+def _held(row: Row, now: Now) -> float:
+    """Return for how many seconds a lock was held that has just ended."""
+    holder = row.holder
+    known = now.monotonic - row.seen_at
+    if row.found:
+        known = known if holder.locked_at is None else now.wall - holder.locked_at
+    elif holder.locked_at is not None and holder.alive_at is not None:
+        known += holder.alive_at - holder.locked_at  # both by the holder's clock
+    return max(0.0, known)
+
+
+def _line(text: str) -> str:
+    """Return a text from outside fit for a log: one line, no control characters, not endless."""
+    return repr(text[:500])[1:-1]
