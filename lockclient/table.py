@@ -279,16 +279,17 @@ class _Reading:
         self.revision = 0
         self._found = found
         self._known = known
-        self._seen_at = time.monotonic()
 
     def add(self, batch: Batch) -> None:
         self.revision = batch.revision
+        # When the page has arrived, not when it was asked for: nothing on it was written later.
+        seen_at = time.monotonic()
         for (kind, name), group in groupby(batch.changes, key=lambda each: (each.kind, each.name)):
             if kind != "locks":
                 self.others.extend(group)
                 continue
             # A lock's keys may be cut by the end of a page: go on from the row so far.
-            row = _updated(self.rows.get(name), name, list(group), self._seen_at, found=self._found)
+            row = _updated(self.rows.get(name), name, list(group), seen_at, found=self._found)
             if row is not None:
                 self.rows[name] = self._kept(row)
 

