@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -97,9 +98,7 @@ class Story:
     def _show_lines(self, *names: str) -> None:
         for name in names:
             lock = self._until(partial(self._lock, name), f"{name} on the dashboard")
-            code = (lock["backtrace"] or "").strip().splitlines()[-2:]
-            where = " ".join(line.strip() for line in code)
-            click.echo(f"           {name:<15} pid {lock['pid']:<8} {_short(where)}")
+            click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
         for number in ("2", "3", "4"):
@@ -211,6 +210,7 @@ class Story:
         return value
 
 
-def _short(text: str, width: int = 90) -> str:
-    """Shorten a line of code from its left, where the folders are."""
-    return text if len(text) <= width else f"…{text[-width:]}"
+def _where(backtrace: str) -> str:
+    """Return file, line, function and source line of the innermost frame."""
+    frame = re.findall(r'File "(?:.*/)?(.*?)", line (\d+), in (.*)\n +(.*)', backtrace)[-1]
+    return "{}:{} {}: {}".format(*frame)

@@ -56,14 +56,14 @@ class TestWith:
     def test_it_raises_where_acquire_returns_false(self, mutex: Make) -> None:
         """`LockTimeout` says which lock, how long, held by whom; and it survives pickling."""
         with mutex(reason="first") as held:
-            with pytest.raises(LockTimeout) as caught, mutex(timeout=0.05):
+            with pytest.raises(LockTimeout) as caught, mutex(timeout=0.3):
                 pytest.fail("the lock is somebody else's")
             error = pickle.loads(pickle.dumps(caught.value))
             assert isinstance(error, TimeoutError)
             assert isinstance(error, LockTimeout)
             assert error.name == "x"
             assert error.holder.subkeys() == held.record.subkeys()
-            assert "The lock 'x' could not be had within 0.05 s." in str(error)
+            assert "The lock 'x' could not be had within 0.3 s." in str(error)
             assert f"held by {held.record.describe()}" in str(error)
             assert "for 'first', since 2" in str(error)
 
@@ -162,9 +162,9 @@ class TestAsALock:
 
     def test_it_is_not_reentrant(self, mutex: Make) -> None:
         """Who has it and asks again waits for itself; the first acquisition stands."""
-        with mutex(timeout=0.05) as held:
+        with mutex() as held:
             uuid = held.uuid
-            assert not held.acquire()
+            assert not held.acquire(timeout=0.3)
             assert not held.acquire(blocking=False)
             assert held.uuid == uuid
             assert held.healthy
@@ -292,7 +292,7 @@ class TestSignsOfLife:
             assert second.subkeys() == held.record.subkeys()
             for stamp in ("alive_at", "alert_at", "auto_unlock_at"):
                 assert getattr(second, stamp) > getattr(first, stamp)
-            assert second.locked_at == first.locked_at
+            assert second.locked_at == pytest.approx(first.locked_at, abs=0.001)
             assert second.auto_unlock_at == pytest.approx((second.alive_at or 0) + 90, abs=0.002)
 
     def test_after_a_while_it_pushes_by_itself(self, mutex: Make) -> None:

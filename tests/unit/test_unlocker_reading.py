@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
-import pytest
-
 from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
 from lockclient.table import Table
 from lockclient.timing import Deadline

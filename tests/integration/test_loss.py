@@ -1,0 +1,254 @@
+"""A lock that was taken away: its holder knows, soon, and in every way that it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, LockTimeout, Removal, StoreUnavailable
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.store import Done, Remove
+from lockclient.timing import Deadline
+from tests.etcds import Etcdctl, frozen, served
+from tests.processes import Figure, wait_until
+
+
+def remove(store: EtcdStore, held: ClusterMutex, why: str = "web-1 burnt down.") -> None:
+    """Force-unlock it, as a person does from the dashboard."""
+    removal = Removal(held.record, time.time(), "ann", "force-unlock", why)
+    assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
+
+
+@pytest.fixture
+def delete(store: EtcdStore, etcdctl: Etcdctl) -> Callable[[], str]:
+    """Delete the lock `x` as a person with etcdctl does."""
+    return lambda: etcdctl("del", "--prefix", f"{store.settings.root}/locks/x/")
+
+
+class TestRemoved:
+    def test_whoever_deletes_it_is_noticed(
+        self, store: EtcdStore, delete: Callable[[], str], figure: Figure
+    ) -> None:
+        """`healthy` turns false without a request, checks raise, `on_lost` is called once."""
+        losses: list[LockLost] = []
+        held = ClusterMutex("x", store=store, on_lost=losses.append)
+        held.acquire()
+        held.check_health()
+        wait_until(store.connected, 10, "the watch for its loss")
+        delete()
+        deleted_at = time.monotonic()
+        wait_until(lambda: not held.healthy, 10, "the loss to be noticed")
+        figure(f"the loss was noticed after {(time.monotonic() - deleted_at) * 1000:.0f} ms")
+        wait_until(lambda: losses, 10, "on_lost")
+        assert held.locked(), "it must be released all the same"
+        for call in (held.check_health, held.alive, lambda: held.alive(force=True), held.release):
+            with pytest.raises(LockLost, match="'x' was removed from this holder") as caught:
+                call()
+            assert (caught.value.name, caught.value.removal) == ("x", None)
+            assert caught.value.uuid == losses[0].uuid
+        assert not held.locked()
+        assert len(losses) == 1
+
+    def test_also_in_the_first_second(self, store: EtcdStore, delete: Callable[[], str]) -> None:
+        """The watch begins later than the lock, and misses nothing of it."""
+        held = ClusterMutex("x", store=store)
+        held.acquire()
+        delete()
+        wait_until(lambda: not held.healthy, 10, "the loss to be noticed")
+        with pytest.raises(LockLost):
+            held.release()
+
+    @pytest.mark.parametrize("how", ["alive", "release", "on_lost"])
+    def test_the_record_says_who_and_why(self, store: EtcdStore, how: str) -> None:
+        """Whichever way the holder learns it first."""
+        losses: list[LockLost] = []
+        held = ClusterMutex("x", store=store, on_lost=losses.append)
+        held.acquire()
+        uuid = held.uuid
+        remove(store, held)
+        if how == "on_lost":
+            wait_until(lambda: losses, 10, "on_lost")
+        else:
+            with pytest.raises(LockLost) as caught:
+                held.alive(force=True) if how == "alive" else held.release()
+            losses.append(caught.value)
+        loss = losses[0]
+        assert loss.uuid == uuid
+        assert loss.removal is not None
+        assert (loss.removal.removed_by, loss.removal.why) == ("ann", "web-1 burnt down.")
+        assert "force-unlock by ann at " in str(loss)
+        assert "web-1 burnt down." in str(loss)
+        assert "Stop the work that it protects." in str(loss)
+
+    def test_the_next_holder_is_named_and_not_harmed(self, store: EtcdStore) -> None:
+        """A release that comes too late leaves the lock of somebody else alone."""
+        first, second = ClusterMutex("x", store=store), ClusterMutex("x", store=store)
+        first.acquire()
+        remove(store, first)
+        with second:
+            with pytest.raises(LockLost, match=f"now held by {second.uuid}"):
+                first.release()
+            second.alive(force=True)
+            assert second.healthy
+
+    def test_it_can_be_acquired_again(self, store: EtcdStore, delete: Callable[[], str]) -> None:
+        """After a loss the object is as good as new."""
+        held = ClusterMutex("x", store=store)
+        held.acquire()
+        delete()
+        with pytest.raises(LockLost):
+            held.release()
+        with held:
+            held.check_health()
+
+
+class TestLeavingWith:
+    def test_it_raises(self, store: EtcdStore, delete: Callable[[], str]) -> None:
+        """The work was not protected to its end: nobody may overlook that."""
+        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store):
+            delete()
+        assert caught.value.__cause__ is None
+
+    def test_it_never_hides_what_the_block_raised(
+        self, store: EtcdStore, delete: Callable[[], str]
+    ) -> None:
+        """An exception of the block is the cause of the loss that is raised."""
+        error = ValueError("mine")
+        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store):
+            delete()
+            raise error
+        assert caught.value.__cause__ is error
+
+    def test_an_interrupt_goes_on(self, store: EtcdStore, delete: Callable[[], str]) -> None:
+        """Ctrl-C stays Ctrl-C."""
+        with pytest.raises(KeyboardInterrupt), ClusterMutex("x", store=store):
+            delete()
+            raise KeyboardInterrupt
+
+    def test_a_loss_that_the_block_found_goes_on(
+        self, store: EtcdStore, delete: Callable[[], str]
+    ) -> None:
+        """`alive()` raised it in the block: it is not raised over itself."""
+        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store) as held:
+            delete()
+            held.alive(force=True)
+        assert caught.value.__cause__ is None
+
+    def test_no_chain_of_exceptions_bites_its_tail(
+        self, store: EtcdStore, delete: Callable[[], str]
+    ) -> None:
+        """The block caught the loss and raised something else: whoever walks along ends."""
+        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store) as held:
+            delete()
+            try:
+                held.alive(force=True)
+            except LockLost as loss:
+                raise RuntimeError("the work is spoilt") from loss
+        seen: list[BaseException] = []
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert error not in seen
+            seen.append(error)
+            error = error.__cause__ or error.__context__
+        assert [type(each) for each in seen] == [LockLost, RuntimeError, LockLost]
+
+
+class TestTimeRunsOut:
+    def test_the_deadline_passes_while_etcd_is_frozen(
+        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+    ) -> None:
+        """On the holder's own clock, whether anyone can be asked or not."""
+        losses: list[LockLost] = []
+        held = ClusterMutex(
+            "x",
+            store=own_store,
+            expected_runtime=1,
+            auto_unlock_after=3,
+            on_lost=losses.append,
+        )
+        held.acquire()
+        with frozen(own_etcd):
+            pushed_at = time.monotonic()
+            held.alive()  # nobody answers: no error as long as the lock is ours
+            assert held.healthy
+            with pytest.raises(StoreUnavailable):
+                held.alive(force=True)
+            held.check_health()
+            wait_until(lambda: not held.healthy, 20, "the deadline")
+            assert time.monotonic() - pushed_at > 1.5
+            wait_until(lambda: losses, 10, "on_lost, with nobody asking")
+            for call in (held.check_health, held.alive, held.release):
+                with pytest.raises(LockLost, match="no push of its stamps was confirmed for 3 s"):
+                    call()
+            assert not held.locked()
+        assert len(losses) == 1
+        key = "/clustermutex/locks/x/"
+        wait_until(lambda: not own_etcdctl("get", "--prefix", key), 30, "the lock to be let go")
+
+    def test_leaving_with_says_lost_and_not_unavailable(
+        self, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """What matters to the work comes first, even where the store can't be asked."""
+        mutex = ClusterMutex("x", store=own_store, expected_runtime=0.2, auto_unlock_after=0.5)
+        with contextlib.ExitStack() as stack, pytest.raises(LockLost), mutex as held:
+            stack.enter_context(frozen(own_etcd))
+            wait_until(lambda: not held.healthy, 20, "the deadline")
+
+    def test_a_late_answer_comes_in_time(self, own_etcd: Etcd, own_store: EtcdStore) -> None:
+        """A store that was away for a moment costs nothing but a warning."""
+        mutex = ClusterMutex("x", store=own_store, expected_runtime=1, auto_unlock_after=60)
+        with mutex as held:
+            with frozen(own_etcd), pytest.raises(StoreUnavailable):
+                held.alive(force=True)
+            held.alive(force=True)
+            held.check_health()
+
+
+class TestNoFalseAlarm:
+    def test_a_keepalive_that_its_release_overtakes_is_no_loss(self, store: EtcdStore) -> None:
+        """Pushes fly all the time, and their lock is let go under them."""
+        losses: list[LockLost] = []
+        for _ in range(60):
+            held = ClusterMutex(
+                "x",
+                store=store,
+                expected_runtime=0.05,
+                auto_unlock_after=60,
+                keepalive=True,
+                on_lost=losses.append,
+            )
+            with held:
+                held.alive(force=True)
+        assert losses == []
+
+    def test_a_loss_that_nobody_minds_asks_no_more(
+        self, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """A holder that hangs must not send a request for each one that comes after it."""
+        losses: list[LockLost] = []
+        held = ClusterMutex("x", store=own_store, on_lost=losses.append)
+        held.acquire()
+        remove(own_store, held)
+        wait_until(lambda: losses, 10, "on_lost")
+        other = EtcdStore(own_store.settings)
+        before = served(own_etcd)["Txn"]
+        for _ in range(20):
+            with ClusterMutex("x", store=other):
+                pass
+        assert served(own_etcd)["Txn"] - before == 40
+        other.close()
+
+    def test_a_timeout_is_no_loss(self, store: EtcdStore) -> None:
+        """Who did not get the lock has lost nothing."""
+        losses: list[LockLost] = []
+        with (
+            ClusterMutex("x", store=store),
+            pytest.raises(LockTimeout),
+            ClusterMutex("x", store=store, timeout=0.3, on_lost=losses.append),
+        ):
+            pass
+        assert losses == []
