@@ -106,55 +106,70 @@ class TestRemoved:
             held.check_health()
 
 
-class TestLeavingWith:
-    def test_it_raises(self, store: EtcdStore, delete: Callable[[], str]) -> None:
-        """The work was not protected to its end: nobody may overlook that."""
-        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store):
-            delete()
-        assert caught.value.__cause__ is None
+Delete = Callable[[], str]
 
-    def test_it_never_hides_what_the_block_raised(
-        self, store: EtcdStore, delete: Callable[[], str]
-    ) -> None:
+
+class TestLeavingWith:
+    @pytest.fixture
+    def leave(self, store: EtcdStore, delete: Delete) -> Callable[..., LockLost]:
+        """Lose the lock in a block that then does `end`; return what comes out of it."""
+
+        def run(end: Callable[[ClusterMutex], object]) -> LockLost:
+            def block() -> None:
+                with ClusterMutex("x", store=store) as held:
+                    delete()
+                    end(held)
+
+            with pytest.raises(LockLost) as caught:
+                block()
+            return caught.value
+
+        return run
+
+    def test_it_raises(self, leave: Callable[..., LockLost]) -> None:
+        """The work was not protected to its end: nobody may overlook that."""
+        assert leave(lambda _: None).__cause__ is None
+
+    def test_it_never_hides_what_the_block_raised(self, leave: Callable[..., LockLost]) -> None:
         """An exception of the block is the cause of the loss that is raised."""
         error = ValueError("mine")
-        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store):
-            delete()
+
+        def end(_: ClusterMutex) -> None:
             raise error
-        assert caught.value.__cause__ is error
 
-    def test_an_interrupt_goes_on(self, store: EtcdStore, delete: Callable[[], str]) -> None:
-        """Ctrl-C stays Ctrl-C."""
-        with pytest.raises(KeyboardInterrupt), ClusterMutex("x", store=store):
-            delete()
-            raise KeyboardInterrupt
+        assert leave(end).__cause__ is error
 
-    def test_a_loss_that_the_block_found_goes_on(
-        self, store: EtcdStore, delete: Callable[[], str]
-    ) -> None:
+    def test_a_loss_that_the_block_found_goes_on(self, leave: Callable[..., LockLost]) -> None:
         """`alive()` raised it in the block: it is not raised over itself."""
-        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store) as held:
-            delete()
-            held.alive(force=True)
-        assert caught.value.__cause__ is None
+        assert leave(lambda held: held.alive(force=True)).__cause__ is None
 
-    def test_no_chain_of_exceptions_bites_its_tail(
-        self, store: EtcdStore, delete: Callable[[], str]
-    ) -> None:
-        """The block caught the loss and raised something else: whoever walks along ends."""
-        with pytest.raises(LockLost) as caught, ClusterMutex("x", store=store) as held:
-            delete()
+    def test_no_chain_of_exceptions_bites_its_tail(self, leave: Callable[..., LockLost]) -> None:
+        """The block caught the loss and raised something else: whoever walks along it, ends."""
+
+        def end(held: ClusterMutex) -> None:
             try:
                 held.alive(force=True)
             except LockLost as loss:
                 raise RuntimeError("the work is spoilt") from loss
+
         seen: list[BaseException] = []
-        error: BaseException | None = caught.value
+        error: BaseException | None = leave(end)
         while error is not None:
             assert error not in seen
             seen.append(error)
             error = error.__cause__ or error.__context__
         assert [type(each) for each in seen] == [LockLost, RuntimeError, LockLost]
+
+    def test_an_interrupt_goes_on(self, store: EtcdStore, delete: Delete) -> None:
+        """Ctrl-C stays Ctrl-C."""
+
+        @ClusterMutex("x", store=store)
+        def block() -> None:
+            delete()
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            block()
 
 
 class TestTimeRunsOut:
@@ -194,9 +209,14 @@ class TestTimeRunsOut:
     ) -> None:
         """What matters to the work comes first, even where the store can't be asked."""
         mutex = ClusterMutex("x", store=own_store, expected_runtime=0.2, auto_unlock_after=0.5)
-        with contextlib.ExitStack() as stack, pytest.raises(LockLost), mutex as held:
-            stack.enter_context(frozen(own_etcd))
-            wait_until(lambda: not held.healthy, 20, "the deadline")
+
+        def block(stack: contextlib.ExitStack) -> None:
+            with mutex as held:
+                stack.enter_context(frozen(own_etcd))
+                wait_until(lambda: not held.healthy, 20, "the deadline")
+
+        with contextlib.ExitStack() as stack, pytest.raises(LockLost):
+            block(stack)
 
     def test_a_late_answer_comes_in_time(self, own_etcd: Etcd, own_store: EtcdStore) -> None:
         """A store that was away for a moment costs nothing but a warning."""

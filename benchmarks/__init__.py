@@ -1,0 +1,1 @@
+"""`make bench`: ClusterMutex, the floor beneath it and its peers, side by side in one run."""

@@ -1,0 +1,64 @@
+"""What it was measured on: figures without the machine are worth nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contenders, servers
+from lockclient import __version__
+
+
+def describe(running: servers.Servers, folder: Path) -> dict[str, Any]:
+    """Return the machine, the versions and the state it is in; `folder` holds the data."""
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": _cpu_model(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "file_system": _file_system(folder),
+        "sync_to_disk": _sync_to_disk(folder),
+        "load_before": os.getloadavg()[0],
+        "versions": {
+            "clustermutex": __version__,
+            **servers.versions(running),
+            **contenders.versions(),
+        },
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system: on one in memory, fsync costs nothing."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if line.split()[2] == wanted:
+            return line.partition(" - ")[2].split()[0]
+    return "unknown"
+
+
+def _sync_to_disk(folder: Path) -> float:
+    """Return how long it takes to append 2 kB and sync them, seconds, the median of 200."""
+    durations: list[float] = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(200):
+            file.write(bytes(2000))
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            durations.append(time.perf_counter() - start)
+    return statistics.median(durations)

@@ -1,0 +1,100 @@
+"""Sections `alive` and `costs`: what single parts of ClusterMutex cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from benchmarks.contenders import Opener, Where, cycle_of, floor, ours
+from benchmarks.samples import Measured, Summary, compare, flat, in_turns, medians, summary, timed
+from benchmarks.servers import Servers
+from lockclient import ClusterMutex, Settings, open_store
+from lockclient.backtrace import capture
+
+BLOCK = 1000
+"""Calls that are timed together, where a single one is as short as reading the clock."""
+
+
+def alive(servers: Servers, *, quick: bool) -> dict[str, Any]:
+    """Call `alive()` a million times in a hot loop, pushes included where they are due."""
+    calls = 20_000 if quick else 1_000_000
+    with servers.etcd() as server:
+        store = open_store(Settings(endpoints=(server.endpoint,)))
+        mutex = ClusterMutex("alive", store=store)
+        mutex.acquire()
+        first = mutex.record.alive_at
+        started = time.perf_counter()
+        blocks = _in_blocks(mutex.alive, calls)
+        took = time.perf_counter() - started
+        pushed = mutex.record.alive_at != first
+        check = _in_blocks(mutex.check_health, calls // 10)
+        push = summary(timed(partial(mutex.alive, force=True), 20 if quick else 500))
+        mutex.release()
+        store.close()
+    return {
+        "calls": calls,
+        "total": took,
+        "pushed": pushed,
+        "alive": blocks,
+        "check_health": check,
+        "push": push,
+    }
+
+
+def costs(servers: Servers, *, quick: bool) -> dict[str, Any]:
+    """Measure what backtrace and subkeys add to a cycle, and constructing a mutex costs."""
+    rounds, each, warm_up = (2, 5, 5) if quick else (16, 60, 100)
+    with ExitStack() as stack:
+        where = Where(servers, stack.enter_context(servers.etcd()).endpoint)
+        openers: dict[str, Opener] = {
+            "ours": ours,
+            "ours without backtrace": partial(ours, backtrace=False),
+            "floor": floor,
+            "floor with one subkey": partial(floor, only_uuid=True),
+        }
+        cycles = {
+            name: cycle_of(stack.enter_context(opener(where))) for name, opener in openers.items()
+        }
+        for cycle in cycles.values():
+            timed(cycle, warm_up)
+        found = in_turns(cycles, rounds, each)
+    calls = 200 if quick else 20_000
+    return {
+        "cycles": {name: summary(flat(each.rounds)) for name, each in found.items()},
+        "backtrace": _difference(found["ours"], found["ours without backtrace"]),
+        "subkeys": _difference(found["floor"], found["floor with one subkey"]),
+        "capture": [
+            {
+                "frames": _at_depth(depth, capture).count("  File "),
+                **_in_blocks(partial(_at_depth, depth, capture), calls),
+            }
+            for depth in (5, 50)
+        ],
+        "construct": _in_blocks(partial(ClusterMutex, "constructed"), calls),
+    }
+
+
+def _difference(longer: Measured, shorter: Measured) -> dict[str, Any]:
+    """Return how much longer a cycle is with something, in seconds and as a ratio."""
+    pairs = zip(medians(longer.rounds), medians(shorter.rounds), strict=True)
+    seconds = summary(a - b for a, b in pairs)["median"]
+    return {"seconds": seconds, **compare(longer.rounds, shorter.rounds)}
+
+
+def _in_blocks(call: Callable[[], object], calls: int) -> Summary:
+    """Sum up how long one call takes, from blocks of calls."""
+
+    def block() -> None:
+        for _ in range(size):
+            call()
+
+    size = min(BLOCK, max(1, calls // 20))
+    return summary(each / size for each in timed(block, calls // size))
+
+
+def _at_depth(depth: int, call: Callable[[], str]) -> str:
+    """Call something with so many frames more on the stack."""
+    return call() if depth == 0 else _at_depth(depth - 1, call)

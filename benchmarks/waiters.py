@@ -1,0 +1,182 @@
+"""A process full of waiters, for section `handover`; runs in a child of the benchmark.
+
+Every waiter takes the lock, holds it for a moment, releases it and, when the next one has it, gets
+in line again, so that the line is as long as it was. CLOCK_MONOTONIC is one clock for all processes
+of a host: the times of a release here and of an acquisition there can be compared.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+from benchmarks.contenders import TTL, Lock
+from benchmarks.floor import Floor, Wire
+from benchmarks.missing import module
+from lockclient import ClusterMutex, Settings, open_store
+from lockclient.etcd import messages_pb2 as wire
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the waiters of one process are to do.
+
+    Attributes:
+        contender: `ours`, `floor` or `etcd3`.
+        endpoint: of the etcd.
+        numbers: which waiters live in this process.
+        size: how many there are in all, the holder included.
+        hold: seconds for which a holder keeps the lock.
+        rest: seconds after which a holder that has released gets in line again.
+        values: what a real holder writes, for the floor.
+    """
+
+    contender: str
+    endpoint: str
+    numbers: tuple[int, ...]
+    size: int
+    hold: float
+    rest: float
+    values: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One acquisition: its number in the order of acquisitions, and its times, seconds."""
+
+    number: int
+    got: float
+    released: float
+
+
+class Waiters:
+    """The waiters of this process; `turns` is shared by all processes and counts acquisitions."""
+
+    def __init__(self, plan: Plan, turns: Any) -> None:
+        self.plan = plan
+        self.done: list[Turn] = []
+        self._turns = turns
+
+    def turn(self, release: Callable[[], object]) -> None:
+        """Be the holder: called right after the lock was taken."""
+        got = time.monotonic()
+        number = self._turns.value
+        self._turns.value = number + 1  # nobody else does: that is what the lock is for
+        time.sleep(self.plan.hold)
+        released = time.monotonic()
+        release()
+        self.done.append(Turn(number, got, released))
+
+    def contend(self, lock: Lock) -> None:
+        """Take the lock, again and again."""
+        while True:
+            if lock.acquire() is False:
+                raise AssertionError("a waiter gave up, though it has no timeout")
+            self.turn(lock.release)
+            time.sleep(self.plan.rest)
+
+
+def run(plan: Plan, turns: Any, pipe: Connection) -> None:
+    """Let the waiters wait, start and report as the parent says."""
+    waiters = Waiters(plan, turns)
+    start = {"ours": _ours, "floor": _floor, "etcd3": _etcd3}[plan.contender](waiters)
+    pipe.send("ready")
+    while (number := pipe.recv()) is not None:
+        start(number)
+    pipe.send(waiters.done)
+    os._exit(0)  # threads that wait for a lock don't end otherwise
+
+
+Start = Callable[[int], None]
+
+
+def _ours(waiters: Waiters) -> Start:
+    store = open_store(Settings(endpoints=(waiters.plan.endpoint,), root="/ours"))
+
+    def start(_number: int) -> None:
+        _thread(waiters.contend, ClusterMutex("handover", store=store))
+
+    return start
+
+
+def _etcd3(waiters: Waiters) -> Start:
+    host, _, port = waiters.plan.endpoint.partition(":")
+    client: Any = module("etcd3").client(host=host, port=int(port))
+
+    class Patient:
+        """etcd3's Lock, without its timeout of ten seconds."""
+
+        def __init__(self) -> None:
+            self._lock = client.lock("handover", ttl=TTL)
+            self.release = self._lock.release
+
+        def acquire(self) -> object:
+            return self._lock.acquire(timeout=None)
+
+    def start(_number: int) -> None:
+        _thread(waiters.contend, Patient())
+
+    return start
+
+
+def _floor(waiters: Waiters) -> Start:
+    """A ring without a line: each waiter watches the one before it, from the beginning.
+
+    A release is a delete by the holder, an event for the next one, and its transaction. As in any
+    process with one watch stream, a thread reads it and wakes the thread of the waiter.
+    """
+    plan = waiters.plan
+    wire_to = Wire(plan.endpoint)
+    locks = {each: _ring_lock(wire_to, each, plan.values) for each in range(plan.size)}
+    inboxes: dict[int, SimpleQueue[None]] = {each: SimpleQueue() for each in plan.numbers}
+    requests: SimpleQueue[wire.WatchRequest] = SimpleQueue()
+    created: SimpleQueue[int] = SimpleQueue()
+
+    def read() -> None:
+        for answer in wire_to.watch(requests):
+            if answer.created:
+                created.put(answer.watch_id)
+            for _ in answer.events:
+                inboxes[answer.watch_id - 1].put(None)
+
+    def contend(number: int) -> None:
+        lock, inbox = locks[number], inboxes[number]
+        while True:
+            inbox.get()
+            lock.acquire()
+            waiters.turn(lock.release)
+
+    for number in plan.numbers:
+        requests.put(
+            wire.WatchRequest(
+                create=wire.WatchCreate(
+                    key=locks[(number - 1) % plan.size].uuid_key,
+                    watch_id=number + 1,
+                    filters=[wire.WatchCreate.NOPUT],
+                )
+            )
+        )
+    _thread(read)
+    for number in plan.numbers:
+        created.get()
+        _thread(contend, number)
+
+    def start(number: int) -> None:
+        if number == 0:  # the first holder; all others are in the ring already
+            inboxes[0].put(None)
+
+    return start
+
+
+def _ring_lock(wire_to: Wire, number: int, values: dict[str, str]) -> Floor:
+    return Floor(wire_to, f"handover-{number}", values, ticket=True)
+
+
+def _thread(target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, daemon=True).start()
