@@ -267,7 +267,10 @@ class Table:
 
     def _tell(self, changed: list[Transition]) -> None:
         if changed and self._on_change is not None:
-            self._on_change(changed)
+            try:
+                self._on_change(changed)
+            except Exception:  # a listener's mistake must not stop the picture
+                log.exception("A listener of the table of all locks failed.")
 
 
 class _Reading:

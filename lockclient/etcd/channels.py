@@ -122,6 +122,7 @@ class Channels:
         self._good = 0
         self._plain = settings.user is None
         self._down_since: float | None = None
+        self._closed = threading.Event()
 
     def _connect(self, endpoint: str) -> grpc.Channel:
         settings = self._settings
@@ -150,6 +151,8 @@ class Channels:
             member = self._next_member()
             longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (tries // len(self._members)))
             timeout = min(longest, deadline.remaining())
+            if self._closed.is_set():
+                last, timeout = "the store is closed", 0
             if timeout <= 0:
                 raise unavailable(self._settings.endpoints, last, unknown=resent) from None
             try:
@@ -170,7 +173,7 @@ class Channels:
             tries += 1
             if tries % len(self._members) == 0:  # all failed: a pause, never a busy loop
                 self._report(last)
-                time.sleep(min(0.05 * 2 ** min(tries, 4), deadline.remaining()))
+                self._closed.wait(min(0.05 * 2 ** min(tries, 4), deadline.remaining()))
 
     def _try(self, member: _Member, method: Method, request: Message, timeout: float) -> Any:
         if self._plain:
@@ -242,7 +245,8 @@ class Channels:
         return [("token", member.token or "")]
 
     def close(self) -> None:
-        """Close all channels; calls under way end with an error."""
+        """Close all channels; calls under way, and those to come, end with `StoreUnavailable`."""
+        self._closed.set()
         for member in self._members:
             member.close()
 

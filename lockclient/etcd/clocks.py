@@ -8,6 +8,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from lockclient.config import Settings
+from lockclient.timing import Deadline
 
 
 def offsets(settings: Settings, timeout: float) -> list[float]:
@@ -17,9 +18,12 @@ def offsets(settings: Settings, timeout: float) -> list[float]:
     that the question took.
     """
     found = []
+    deadline = Deadline.after(timeout)
     for endpoint in settings.endpoints:
         try:
-            found.append(_offset(settings, endpoint, timeout))
+            # At least a moment for each: a frozen member must not keep the others from being asked.
+            patience = max(0.2, deadline.remaining() / 2)
+            found.append(_offset(settings, endpoint, patience))
         except (OSError, http.client.HTTPException, ValueError, TypeError):
             continue  # a member that can't say is no witness; the caller counts those that can
     return found
