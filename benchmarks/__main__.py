@@ -55,7 +55,7 @@ def main() -> None:
 
 def measure(wanted: list[str], *, quick: bool) -> Results:
     """Measure these sections and return the results."""
-    started = time.monotonic()
+    started, others = time.monotonic(), machine.Others()
     found: Results = {"quick": quick, "sections": {}}
     with tempfile.TemporaryDirectory(prefix="clustermutex-bench-") as name:
         folder = Path(name)
@@ -68,6 +68,7 @@ def measure(wanted: list[str], *, quick: bool) -> Results:
             print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     found["missing"] = servers.missing
     found["figures"] = figures(found["sections"])
+    found["machine"]["others"] = others.share()
     found["took"] = time.monotonic() - started
     return found
 

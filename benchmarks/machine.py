@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
@@ -33,6 +34,32 @@ def describe(running: servers.Servers, folder: Path) -> dict[str, Any]:
             **contenders.versions(),
         },
     }
+
+
+class Others:
+    """How much of the machine other programs use: the figures are worth as much as it is idle.
+
+    What this process and its children have used is taken from what the kernel counts as busy;
+    children count once they have ended.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._before = _others()
+
+    def share(self) -> float:
+        """Return the share of all cores' time that others took since the beginning, 0 to 1."""
+        took = (time.monotonic() - self._started) * (os.cpu_count() or 1)
+        return max(0.0, _others() - self._before) / took
+
+
+def _others() -> float:
+    """Return the CPU seconds that other programs, or other guests of the host, took so far."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return busy - sum(each.ru_utime + each.ru_stime for each in own)
 
 
 def _cpu_model() -> str:

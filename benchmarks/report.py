@@ -12,6 +12,9 @@ from benchmarks.figures import Results
 
 NAMES = {"ours": "ClusterMutex", "floor": "bare floor", "etcd3": "etcd3 Lock"}
 
+NOISE = 0.1
+"""The share of the processors' time that others may take; the kernel's own work for us counts."""
+
 Row = Sequence[str]
 
 
@@ -88,10 +91,16 @@ def _machine(results: Results) -> str:
         f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']:g} GiB, "
         f"{machine['kernel']}, {machine['python']}; data on {machine['file_system']}, where a sync "
         f"of 2 kB takes {_ms(machine['sync_to_disk'])} ms. Load average before the run: "
-        f"{machine['load_before']:.2f}. Measured on {machine['date']} in "
+        f"{machine['load_before']:.2f}; other programs took {machine['others']:.0%} of the "
+        f"processors' time during it. Measured on {machine['date']} in "
         f"{results['took'] / 60:.1f} minutes, servers and clients on the same cores.",
         f"Versions: {versions}.",
     ]
+    if machine["others"] > NOISE:
+        lines.append(
+            f"**Other programs took {machine['others']:.0%} of the processors' time during the "
+            "run: do not trust these figures.**"
+        )
     if results["missing"]:
         missing = "; ".join(f"{name}: {why}" for name, why in results["missing"].items())
         lines.append(f"Missing on this machine, so not measured: {missing}.")

@@ -1,6 +1,6 @@
 """ClusterMutex: distributed locks that people can see and trust."""
 
-from lockclient.config import Settings, open_store
+from lockclient.config import open_store
 from lockclient.errors import (
     ClusterMutexError,
     InvalidLockName,
@@ -12,6 +12,7 @@ from lockclient.errors import (
 )
 from lockclient.mutex import ClusterMutex
 from lockclient.record import Holder, Removal, Ticket
+from lockclient.settings import Settings
 from lockclient.store import Guard
 from lockclient.version import __version__
 

@@ -33,6 +33,7 @@ from lockclient.errors import (
 from lockclient.holding import Holding, OnLost
 from lockclient.process import fingerprint
 from lockclient.record import Holder, Ticket, check_name
+from lockclient.settings import made_of
 from lockclient.store import Event, Guard, MutexStore, Read, Seen, Subscription
 from lockclient.timing import Deadline, Now, Runtime, require_timeout
 from lockclient.version import __version__
@@ -133,7 +134,7 @@ class ClusterMutex(ContextDecorator):
         Raises:
             ValueError: a value is malformed, or a setting is unknown.
         """
-        config.set_default(config.made_of(url, endpoints, settings))
+        config.set_default(made_of(url, endpoints, settings))
 
     # ------------------------------------------------------------ threading.Lock
 

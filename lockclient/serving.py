@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from waitress.server import create_server
 
-from lockclient.config import Settings
+from lockclient.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 
 from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
-from lockclient.config import Settings
 from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
 from tests.etcds import Etcdctl, etcdctl_of
 
 

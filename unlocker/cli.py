@@ -7,7 +7,7 @@ import logging
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.config import Settings, open_store
+from lockclient.config import open_store
 from lockclient.serving import (
     EndSignal,
     HttpServer,
@@ -16,6 +16,7 @@ from lockclient.serving import (
     service_options,
     settings_of,
 )
+from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.app import create_app
 from unlocker.service import Unlocker

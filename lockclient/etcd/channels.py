@@ -18,9 +18,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.config import Settings
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.faults import Fault, diagnose, reason, refused, unavailable
+from lockclient.settings import Settings
 from lockclient.timing import Deadline
 
 log = logging.getLogger(__name__)

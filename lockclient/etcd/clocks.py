@@ -7,7 +7,7 @@ import ssl
 import time
 from email.utils import parsedate_to_datetime
 
-from lockclient.config import Settings
+from lockclient.settings import Settings
 from lockclient.timing import Deadline
 
 

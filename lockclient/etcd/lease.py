@@ -32,6 +32,7 @@ class Lease:
         self._renew = renew
         self._lock = threading.Lock()
         self._id = 0
+        self._lost = False  # and nobody has been told
         # On our clock and from before the request was sent: never later than etcd's own view.
         self._until = -math.inf
 
@@ -47,7 +48,7 @@ class Lease:
             StoreUnavailable: etcd did not answer by the deadline.
         """
         with self._lock:
-            if not self.usable() and not (self._renew and self.keep(deadline)):
+            if not self.usable() and not (self._renew and self._renewed(deadline)):
                 sent_at = time.monotonic()
                 grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
                 answer, _ = self._channels.call(GRANT, grant, deadline)
@@ -55,7 +56,15 @@ class Lease:
             return self._id
 
     def keep(self, deadline: Deadline) -> bool:
-        """Renew it; False if it is gone or was never granted."""
+        """Renew it; False if it was never granted, or if one was lost since this was last asked.
+
+        Also if there is a new one by now: what was bound to the one before is gone.
+        """
+        kept = self._renewed(deadline)
+        lost, self._lost = self._lost, False
+        return kept and not lost
+
+    def _renewed(self, deadline: Deadline) -> bool:
         identity = self._id
         if not identity:
             return False
@@ -71,6 +80,7 @@ class Lease:
         """Take note that etcd does not know this lease any more."""
         if self._id == identity:
             self._id, self._until = 0, -math.inf
+            self._lost = True
 
     def revoke(self, deadline: Deadline) -> None:
         """Give it back, and with it every key that is bound to it."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
-from lockclient.config import Settings
 from lockclient.etcd import clocks
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import RANGE, TXN, Channels, Refusal, refuse
@@ -19,6 +18,7 @@ from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.lease import Lease
 from lockclient.etcd.transactions import Transactions
 from lockclient.etcd.watch import Events, Missed, Watch, Watcher
+from lockclient.settings import Settings
 from lockclient.store import (
     LINE_TTL,
     Batch,

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from lockclient.config import Settings
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder, Removal, Ticket
+from lockclient.settings import Settings
 from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue
 from lockclient.timing import Deadline
 from tests.processes import Service, start_service

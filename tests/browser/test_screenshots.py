@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import expect
 
 from lockclient.cli.local import Etcd
-from lockclient.config import Settings
 from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
 from tests.browser.conftest import Story, Viewer
 from tests.processes import Service, start_service
 

@@ -16,8 +16,8 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.cli.local import Etcd
-from lockclient.config import Settings
 from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
 from tests.processes import Service, start_service, wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, LockTimeout, Removal, StoreUnavailable
+from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.store import Done, Remove
@@ -45,11 +46,14 @@ class TestRemoved:
         figure(f"the loss was noticed after {(time.monotonic() - deleted_at) * 1000:.0f} ms")
         wait_until(lambda: losses, 10, "on_lost")
         assert held.locked(), "it must be released all the same"
+        raised: list[LockLost] = []
         for call in (held.check_health, held.alive, lambda: held.alive(force=True), held.release):
             with pytest.raises(LockLost, match="'x' was removed from this holder") as caught:
                 call()
             assert (caught.value.name, caught.value.removal) == ("x", None)
             assert caught.value.uuid == losses[0].uuid
+            raised.append(caught.value)
+        assert len(set(map(id, raised))) == 4, "each with a traceback of its own"
         assert not held.locked()
         assert len(losses) == 1
 
@@ -229,21 +233,30 @@ class TestTimeRunsOut:
 
 
 class TestNoFalseAlarm:
-    def test_a_keepalive_that_its_release_overtakes_is_no_loss(self, store: EtcdStore) -> None:
-        """Pushes fly all the time, and their lock is let go under them."""
+    def test_a_push_that_its_release_overtakes_is_no_loss(self, store: EtcdStore) -> None:
+        """Pushes fly all the time, as with `keepalive`, and their lock is let go under them."""
         losses: list[LockLost] = []
-        for _ in range(60):
-            held = ClusterMutex(
-                "x",
-                store=store,
-                expected_runtime=0.05,
-                auto_unlock_after=60,
-                keepalive=True,
-                on_lost=losses.append,
-            )
-            with held:
-                held.alive(force=True)
+        for _ in range(40):
+            held = ClusterMutex("x", store=store, on_lost=losses.append)
+            held.acquire()
+            pushers = [threading.Thread(target=self.push, args=(held, losses)) for _ in range(2)]
+            for each in pushers:
+                each.start()
+            wait_until(lambda: held.record.alive_at != held.record.locked_at, 10, "a push")  # noqa: B023
+            held.release()
+            for each in pushers:
+                each.join()
         assert losses == []
+
+    @staticmethod
+    def push(held: ClusterMutex, losses: list[LockLost]) -> None:
+        try:
+            while True:
+                held.alive(force=True)
+        except LockNotHeld:
+            pass
+        except LockLost as loss:
+            losses.append(loss)
 
     def test_a_loss_that_nobody_minds_asks_no_more(
         self, own_etcd: Etcd, own_store: EtcdStore

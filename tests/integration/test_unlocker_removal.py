@@ -16,10 +16,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.cli.local import Etcd
-from lockclient.config import Settings
 from lockclient.errors import StoreError
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder
+from lockclient.settings import Settings
 from lockclient.store import Done, Gone, Push, Read, Seen, Take, Taken, Unlock
 from lockclient.timing import Deadline, Runtime
 from tests.processes import wait_until

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, config
-from lockclient.config import made_of
 from lockclient.etcd.store import EtcdStore
+from lockclient.settings import made_of
 
 
 def load(url: str | None = None, /, **environ: str) -> Settings:

@@ -14,7 +14,7 @@ CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("lockclient", "unlocker", "mutexdash")
 
 LAYERS = (
-    {"errors", "timing", "version"},
+    {"errors", "timing", "version", "settings"},
     {"record", "backtrace", "process"},
     {"store"},
     {"engine", "table", "config", "background"},
@@ -97,7 +97,7 @@ def test_etcd_is_opened_by_config_alone() -> None:
 
 def test_etcd_stands_on_the_store_and_below() -> None:
     """The folder knows what a store is, and nothing of those who use one."""
-    known = {f"lockclient.{each}" for each in ("errors", "timing", "record", "store", "config")}
+    known = {f"lockclient.{each}" for each in ("errors", "timing", "record", "store", "settings")}
     for module in (each for each in SOURCES if lies_in(each, "lockclient.etcd")):
         for imported in imports_of(module):
             if lies_in(imported, "lockclient") and not lies_in(imported, "lockclient.etcd"):

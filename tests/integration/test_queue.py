@@ -1,0 +1,296 @@
+"""The line, over a real etcd: order, and whatever may happen to a place in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreUnavailable, background
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from tests.etcds import Etcdctl, served
+from tests.processes import wait_until
+
+
+class Line:
+    """Waiters in threads: who was served, in which order."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.served: list[tuple[str, int]] = []
+        self.gave_up: list[str] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self._store = store
+        self._threads: list[threading.Thread] = []
+
+    def join(self, name: str, timeout: float = -1) -> None:
+        """Get in line; return when the ticket is there."""
+
+        def wait() -> None:
+            mutex = ClusterMutex("x", store=self._store, reason=name)
+            if mutex.acquire(timeout=timeout):
+                self.served.append((name, mutex.fencing_token))
+                self.may_go.wait(60)
+                mutex.release()
+            else:
+                self.gave_up.append(name)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        wait_until(lambda: name in self.names() + self.gave_up, what=f"{name} in line")
+
+    def names(self) -> list[str]:
+        """Who is in line now, the next one first."""
+        mutex = ClusterMutex("x", store=self._store)
+        return [each.reason or "" for each in mutex.waiters()]
+
+    def wait_served(self, *names: str) -> None:
+        """Wait until these were served, and nobody else, in this order, with rising tokens."""
+        wait_until(lambda: len(self.served) >= len(names), 60, f"{names} to be served")
+        assert [name for name, _ in self.served] == list(names)
+        tokens = [token for _, token in self.served]
+        assert tokens == sorted(set(tokens))
+
+    def end(self) -> None:
+        self.may_go.set()
+        for each in self._threads:
+            each.join(60)
+            assert not each.is_alive()
+
+
+@pytest.fixture
+def line(store: EtcdStore) -> Iterator[Line]:
+    waiters = Line(store)
+    yield waiters
+    waiters.end()
+
+
+@pytest.fixture
+def held(store: EtcdStore) -> ClusterMutex:
+    """The lock, held since before anyone came."""
+    mutex = ClusterMutex("x", store=store)
+    mutex.acquire()
+    return mutex
+
+
+def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """Neither lock nor ticket."""
+    root = store.settings.root
+    wait_until(
+        lambda: not etcdctl("get", "--prefix", "--keys-only", f"{root}/").strip(),
+        what="an empty root",
+    )
+
+
+def test_first_come_first_served(
+    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
+) -> None:
+    """Everyone can see who is in line, and they get the lock in that order."""
+    names = [f"waiter {number}" for number in range(6)]
+    for name in names:
+        line.join(name)
+    assert line.names() == names
+    ticket = held.waiters()[0]
+    assert ticket.hostname == held.record.hostname
+    assert ticket.since == pytest.approx(time.time(), abs=60)
+    held.release()
+    line.wait_served(*names)
+    nothing_left(store, etcdctl)
+
+
+def test_who_gives_up_leaves_no_gap(
+    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
+) -> None:
+    """The one behind moves up, at the head and in the middle; the order of the rest stays."""
+    for name, timeout in [("head", 1.5), ("a", -1), ("middle", 1.5), ("b", -1), ("last", 1.5)]:
+        line.join(name, timeout)
+    wait_until(lambda: len(line.gave_up) == 3, what="three to give up")
+    assert sorted(line.gave_up) == ["head", "last", "middle"]
+    wait_until(lambda: line.names() == ["a", "b"], what="their tickets to go")
+    line.join("c")
+    held.release()
+    line.wait_served("a", "b", "c")
+    nothing_left(store, etcdctl)
+
+
+def test_who_does_not_wait_does_not_jump_the_line(
+    store: EtcdStore, held: ClusterMutex, line: Line
+) -> None:
+    """A lock that is let go belongs to the line, whoever tries at that moment."""
+    served_before: list[int] = []
+    line.may_go.clear()
+    line.join("a")
+    line.join("b")
+
+    def try_on() -> None:
+        mutex = ClusterMutex("x", store=store)
+        while not mutex.acquire(blocking=False):
+            pass
+        served_before.append(len(line.served))
+        mutex.release()
+
+    hasty = threading.Thread(target=try_on)
+    hasty.start()
+    held.release()
+    wait_until(lambda: line.served, what="the head to be served")
+    line.may_go.set()
+    line.wait_served("a", "b")
+    hasty.join(60)
+    assert served_before == [2]
+
+
+def test_a_lost_lease_costs_the_place_and_no_more(
+    store: EtcdStore,
+    held: ClusterMutex,
+    line: Line,
+    etcdctl: Etcdctl,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partitioned for too long: the waiters queue again, and say so in the log."""
+    monkeypatch.setattr(background, "LINE_INTERVAL", 0.2)
+    line.join("a")
+    line.join("b")
+    before = {each.revision for each in held.waiters()}
+    found = json.loads(etcdctl("get", "--prefix", f"{store.settings.root}/queue/", "-w", "json"))
+    (lease,) = {kv["lease"] for kv in found["kvs"]}
+    with caplog.at_level(logging.WARNING):
+        etcdctl("lease", "revoke", f"{lease:x}")
+        wait_until(
+            lambda: (
+                len(held.waiters()) == 2
+                and before.isdisjoint(each.revision for each in held.waiters())
+            ),
+            what="both to queue again",
+        )
+    assert "The place in line for 'x' is lost" in caplog.text
+    again = line.names()
+    held.release()
+    line.wait_served(*again)
+    nothing_left(store, etcdctl)
+
+
+def test_a_place_is_kept_as_long_as_it_takes(
+    settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process's lease is renewed while anyone waits, and lasts no longer than that."""
+    monkeypatch.setattr("lockclient.etcd.store.LINE_TTL", 2)
+    monkeypatch.setattr(background, "LINE_INTERVAL", 0.5)
+    store = EtcdStore(settings)
+    line, held = Line(store), ClusterMutex("x", store=store)
+    held.acquire()
+    line.join("a")
+    line.join("b")
+    places = [each.revision for each in held.waiters()]
+    until = time.monotonic() + 5  # more than twice the lease's time
+
+    def a_long_time_passed() -> bool:
+        assert [each.revision for each in held.waiters()] == places
+        return time.monotonic() > until
+
+    wait_until(a_long_time_passed)
+    held.release()
+    line.wait_served("a", "b")
+    line.end()
+    nothing_left(store, etcdctl)
+    wait_until(lambda: not store.has_line(), what="the lease to run out")
+    store.close()
+
+
+def test_a_foreigner_may_barge_in_and_nobody_hangs(
+    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
+) -> None:
+    """A client that does not know the line takes the lock between a release and the claim."""
+    lock = f"{store.settings.root}/locks/x"
+    line.join("a")
+    line.join("b")
+    # Delete the holder's lock and take it in one transaction: nobody can be quicker.
+    swap = f'val("{lock}/uuid") = "{held.uuid}"\n\nput {lock}/uuid foreign\n\n\n'
+    assert etcdctl("txn", input=swap).startswith("SUCCESS")
+    held_by = ClusterMutex("x", store=store).holder()
+    assert held_by is not None
+    assert held_by.uuid == "foreign"
+    assert line.names() == ["a", "b"]
+    etcdctl("del", "--prefix", f"{lock}/")
+    line.wait_served("a", "b")
+    nothing_left(store, etcdctl)
+
+
+def test_a_compaction_while_they_wait(
+    own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+) -> None:
+    """The watches' revisions are gone when the stream is opened again: they look, and wait on."""
+    line = Line(own_store)
+    held = ClusterMutex("x", store=own_store)
+    held.acquire()
+    line.join("a")
+    line.join("b")
+    for number in range(5):
+        own_etcdctl("put", "/elsewhere", str(number))
+    revision = json.loads(own_etcdctl("get", "/elsewhere", "-w", "json"))["header"]["revision"]
+    own_etcdctl("compaction", str(revision), "--physical=true")
+    own_etcd.stop()
+    own_etcd.start()
+    assert line.names() == ["a", "b"]
+    held.check_health()
+    held.alive(force=True)
+    held.release()
+    line.wait_served("a", "b")
+    line.end()
+    nothing_left(own_store, own_etcdctl)
+
+
+def test_a_hand_over_costs_four_requests(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """However long the line is: the release, the claim, one step up, and a watch on one stream."""
+    line = Line(own_store)
+    held = ClusterMutex("x", store=own_store)
+    held.acquire()
+    for number in range(21):
+        line.join(str(number))
+    before = served(own_etcd)
+    held.release()
+    line.wait_served(*map(str, range(21)))
+    line.end()
+    cost = served(own_etcd) - before
+    assert cost["Range"] == 0
+    assert cost["LeaseGrant"] == 0
+    assert cost["Watch"] == 0
+    # 21 hand-overs of four requests at most, and the last holder's release.
+    assert cost["Txn"] <= 21 * 4 + 1
+
+
+@pytest.fixture
+def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the look that each waiter takes once a minute, a lost wake-up would last."""
+    monkeypatch.setattr("lockclient.mutex.LOOK_INTERVAL", 3600.0)
+
+
+@pytest.mark.usefixtures("_no_minute_look")
+def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """Threads that take, try, give up and let go at once: all get on, and nothing is left."""
+    done: list[int] = []
+
+    def work(seed: int) -> None:
+        mutex = ClusterMutex("x", store=store, capture_backtrace=False)
+        for round_ in range(25):
+            # So short that it runs out anywhere, even before the first answer.
+            timeout = 0.02 if (seed + round_) % 3 == 0 else -1
+            with suppress(StoreUnavailable):
+                if mutex.acquire(timeout=timeout):
+                    mutex.release()
+        done.append(seed)
+
+    with ClusterMutex("x", store=store):
+        pass  # connected
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
+    for each in threads:
+        each.start()
+    wait_until(lambda: len(done) == 8, 60, "all threads to end")
+    nothing_left(store, etcdctl)
