@@ -186,7 +186,7 @@ class TestTimeRunsOut:
             "x",
             store=own_store,
             expected_runtime=1,
-            auto_unlock_after=3,
+            auto_unlock_after=8,
             on_lost=losses.append,
         )
         held.acquire()
@@ -198,10 +198,10 @@ class TestTimeRunsOut:
                 held.alive(force=True)
             held.check_health()
             wait_until(lambda: not held.healthy, 20, "the deadline")
-            assert time.monotonic() - pushed_at > 1.5
+            assert time.monotonic() - pushed_at > 6
             wait_until(lambda: losses, 10, "on_lost, with nobody asking")
             for call in (held.check_health, held.alive, held.release):
-                with pytest.raises(LockLost, match="no push of its stamps was confirmed for 3 s"):
+                with pytest.raises(LockLost, match="no push of its stamps was confirmed for 8 s"):
                     call()
             assert not held.locked()
         assert len(losses) == 1
