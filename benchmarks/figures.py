@@ -59,7 +59,8 @@ def _cycle(contender: str) -> Callable[[Results], Reached]:
 
 def _handover(waiters: int, key: str) -> Callable[[Results], Reached]:
     def measure(sections: Results) -> Reached:
-        return _ratio(row_of(sections["handover"], contender="ours", waiters=waiters)[key])
+        rows = sections["handover"]
+        return _ratio(row_of(rows, contender="ours", waiters=waiters, busy=False)[key])
 
     return measure
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,23 +14,30 @@ from urllib.request import urlopen
 from benchmarks import waiters
 from benchmarks.children import CONTEXT, children
 from benchmarks.contenders import holder_values
+from benchmarks.floor import Wire
 from benchmarks.missing import Missing, module
 from benchmarks.samples import Rounds, compare, flat, summary
 from benchmarks.servers import Servers
 from benchmarks.waiters import Plan, Turn
+from lockclient import ClusterMutex, Settings, open_store
+from lockclient.etcd import messages_pb2 as wire
 
 PROCESSES = 4
 HOLD = 0.010
 """Seconds for which each holder keeps the lock: the waiter behind the next one has time to step up,
 as it has in real life, where a lock that is held for no time at all protects nothing."""
 REST = 0.005
+OTHER_WRITES = 100
 SPACING = 0.003
 """Seconds between two waiters that get in line, so that neighbours live in different processes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """How one contender is measured: so many waiters, so many hand-overs, at most so long."""
+    """How one contender is measured: so many waiters, so many hand-overs, at most so long.
+
+    With `busy` somebody else writes into the same etcd all the time, `OTHER_WRITES` a second.
+    """
 
     contender: str
     waiters: int
@@ -37,6 +45,7 @@ class Case:
     rounds: int
     hold: float = HOLD
     longest: float = 15.0
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,7 @@ def cases(*, quick: bool) -> list[Case]:
     return [
         *(Case(each, 1, 120, 3) for each in ("floor", "ours", "etcd3")),
         *(Case(each, 10, 120, 3) for each in ("floor", "ours", "etcd3")),
+        *(Case(each, 10, 120, 3, busy=True) for each in ("floor", "ours", "etcd3")),
         *(Case(each, 100, 120, 3) for each in ("floor", "ours")),
         Case("etcd3", 100, 30, 3, longest=6.0),
         *(Case(each, 1000, 120, 3) for each in ("floor", "ours")),
@@ -96,6 +106,7 @@ def measure(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
             {
                 "contender": case.contender,
                 "waiters": case.waiters,
+                "busy": case.busy,
                 "hold": case.hold,
                 **summary(flat(by_case[case])),
                 "requests": sum(unary for _, unary, _ in rounds) / len(rounds),
@@ -110,7 +121,7 @@ def _comparisons(case: Case, by_case: dict[Case, Rounds]) -> dict[str, Any]:
     """Compare with the floor in the same line, and with the same contender's shortest line."""
     found: dict[str, Any] = {}
     for other, rounds in by_case.items():
-        if (other.contender, other.waiters) == ("floor", case.waiters):
+        if (other.contender, other.waiters, other.busy) == ("floor", case.waiters, case.busy):
             found["over_floor"] = compare(by_case[case], rounds)
         if other.contender == case.contender and other.waiters == 1:
             found["over_one_waiter"] = compare(by_case[case], rounds)
@@ -124,12 +135,14 @@ def _round(
 
     An etcd of its own: what is left of a line that was broken off must not disturb the next one.
     """
-    with servers.etcd() as server, _line(case, server.endpoint, values) as line:
-        warm_up = min(2 * PROCESSES, case.handovers)
-        line.wait(warm_up, 120)
-        before, first = Requests.read(server.endpoint), line.turns.value
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(servers.etcd()).endpoint
+        line = stack.enter_context(_line(case, endpoint, values))
+        others = stack.enter_context(_other_writes(endpoint)) if case.busy else [0]
+        line.wait(line.turns.value + 2 * PROCESSES, 120)
+        before, first, written = Requests.read(endpoint), line.turns.value, others[0]
         line.wait(first + case.handovers, case.longest)
-        after, last = Requests.read(server.endpoint), line.turns.value
+        after, last, written = Requests.read(endpoint), line.turns.value, others[0] - written
         turns = line.report()
     durations = [
         following.got - turn.released
@@ -137,7 +150,8 @@ def _round(
         if following.number == turn.number + 1 and first <= turn.number <= last
     ]
     count = max(1, last - first)
-    return durations, (after.unary - before.unary) / count, (after.watch - before.watch) / count
+    unary = after.unary - before.unary - written
+    return durations, unary / count, (after.watch - before.watch) / count
 
 
 class _Line:
@@ -185,4 +199,37 @@ def _line(case: Case, endpoint: str, values: dict[str, str]) -> Iterator[_Line]:
             pipes[number % count].send(number)
             if case.contender != "floor":
                 time.sleep(SPACING)
+        if case.contender == "ours":
+            _wait_for_line(endpoint, case.waiters)
         yield _Line(turns, pipes)
+
+
+def _wait_for_line(endpoint: str, size: int) -> None:
+    """Wait until all are in line, the one aside that has just released."""
+    store = open_store(Settings(endpoints=(endpoint,), root="/ours"))
+    mutex = ClusterMutex("handover", store=store)
+    until = time.monotonic() + 60
+    while len(mutex.waiters()) < size - 1 and time.monotonic() < until:
+        time.sleep(0.1)
+    store.close()
+
+
+@contextmanager
+def _other_writes(endpoint: str) -> Iterator[list[int]]:
+    """Write keys of no concern, again and again; yield the count so far, in a list of one."""
+    wire_to, done, end = Wire(endpoint), [0], threading.Event()
+    put = wire.Txn(success=[wire.Operation(put=wire.Put(key=b"/other", value=b"write"))])
+
+    def write() -> None:
+        while not end.wait(1 / OTHER_WRITES):
+            wire_to.txn(put)
+            done[0] += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield done
+    finally:
+        end.set()
+        thread.join()
+        wire_to.close()

@@ -69,7 +69,7 @@ def _handover(figure: Any, axes: Any, section: list[Results]) -> None:
     """Lines over the length of the line: how long, and how many requests."""
     left, right = axes
     for key in ("etcd3", "ours", "floor"):
-        rows = [row for row in section if row["contender"] == key]
+        rows = [row for row in section if row["contender"] == key and not row["busy"]]
         if not rows:
             continue
         line = [row["waiters"] for row in rows]

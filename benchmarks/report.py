@@ -135,7 +135,7 @@ def _handover(section: list[Results]) -> str:
         rows.append(
             [
                 NAMES[row["contender"]],
-                f"{row['waiters']:,}",
+                f"{row['waiters']:,}{', busy' * row['busy']}",
                 _ms(row["median"]),
                 _ms(row["p99"]),
                 f"{row['requests']:.1f}",

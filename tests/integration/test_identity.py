@@ -1,0 +1,152 @@
+"""A worker that crashed and comes back with its identity has its lock back at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.etcd.store import EtcdStore
+from tests.etcds import Etcdctl
+from tests.processes import wait_until
+
+WORKER = """
+import sys
+from lockclient import ClusterMutex, Settings, open_store
+mutex = ClusterMutex("x", identity=sys.argv[2], store=open_store(Settings.load(sys.argv[1])))
+mutex.acquire()
+print(mutex.uuid, flush=True)
+sys.stdin.readline()
+"""
+
+
+class Worker:
+    """A process that holds the lock `x` under an identity."""
+
+    def __init__(self, settings: Settings, identity: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, settings.url(), identity],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.uuid = self.process.stdout.readline().strip()
+        assert self.uuid
+
+    def kill(self) -> None:
+        """As the kernel does when memory runs out."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def worker(settings: Settings) -> Iterator[Worker]:
+    made = Worker(settings, "worker-7")
+    yield made
+    made.kill()
+
+
+def test_a_killed_worker_s_lock_is_taken_over_at_once(store: EtcdStore, worker: Worker) -> None:
+    """Without waiting for anyone, with a higher token, and nothing of the dead one's is left."""
+    before = ClusterMutex("x", store=store).holder()
+    assert before is not None
+    assert before.uuid == worker.uuid
+    assert before.process is not None
+    worker.kill()
+    heir = ClusterMutex("x", identity="worker-7", reason="again", store=store)
+    assert heir.acquire(blocking=False)
+    after = heir.holder()
+    assert after is not None
+    assert after.subkeys() == heir.record.subkeys()
+    assert after.uuid != before.uuid
+    assert after.fencing_token > before.fencing_token
+    heir.alive(force=True)
+    heir.release()
+    assert heir.holder() is None
+
+
+def test_also_when_the_process_has_other_waiters(store: EtcdStore, worker: Worker) -> None:
+    """A process that stands in line for something else must not stand in line for its own."""
+    other = ClusterMutex("y", store=store)
+    with other:
+        assert not ClusterMutex("y", store=store).acquire(timeout=0.3)
+        assert store.has_line()
+    worker.kill()
+    heir = ClusterMutex("x", identity="worker-7", store=store)
+    assert heir.acquire(timeout=20)
+    heir.release()
+
+
+def test_also_past_those_who_wait(store: EtcdStore, worker: Worker) -> None:
+    """They wait for the lock to be free, and it never was."""
+    waiter = ClusterMutex("x", store=store)
+    assert not waiter.acquire(timeout=0.3)
+    worker.kill()
+    heir = ClusterMutex("x", identity="worker-7", store=store)
+    assert heir.acquire(timeout=20)
+    assert not waiter.acquire(timeout=0.3)
+    heir.release()
+    assert waiter.acquire(timeout=20)
+    waiter.release()
+
+
+def test_never_from_a_process_that_runs(store: EtcdStore, worker: Worker) -> None:
+    """Two workers were given one identity by mistake: the second one waits."""
+    twin = ClusterMutex("x", identity="worker-7", store=store)
+    assert not twin.acquire(blocking=False)
+    assert not twin.acquire(timeout=0.3)
+    holder = twin.holder()
+    assert holder is not None
+    assert holder.uuid == worker.uuid
+
+
+def test_never_from_oneself(store: EtcdStore) -> None:
+    """Two threads, or two objects, of this process are as good as two processes that run."""
+    with ClusterMutex("x", identity="worker-7", store=store) as held:
+        assert not ClusterMutex("x", identity="worker-7", store=store).acquire(blocking=False)
+        held.alive(force=True)
+
+
+@pytest.mark.parametrize("identity", [None, "worker-8", "worker-7 "])
+def test_never_under_another_identity(
+    store: EtcdStore, worker: Worker, identity: str | None
+) -> None:
+    """The dead worker's lock is the unlocker's to remove."""
+    worker.kill()
+    other = ClusterMutex("x", identity=identity, store=store)
+    assert not other.acquire(blocking=False)
+    holder = other.holder()
+    assert holder is not None
+    assert holder.uuid == worker.uuid
+
+
+def test_an_identity_that_was_left_behind_proves_nothing(
+    store: EtcdStore, etcdctl: Etcdctl, worker: Worker
+) -> None:
+    """Somebody deleted `uuid` alone: the identity that stays is not that of the next holder."""
+    worker.kill()
+    etcdctl("del", f"{store.settings.root}/locks/x/uuid")
+    with ClusterMutex("x", store=store) as held:
+        heir = ClusterMutex("x", identity="worker-7", store=store)
+        assert not heir.acquire(blocking=False)
+        held.alive(force=True)
+        held.check_health()
+
+
+def test_a_holder_elsewhere_that_lives_on_is_told(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """On another machine nobody can prove anything: that is what the documentation warns of."""
+    elsewhere = ClusterMutex("x", identity="worker-7", store=store)
+    elsewhere.acquire()
+    key = f"{store.settings.root}/locks/x/process"
+    etcdctl("put", key, "another-boot pid:[1] 1 1")
+    heir = ClusterMutex("x", identity="worker-7", store=store)
+    assert heir.acquire(blocking=False)
+    wait_until(lambda: not elsewhere.healthy, what="the loss to be noticed")
+    with pytest.raises(LockLost, match=f"now held by {heir.uuid}"):
+        elsewhere.release()
+    heir.alive(force=True)
+    heir.release()

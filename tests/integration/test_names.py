@@ -1,0 +1,146 @@
+"""Names of every sort are locks of their own, and broken data hurts none; over a real etcd."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.etcd.store import EtcdStore
+from lockclient.table import Table
+from tests.etcds import Etcdctl
+
+NAMES = [
+    *("plain", "deploy/prod", "deploy%2Fprod", "deploy", "/", "//", "a/", "a/uuid", "uuid"),
+    *("100%", "%", "%%", "%25", "a b", " ", "a+b", "..", ".", "../locks/plain", "~", "*", "?"),
+    *("🔒", "👩\u200d💻", "ü", "u\u0308", "ſ", "s", "<b>bold</b>", "<script>alert(1)</script>"),
+    *(
+        "'; DROP TABLE locks; --",
+        "\\",
+        '"',
+        "a\u2028b",
+        "\ufeff",
+        "é" * 127,
+        "x" * 255,
+        "\u202eabc",
+    ),
+]
+
+
+def test_all_are_held_at_once(store: EtcdStore) -> None:
+    """Each has a holder of its own, is listed under its name, and is let go alone."""
+    held = {name: ClusterMutex(name, store=store, reason=name) for name in NAMES}
+    tokens = set()
+    for name, mutex in held.items():
+        assert mutex.acquire(blocking=False), name
+        assert not ClusterMutex(name, store=store).acquire(blocking=False)
+        tokens.add(mutex.fencing_token)
+    assert len(tokens) == len(NAMES)
+    table = Table(store)
+    table.start()
+    assert table.wait_ready(30)
+    assert {name: row.holder.uuid for name, row in table.rows().items()} == {
+        name: mutex.uuid for name, mutex in held.items()
+    }
+    table.stop()
+    for name in NAMES:
+        held[name].release()
+        held[name] = ClusterMutex(name, store=store)
+        holder = held[name].holder()
+        assert holder is None
+    assert [name for name in NAMES if held[name].holder()] == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "100%", "🔒 <b>", ".."])
+def test_they_can_be_waited_for(store: EtcdStore, name: str) -> None:
+    """The line, its tickets and the removal record have the same names."""
+    with ClusterMutex(name, store=store):
+        assert not ClusterMutex(name, store=store).acquire(timeout=0.3)
+        assert ClusterMutex(name, store=store).waiters() == []
+
+
+BROKEN = [
+    ("uuid", b""),
+    ("uuid", b"\xff\xfe"),
+    ("hostname", b"\xff"),
+    ("pid", b"many"),
+    ("alert_at", b"soon"),
+    ("auto_unlock_at", b"-1"),
+    ("alive_at", b"9" * 400),
+    ("process", b"a b " + b"9" * 5000 + b" c"),
+    ("identity", b"worker-7\xff"),
+    ("backtrace", b"\0" * 200_000),
+    ("unknown/sub/key", b"?"),
+    ("", b"no part at all"),
+]
+
+
+@pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
+def test_broken_data_under_a_lock_does_not_hurt(
+    store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
+) -> None:
+    """While it is held: the holder pushes and lets go; all of the range goes with it."""
+    prefix = f"{store.settings.root}/locks/x/"
+    with ClusterMutex("x", store=store, identity="worker-7") as held:
+        if part != "uuid":
+            put(etcdctl, prefix + part, value)
+        held.alive(force=True)
+        holder = ClusterMutex("x", store=store).holder()
+        assert holder is not None
+        holder.describe()
+        assert not ClusterMutex("x", store=store, identity="worker-7").acquire(blocking=False)
+    assert etcdctl("get", "--prefix", prefix) == ""
+
+
+@pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
+def test_broken_data_before_a_lock_does_not_hurt(
+    store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
+) -> None:
+    """A range without `uuid` is free to take; one with any `uuid` is held by somebody."""
+    prefix = f"{store.settings.root}/locks/x/"
+    put(etcdctl, prefix + part, value)
+    mutex = ClusterMutex("x", store=store, timeout=0.3, identity="worker-7")
+    if part == "uuid":
+        assert not mutex.acquire()
+        etcdctl("del", "--prefix", prefix)
+    with mutex:
+        mutex.alive(force=True)
+        mutex.check_health()
+    assert etcdctl("get", "--prefix", prefix) == ""
+
+
+@pytest.mark.parametrize(
+    ("ticket", "value"), [("x", b""), ("x", b"{"), ("x", b"[1]"), ("a%2Fb", b'{"pid": "x"}')]
+)
+def test_a_broken_ticket_has_its_place(
+    store: EtcdStore, etcdctl: Etcdctl, ticket: str, value: bytes
+) -> None:
+    """Whatever it says: those behind it wait until it goes, and then get on."""
+    key = f"{store.settings.root}/queue/x/{ticket}"
+    put(etcdctl, key, value)
+    mutex = ClusterMutex("x", store=store)
+    assert not mutex.acquire(timeout=0.3)
+    (waiter,) = mutex.waiters()
+    assert (waiter.hostname, waiter.pid) == (None, None)
+    etcdctl("del", key)
+    with mutex:
+        assert mutex.waiters() == []
+
+
+def test_keys_of_nobody_are_left_alone(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """What lies beside the locks below the root is not ours."""
+    root = store.settings.root
+    strangers = [f"{root}/locks/a b/uuid", f"{root}/locks/%2f/uuid", f"{root}/else", f"{root}s/x"]
+    for key in strangers:
+        put(etcdctl, key, b"theirs")
+    for name in ("a b", "/", "else"):
+        with ClusterMutex(name, store=store) as mutex:
+            assert quote(name, safe="") in mutex.guard.key.decode()
+    for key in strangers:
+        assert "theirs" in etcdctl("get", key)
+
+
+def put(etcdctl: Etcdctl, key: str, value: bytes) -> None:
+    """Write any bytes: through standard input they need no escaping."""
+    etcdctl("put", key, input=value)

@@ -1,0 +1,256 @@
+"""etcd away, frozen, restarted; answers lost and requests late: no hang, no leak, no guess."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreUnavailable, background, mutex
+from lockclient.cli.local import Etcd, free_port
+from lockclient.etcd.store import EtcdStore
+from tests.etcds import Etcdctl, frozen
+from tests.processes import wait_until
+from tests.proxy import Proxy
+
+GENEROUS = 20.0
+"""Seconds in which a call must have ended whose own limit is a second or a few."""
+
+CALLS: list[Callable[[ClusterMutex], object]] = [
+    lambda each: each.acquire(timeout=1),
+    lambda each: each.acquire(blocking=False),
+    lambda each: each.holder(),
+    lambda each: each.waiters(),
+]
+NAMES = ["acquire(timeout=1)", "acquire(False)", "holder", "waiters"]
+
+
+@pytest.fixture(autouse=True)
+def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls without a timeout of their own wait 2 s instead of 10."""
+    monkeypatch.setattr(mutex, "PATIENCE", 2.0)
+
+
+def lock_is_gone(etcdctl: Etcdctl) -> None:
+    wait_until(lambda: not etcdctl("get", "--prefix", "/clustermutex/locks/"), 60, "the lock to go")
+
+
+class TestNotThere:
+    @pytest.fixture
+    def nowhere(self) -> EtcdStore:
+        """A store whose two endpoints nobody listens on."""
+        ends = tuple(f"127.0.0.1:{free_port()}" for _ in range(2))
+        return EtcdStore(Settings(endpoints=ends))
+
+    @pytest.mark.parametrize("call", CALLS, ids=NAMES)
+    def test_it_is_said_in_time(
+        self, nowhere: EtcdStore, call: Callable[[ClusterMutex], object]
+    ) -> None:
+        """`StoreUnavailable` names the endpoints and the reason, without gRPC's internals."""
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable) as caught:
+            call(ClusterMutex("x", store=nowhere))
+        assert time.monotonic() - began < GENEROUS
+        text = str(caught.value)
+        assert isinstance(caught.value, ConnectionError)
+        assert ", ".join(nowhere.endpoints()) in text
+        assert "connection refused" in text
+        told = "".join(traceback.format_exception(caught.value))
+        for internal in ("grpc", "StatusCode", "ipv4:", "rpc"):
+            assert internal not in told
+        nowhere.close()
+
+    def test_who_would_wait_for_ever_is_told_as_well(self, nowhere: EtcdStore) -> None:
+        """A store that was never there is no queue to wait in."""
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable), ClusterMutex("x", store=nowhere):
+            pass
+        assert 1 < time.monotonic() - began < GENEROUS
+        nowhere.close()
+
+
+class TestFrozen:
+    @pytest.mark.parametrize("call", CALLS, ids=NAMES)
+    def test_it_is_said_in_time(
+        self,
+        own_etcd: Etcd,
+        own_store: EtcdStore,
+        own_etcdctl: Etcdctl,
+        call: Callable[[ClusterMutex], object],
+    ) -> None:
+        """A server that hangs is no reason to hang; what it does later is taken back."""
+        one = ClusterMutex("x", store=own_store)
+        assert one.holder() is None
+        with frozen(own_etcd):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=r"no answer"):
+                call(one)
+            assert time.monotonic() - began < GENEROUS
+            assert not one.locked()
+        # It may take the lock now that it is awake, on behalf of nobody; not for long.
+        other = ClusterMutex("x", store=own_store)
+        assert other.acquire(timeout=60)
+        other.release()
+        lock_is_gone(own_etcdctl)
+
+    def test_a_timeout_while_waiting_is_a_timeout(
+        self, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """Who is in line when the store freezes did not get the lock in time: that is all."""
+        with ClusterMutex("x", store=own_store) as held:
+            waiter = ClusterMutex("x", store=own_store)
+            got: list[bool] = []
+            thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=2.5)))
+            thread.start()
+            wait_until(held.waiters, what="the waiter in line")
+            with frozen(own_etcd):
+                thread.join(GENEROUS)
+            assert got == [False]
+            wait_until(lambda: not held.waiters(), what="its ticket to go")
+
+
+class TestComesBack:
+    def test_a_waiter_waits_on(self, own_etcd: Etcd, own_store: EtcdStore) -> None:
+        """A restart is a pause to those in line; the holder keeps the lock over it."""
+        held = ClusterMutex("x", store=own_store)
+        held.acquire()
+        waiter = ClusterMutex("x", store=own_store)
+        thread = threading.Thread(target=waiter.acquire)
+        thread.start()
+        wait_until(held.waiters, what="the waiter in line")
+        token = held.fencing_token
+        own_etcd.stop()
+        held.alive()
+        held.check_health()
+        own_etcd.start()
+        wait_until(lambda: alive(held), 30, "a push")
+        assert not waiter.locked()
+        held.check_health()
+        held.release()
+        thread.join(60)
+        assert waiter.locked()
+        assert waiter.fencing_token > token
+        waiter.release()
+
+    def test_a_release_is_tried_until_it_is_done(
+        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+    ) -> None:
+        """It raises, the object does not hold the lock any more, and in the end it is gone."""
+        held = ClusterMutex("x", store=own_store)
+        held.acquire()
+        own_etcd.stop()
+        with pytest.raises(StoreUnavailable):
+            held.release()
+        assert not held.locked()
+        own_etcd.start()
+        lock_is_gone(own_etcdctl)
+
+    def test_leaving_with_does_not_hide_what_the_block_raised(
+        self,
+        own_etcd: Etcd,
+        own_store: EtcdStore,
+        own_etcdctl: Etcdctl,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """An error of the block is worth more than that the release must be tried on."""
+
+        @ClusterMutex("x", store=own_store)
+        def block() -> None:
+            own_etcd.stop()
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            block()
+        assert "Releasing 'x' failed and is tried on" in caplog.text
+        own_etcd.start()
+        lock_is_gone(own_etcdctl)
+
+
+def alive(held: ClusterMutex) -> bool:
+    """Push, if the store answers."""
+    with contextlib.suppress(StoreUnavailable):
+        held.alive(force=True)
+        return True
+    return False
+
+
+class TestLostAnswers:
+    @pytest.fixture
+    def lossy(self, own_etcd: Etcd) -> Proxy:
+        return Proxy(own_etcd.endpoint)
+
+    def test_no_false_failure(self, lossy: Proxy, own_etcdctl: Etcdctl) -> None:
+        """Taken, pushed and released without an answer: each is found out by asking again."""
+        with lossy:
+            store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
+            held = ClusterMutex("x", store=store)
+            assert held.holder() is None
+            lossy.lose_next_answer()
+            assert held.acquire(timeout=60)
+            assert lossy.lost()
+            written = held.holder()
+            assert written is not None
+            assert (written.uuid, written.fencing_token) == (held.uuid, held.fencing_token)
+            lossy.lose_next_answer()
+            held.alive(force=True)
+            assert lossy.lost()
+            lossy.lose_next_answer()
+            held.release()
+            assert lossy.lost()
+            assert held.holder() is None
+            store.close()
+
+    def test_who_queues_without_an_answer_stands_in_line_once(
+        self, lossy: Proxy, own_store: EtcdStore
+    ) -> None:
+        """And who claims without an answer has the lock."""
+        with lossy, ClusterMutex("x", store=own_store) as held:
+            store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
+            # It has a lease already, so that its first request is the one that queues.
+            assert not ClusterMutex("x", store=store).acquire(timeout=0.5)
+            assert store.has_line()
+            waiter = ClusterMutex("x", store=store)
+            thread = threading.Thread(target=waiter.acquire)
+            lossy.lose_next_answer()
+            thread.start()
+            wait_until(lambda: lossy.lost() and held.waiters(), what="the waiter in line")
+            assert len(held.waiters()) == 1
+            lossy.lose_next_answer()
+            held.release()
+            thread.join(60)
+            assert waiter.locked()
+            assert waiter.waiters() == []
+            waiter.release()
+            held.acquire()
+            store.close()
+
+    def test_a_request_that_arrives_late_takes_nothing_for_long(
+        self,
+        lossy: Proxy,
+        own_etcd: Etcd,
+        own_etcdctl: Etcdctl,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Held up in the network, it takes the lock after its acquirer has come and gone."""
+        monkeypatch.setattr(background, "LATE", 4.0)
+        with lossy:
+            store = EtcdStore(Settings(endpoints=(lossy.endpoint, own_etcd.endpoint)))
+            held = ClusterMutex("x", store=store)
+            assert held.holder() is None  # through the proxy
+            lossy.hold()
+            thread = threading.Thread(target=held.acquire)
+            thread.start()
+            size = wait_until(lossy.held, what="the request to be held up")
+            thread.join(60)  # the second member was asked meanwhile
+            uuid = held.uuid
+            held.release()
+            lock_is_gone(own_etcdctl)
+            lossy.deliver(size)
+            key = "/clustermutex/locks/x/uuid"
+            wait_until(lambda: uuid in own_etcdctl("get", key), 10, "the late request to be done")
+            lock_is_gone(own_etcdctl)
+            store.close()

@@ -1,0 +1,133 @@
+"""How `ClusterMutex` drives the engine where a real store is too quick or too slow to show it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TypeVar
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError, StoreUnavailable, mutex
+from lockclient.engine import LOOK_INTERVAL
+from lockclient.record import Holder
+from lockclient.store import Outcome, Read, Request, Take, TakeOrQueue, Target, Unlock, Withdraw
+from lockclient.timing import Deadline
+from tests.memory_store import MemoryStore
+from tests.processes import wait_until
+
+OTHER = Holder("x", "other", hostname="h", pid=7)
+Store = TypeVar("Store", bound=MemoryStore)
+
+
+class SlowStore(MemoryStore):
+    """A store that answers some requests only when the asker's time is up."""
+
+    def __init__(self, slow: type[Request]) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        if isinstance(request, self.slow):
+            time.sleep(min(deadline.remaining(), 5))
+            raise StoreUnavailable("no answer", unknown=False)
+        return super().ask(request, deadline)
+
+
+def taken(store: Store) -> Store:
+    """The lock is somebody else's."""
+    store.model.apply(Take(OTHER))
+    return store
+
+
+def test_time_that_is_up_says_nothing_about_the_store() -> None:
+    """Once it has answered, who runs out of time did not get the lock: that is no failure."""
+    store = taken(SlowStore(TakeOrQueue))
+    assert ClusterMutex("x", store=store).acquire(timeout=0.2) is False
+
+
+def test_a_store_that_never_answered_is_unavailable() -> None:
+    """Nobody knows whether the lock was free."""
+    with pytest.raises(StoreUnavailable):
+        ClusterMutex("x", store=SlowStore(Take)).acquire(timeout=0.2)
+
+
+def test_who_waits_for_ever_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store was there once: it is waited for, however long it takes."""
+    monkeypatch.setattr(mutex, "PATIENCE", 0.05)
+    store = taken(SlowStore(TakeOrQueue))
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    time.sleep(0.3)  # several times its patience
+    assert thread.is_alive()
+    store.slow = Read
+    wait_until(lambda: store.model.lock("x").tickets, 10, "the ticket")
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(10)
+    assert waiter.locked()
+    waiter.release()
+
+
+def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is never told looks for itself, once a minute."""
+    assert LOOK_INTERVAL == 60
+    monkeypatch.setattr(mutex, "LOOK_INTERVAL", 0.2)
+    store = taken(MemoryStore())
+    monkeypatch.setattr(store.model, "events", lambda target, revision: [])
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: store.model.lock("x").tickets, 10, "the ticket")
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(10)
+    assert waiter.locked()
+    waiter.release()
+
+
+class RefusingStore(MemoryStore):
+    """A store that may not be written to."""
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        if isinstance(request, Take | TakeOrQueue):
+            raise StoreError("permission denied")
+        return super().ask(request, deadline)
+
+
+def test_a_refusal_is_raised_at_once() -> None:
+    """Trying again won't cure it; nothing is left, as far as anyone knows."""
+    store = RefusingStore()
+    with pytest.raises(StoreError, match="permission denied"):
+        ClusterMutex("x", store=store).acquire()
+    assert isinstance(store.asked[-1], Withdraw)
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ({"blocking": False}, [Take]),
+        ({"timeout": 0.05}, [Take, TakeOrQueue, Withdraw]),
+    ],
+)
+def test_it_asks_no_more_than_it_must(how: dict[str, float], kinds: list[type]) -> None:
+    """A try costs one request; a wait that ends one more for the ticket and one to take it back."""
+    store = taken(MemoryStore())
+    assert not ClusterMutex("x", store=store).acquire(**how)  # type: ignore[arg-type]
+    assert [type(each) for each in store.asked] == kinds
+    assert store.watching() == 0
+
+
+def test_a_closed_watch_is_forgotten() -> None:
+    """Neither waiters nor holders leave a watch behind."""
+    store = taken(MemoryStore())
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: store.model.events(Target("x"), 0) and store.watching(), 10)
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(10)
+    wait_until(store.watching, 10, "the watch for its loss, after a second")
+    waiter.release()
+    assert store.watching() == 0

@@ -1,0 +1,111 @@
+"""The lease that tickets are bound to: granted when needed, renewed, and missed when it is lost."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from lockclient.etcd import lease
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.channels import GRANT, KEEP_ALIVE, Channels, Method
+from lockclient.etcd.lease import Lease
+from lockclient.timing import Deadline
+
+NEVER = Deadline.after(None)
+
+
+class Server:
+    """Grants and renews leases, and a clock to move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.asked: list[str] = []
+        self.known: set[int] = set()
+        self.last = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def call(self, method: Method, request: Any, _: Deadline) -> tuple[Any, bool]:
+        """See `Channels.call`."""
+        if method is GRANT:
+            self.asked.append("grant")
+            self.last += 1
+            self.known.add(self.last)
+            return wire.LeaseGrantAnswer(id=self.last, ttl=request.ttl), False
+        assert method is KEEP_ALIVE
+        self.asked.append("renew")
+        ttl = 10 if request.id in self.known else 0
+        return wire.LeaseKeepAliveAnswer(id=request.id, ttl=ttl), False
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    made = Server()
+    monkeypatch.setattr(lease, "time", made)
+    return made
+
+
+def line(server: Server, *, renew: bool = True) -> Lease:
+    return Lease(cast(Channels, server), 10, 5, renew=renew)
+
+
+def test_it_is_granted_once(server: Server) -> None:
+    """And used as it is while at least half of its time is left."""
+    lease = line(server)
+    assert not lease.usable()
+    assert lease.get(NEVER) == 1
+    server.now += 5
+    assert lease.usable()
+    assert lease.get(NEVER) == 1
+    assert server.asked == ["grant"]
+
+
+def test_one_that_grows_old_is_renewed(server: Server) -> None:
+    """Not replaced: tickets that are bound to it would be left to die."""
+    lease = line(server)
+    lease.get(NEVER)
+    server.now += 5.1
+    assert not lease.usable()
+    assert lease.get(NEVER) == 1
+    assert lease.usable()
+    assert server.asked == ["grant", "renew"]
+
+
+def test_one_that_is_gone_is_replaced_and_missed(server: Server) -> None:
+    """Whoever keeps it is told, once, though there is a new one by now."""
+    lease = line(server)
+    lease.get(NEVER)
+    server.known.clear()
+    server.now += 5.1
+    assert lease.get(NEVER) == 2
+    assert lease.keep(NEVER) is False
+    assert lease.keep(NEVER) is True
+    assert server.asked == ["grant", "renew", "grant", "renew", "renew"]
+
+
+def test_a_request_that_finds_it_gone_says_so(server: Server) -> None:
+    """By its number: an answer about an old one must not take away the new one."""
+    lease = line(server)
+    lease.forget(lease.get(NEVER))
+    assert lease.get(NEVER) == 2
+    lease.forget(1)
+    assert lease.get(NEVER) == 2
+    assert lease.keep(NEVER) is False
+    assert lease.keep(NEVER) is True
+
+
+def test_what_must_last_its_time_is_not_renewed(server: Server) -> None:
+    """The records of an hour share a lease; renewing it would make them live on and on."""
+    lease = line(server, renew=False)
+    lease.get(NEVER)
+    server.now += 5.1
+    assert lease.get(NEVER) == 2
+    assert server.asked == ["grant", "grant"]
+
+
+def test_there_is_nothing_to_keep_at_first(server: Server) -> None:
+    """No request for a lease that nobody needed yet."""
+    assert line(server).keep(NEVER) is False
+    assert server.asked == []
