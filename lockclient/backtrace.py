@@ -5,9 +5,8 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 LIMIT = 16 * 1024
 """Bytes that a backtrace may have; the innermost frames are kept."""
@@ -17,20 +16,27 @@ _COMMANDS = f"{_LIBRARY}cli{os.sep}"  # the command is a user of the library lik
 _CUT = "  [outer frames left out]\n"
 
 
+_KNOWN_AT_MOST = 4096
+_known: dict[tuple[int, int], tuple[CodeType, str, int]] = {}
+"""Frames that were seen before, by code object and instruction: their text and its bytes.
+
+The same few call sites come again and again, and what a frame is asked for costs: its line number
+has to be worked out, its source line read. The code object is kept so that its id stays its own.
+"""
+
+
 def capture() -> str:
     """Return the caller's stack, the innermost call last, without frames of this library.
 
     File, line, function and source line, as Python prints a traceback; no values of variables.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _internal(frame.f_code.co_filename):
-        frame = frame.f_back
     parts: list[str] = []
     size = len(_CUT)
     while frame is not None:
-        code = frame.f_code
-        text = _frame_text(code.co_filename, frame.f_lineno, code.co_name)
-        size += len(text.encode(errors="replace"))
+        key = (id(frame.f_code), frame.f_lasti)
+        _, text, length = _known.get(key) or _get_to_know(key, frame)
+        size += length
         if size > LIMIT:
             parts.append(_CUT)
             break
@@ -40,14 +46,22 @@ def capture() -> str:
     return "".join(parts)
 
 
+def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
+    text = "" if _internal(frame.f_code.co_filename) else _text(frame)
+    known = (frame.f_code, text, len(text.encode()))
+    if len(_known) >= _KNOWN_AT_MOST:
+        _known.clear()
+    _known[key] = known
+    return known
+
+
 def _internal(filename: str) -> bool:
     return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
 
 
-# Reading a source line touches a file the first time; the same few call sites come again.
-@lru_cache(maxsize=4096)
-def _frame_text(filename: str, number: int, function: str) -> str:
-    line = linecache.getline(filename, number).strip()
-    head = f'  File "{filename}", line {number}, in {function}\n'
+def _text(frame: FrameType) -> str:
+    code, number = frame.f_code, frame.f_lineno
+    line = linecache.getline(code.co_filename, number).strip()
+    head = f'  File "{code.co_filename}", line {number}, in {code.co_name}\n'
     text = f"{head}    {line[:500]}\n" if line else head
     return text.encode(errors="replace").decode()
