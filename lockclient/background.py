@@ -57,6 +57,7 @@ class Background:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Task]] = []
         self._numbers = itertools.count()
+        self._clear_at = 1000  # entries at which the cancelled ones among them are thrown away
         # Always `with self._lock`, never `with self._changed`: entering a condition is Python code,
         # and a KeyboardInterrupt in there would leave the lock taken for ever.
         self._lock = threading.Lock()
@@ -74,6 +75,10 @@ class Background:
         """Run a task in so many seconds."""
         at = time.monotonic() + seconds
         with self._lock:
+            if len(self._heap) >= self._clear_at:
+                self._heap = [each for each in self._heap if not each[2].cancelled]
+                heapq.heapify(self._heap)
+                self._clear_at = max(1000, 2 * len(self._heap))
             heapq.heappush(self._heap, (at, next(self._numbers), task))
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -98,7 +103,10 @@ class Background:
         with self._lock:
             while True:
                 now = time.monotonic()
-                if self._heap and (self._heap[0][0] <= now or self._heap[0][2].cancelled):
+                # A cancelled one stays until its time has come, too: were it taken off now, the
+                # next one would come before the thread's next waking and cost a thread switch,
+                # at every short critical section.
+                if self._heap and self._heap[0][0] <= now:
                     return heapq.heappop(self._heap)[2]
                 self._wakes_at = self._heap[0][0] if self._heap else math.inf
                 timeout = self._wakes_at - now if self._heap else None
@@ -116,6 +124,7 @@ class Line:
         self._store = store
         self._inboxes: set[SimpleQueue[Event]] = set()
         self._task: Task | None = None
+        self._failing = False
         self._lock = threading.Lock()
 
     def join(self, inbox: SimpleQueue[Event]) -> None:
@@ -140,8 +149,11 @@ class Line:
         try:
             kept = self._store.keep_line(Deadline.after(LINE_INTERVAL))
         except ClusterMutexError as error:
-            log.warning("The places in line could not be renewed: %s", error)
+            if not self._failing:  # once for an outage
+                log.warning("The places in line could not be renewed, trying on: %s", error)
+            self._failing = True
             return 1.0
+        self._failing = False
         if not kept:
             with self._lock:
                 for inbox in self._inboxes:

@@ -97,6 +97,8 @@ class Acquisition:
         self.quiet_until = 0.0
         """Monotonic time before which another push is not worth a request."""
         self.loss: LockLost | None = None
+        self.trouble = ""
+        """Why the last push failed, if it did: told when the time runs out."""
         self.unsure = False
         """A take may still be under way somewhere and arrive late: when it is all over, withdraw.
 
@@ -301,10 +303,15 @@ class Acquisition:
     def check(self, monotonic: float) -> LockLost | None:
         """Return why the lock is lost, or None as long as it is held."""
         if self.loss is None and monotonic >= self.deadline and not self._releasing:
+            why = (
+                f"The last try failed: {self.trouble}"
+                if self.trouble
+                else "Call alive() more often or raise auto_unlock_after."
+            )
             self._lose(
                 f"The lock {self.name!r} must be taken for lost: no push of its stamps was "
                 f"confirmed for {self._runtime.auto_unlock:g} s (auto_unlock_after), so that the "
-                "unlocker may have removed it. Call alive() more often or raise auto_unlock_after."
+                f"unlocker may have removed it. {why}"
             )
         return self.loss
 

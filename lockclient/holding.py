@@ -49,7 +49,6 @@ class Holding:
         self._on_lost = on_lost
         self._told = False
         self._telling = threading.Lock()
-        self._failing = False
         self._watch: Subscription | None = None
         self._watch_at = time.monotonic() + WATCH_AFTER
         # Held while a push is under way. Whoever finds the deadline passed waits for it before
@@ -76,28 +75,30 @@ class Holding:
             acquisition = self.acquisition
             push = acquisition.push(now)
             limit = Deadline(min(acquisition.deadline, now.monotonic + PUSH_TRY))
+            failure: ClusterMutexError | None = None
             try:
                 outcome = self._store.ask(push, limit)
             except (StoreUnavailable, StoreError) as error:
-                self._check()  # no answer by the deadline is a loss
-                if force:
-                    raise
-                self._put_off(error)
+                failure = error
+            else:
+                acquisition.pushed(push, outcome, now.monotonic)
+            first, acquisition.trouble = not acquisition.trouble, str(failure or "")
+            self._check()  # no answer by the deadline is a loss
+            if failure is None:
                 return
-            acquisition.pushed(push, outcome, now.monotonic)
-            self._failing = False
-            self._check()
+            if force:
+                raise failure
+            self._put_off(failure, tell=first)
 
-    def _put_off(self, error: ClusterMutexError) -> None:
+    def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
         self.acquisition.quiet_until = time.monotonic() + 1.0  # don't slow a hot loop any more
-        if not self._failing:
+        if tell:  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
                 self.acquisition.name,
                 self.acquisition.deadline - time.monotonic(),
                 error,
             )
-        self._failing = True
 
     def loss(self) -> LockLost | None:
         """Return why the lock is lost, None while it is held."""

@@ -110,6 +110,8 @@ class ClusterMutex(ContextDecorator):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
         self._on_lost = on_lost
         self._capture_backtrace = capture_backtrace
+        if store is not None and not hasattr(store, "ask"):
+            raise ValueError(f"store must be what open_store() returns, not {store!r}.")
         self._given_store = store
         self._holding: Holding | None = None
         self._gate = threading.Lock()  # so that of two threads that release, one is told off
@@ -291,7 +293,7 @@ class ClusterMutex(ContextDecorator):
         Put it into your own transaction on the same etcd: the key `guard.key` has the value
         `guard.value`.
         """
-        return self._store().guard(self.name, self.uuid)
+        return self._store().guard(self.name, self._held("guard").acquisition.uuid)
 
     def holder(self) -> Holder | None:
         """Ask the store who has the lock now; None: nobody."""
@@ -446,7 +448,7 @@ class ClusterMutex(ContextDecorator):
             seen = self._read(waiters=True, deadline=Deadline.after(CLEAN_UP))
             holder = seen.holder
             if holder is not None:
-                who = f" It is held by {holder.describe()}; {len(seen.waiters)} are in line."
+                who = f" It is held by {holder.describe()}; in line: {len(seen.waiters)}."
         except ClusterMutexError as error:
             log.debug("Who holds %r could not be asked: %s", self.name, error)
         limit = 0.0 if self._timeout is None else self._timeout

@@ -163,7 +163,11 @@ class HttpServer:
                 ident=None,
             )
         except (OSError, ValueError) as error:
-            raise click.ClickException(f"Can't listen on {host}:{port}: {error}.") from error
+            reason = getattr(error, "strerror", None) or error
+            raise click.ClickException(
+                f"Can't listen on {host}:{port}: {reason}. End what listens there, or give "
+                "another --listen HOST:PORT."
+            ) from error
         self._server = server
         shown = f"[{host}]" if ":" in host else host
         several = getattr(server, "effective_listen", None)  # a name with several addresses

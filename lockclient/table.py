@@ -114,11 +114,11 @@ class Table:
         """Ask for everything to be read again, soon, in the table's own thread."""
         self._inbox.put(Batch((), 0, missed=True))
 
-    def stop(self) -> None:
-        """End the watch and the thread."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End the watch and the thread; without `wait` only say that they are to end."""
         self._stopping.set()
         self._inbox.put(None)
-        if self._thread.is_alive():
+        if wait and self._thread.is_alive():
             self._thread.join(5)
 
     # ------------------------------------------------------------ reading
@@ -172,7 +172,9 @@ class Table:
                 watch = self._store.follow(self._revision + 1, self._inbox.put)
                 self._follow()
             except ClusterMutexError as error:
-                if not failing:  # once for an outage, not once for each try
+                if (
+                    not failing and not self._stopping.is_set()
+                ):  # once for an outage, not once for each try
                     log.warning("Reading all locks failed and is tried every second: %s", error)
                 failing = True
                 self._stopping.wait(1)

@@ -31,7 +31,9 @@ _PATIENCE = 4.0
 """Seconds to end in: 5 are promised."""
 
 
-@click.command(context_settings={"auto_envvar_prefix": "MUTEXDASH"})
+@click.command(
+    context_settings={"auto_envvar_prefix": "MUTEXDASH", "help_option_names": ["-h", "--help"]}
+)
 @service_options("127.0.0.1:8722")
 @click.option(
     "--no-auth",

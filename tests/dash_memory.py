@@ -13,7 +13,7 @@ from lockclient.record import Holder, Removal, Ticket
 from lockclient.store import Batch, Change, Kind, Outcome, Read, Request, Seen
 from lockclient.table import Table
 from lockclient.timing import Deadline
-from mutexdash import create_app
+from mutexdash.app import create_app
 from mutexdash.snapshot import Live
 from tests.processes import wait_until
 

@@ -1,5 +1,16 @@
-"""`python -m unlocker` is the same as `unlocker`."""
+"""The program's entry; `python -m unlocker` is the same as `unlocker`."""
 
-from unlocker.cli import main
+from __future__ import annotations
 
-main()
+from lockclient.extras import needing_services
+
+
+def main() -> None:
+    """Run the service."""
+    with needing_services("unlocker"):
+        from unlocker.cli import main as run
+    run()
+
+
+if __name__ == "__main__":
+    main()

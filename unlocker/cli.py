@@ -33,7 +33,9 @@ def _check_seconds(_ctx: click.Context, param: click.Parameter, value: float) ->
     return value
 
 
-@click.command(context_settings={"auto_envvar_prefix": "UNLOCKER"})
+@click.command(
+    context_settings={"auto_envvar_prefix": "UNLOCKER", "help_option_names": ["-h", "--help"]}
+)
 @service_options("127.0.0.1:9722")
 @click.option(
     "--grace",

@@ -99,6 +99,7 @@ class Unlocker:
         except ClusterMutexError as error:
             log.warning("The sign of life could not be withdrawn and ends by itself: %s", error)
         # The store first: a table that is reading from one that does not answer ends with it.
+        self._table.stop(wait=False)
         self._store.close()
         self._table.stop()
 

@@ -62,10 +62,12 @@ def end(process: subprocess.Popen[bytes], patience: float = 10.0) -> int:
 
 def find_etcd() -> str | None:
     """Return an etcd's path: the one on the PATH, else the embedded one, else None."""
-    on_path = shutil.which("etcd")
-    if on_path is not None:
-        return on_path
-    return embedded_etcd()
+    # Without our own environment's programs: the embedded one stands there, too, as a script.
+    ours = str(Path(sys.executable).parent)
+    path = os.pathsep.join(
+        each for each in os.environ.get("PATH", "").split(os.pathsep) if each != ours
+    )
+    return shutil.which("etcd", path=path) or embedded_etcd()
 
 
 def embedded_etcd() -> str | None:
@@ -122,13 +124,17 @@ class Etcd:
             *("--initial-cluster", f"default={peer}", *self.extra),
         ]
         with self.log.open("ab") as output:
+            began = output.tell()
             self.process = spawn(command, output=output)
         until = time.monotonic() + patience
         while not self._serves():
             if self.process.poll() is not None or time.monotonic() > until:
                 self.stop()
-                tail = self.log.read_text(errors="replace")[-1000:]
-                raise RuntimeError(f"etcd does not serve on {self.endpoint}: {tail}")
+                said = self.log.read_bytes()[began:].decode(errors="replace").splitlines()
+                raise RuntimeError(
+                    f"etcd does not serve on {self.endpoint}. The last it said: "
+                    + " ".join(said[-1:])
+                )
             time.sleep(0.05)
 
     def _serves(self) -> bool:

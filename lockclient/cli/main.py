@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from lockclient.extras import needing_services
 
 
 def main() -> None:
     """Run the command line."""
-    try:
+    with needing_services("clustermutex"):
         from lockclient.cli.group import group
-    except ModuleNotFoundError as error:
-        if error.name != "click":
-            raise
-        sys.exit("clustermutex: the command needs the extra: pip install 'clustermutex[command]'.")
     group(prog_name="clustermutex")

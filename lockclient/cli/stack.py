@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import importlib.util
 import re
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -41,7 +43,7 @@ class Stack:
             )
         self.version = etcd_version(binary)
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._lock_file = _claim(folder)
         # A directory for each release: an older etcd can't read what a newer one wrote.
         release = ".".join(self.version.split(".")[:2])
         data = folder / f"etcd-{release}"
@@ -71,6 +73,7 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         self._exits.close()
+        self._lock_file.close()
 
     def dead(self) -> str | None:
         """Name a program that has ended although it should not have."""
@@ -103,6 +106,23 @@ class Stack:
         url = wait_for(said, f"{module} to say where it listens")
         wait_for(lambda: answers(url, "/readyz"), f"{module} to be ready")
         return url
+
+
+def _claim(folder: Path) -> IO[str]:
+    """Make the directory and keep others from using it, for as long as the file is open."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "in-use").open("a")
+    except OSError as error:
+        raise click.ClickException(f"Can't use {folder} for data: {error.strerror}.") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise click.ClickException(
+            f"Another `clustermutex up` uses {folder}. End it, or give another --data."
+        ) from error
+    return file
 
 
 def answers(url: str, path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -17,9 +18,16 @@ from lockclient.cli.stack import KNOWN_DATA_BUG, Stack
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for etcd's data and the logs.  [default: one of its own per user]",
+    help="Directory for etcd's data and the logs.",
+    show_default="~/.local/state/clustermutex/up",
 )
-@click.option("--etcd-port", default=0, show_default="a free one", help="Port of etcd.")
+@click.option(
+    "--etcd-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="a free one",
+    help="Port of etcd.",
+)
 @click.option(
     "--listen",
     default="127.0.0.1:0",
@@ -29,12 +37,23 @@ from lockclient.cli.stack import KNOWN_DATA_BUG, Stack
 )
 def up(data: Path | None, etcd_port: int, listen: str) -> None:
     """Run etcd, an unlocker and the dashboard on this machine until Ctrl-C."""
-    folder = data or Path(click.get_app_dir("clustermutex")) / "up"
+    folder = data or _state_folder()
+    host = listen.rpartition(":")[0]
+    if host not in ("127.0.0.1", "localhost", "[::1]"):
+        raise click.UsageError(
+            f"--listen {listen}: there is no login, so `up` shows its dashboard on loopback only."
+        )
     with ending_on_signals(), starting(folder, etcd_port, listen) as stack:
         introduce(stack)
         click.echo("\nCtrl-C ends all three; the locks stay in the data directory.")
         stay(stack)
     click.echo("All three have ended.")
+
+
+def _state_folder() -> Path:
+    """Return where a program keeps what is neither configuration nor the user's own data."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "clustermutex" / "up"
 
 
 def starting(folder: Path, etcd_port: int = 0, listen: str = "127.0.0.1:0") -> Stack:

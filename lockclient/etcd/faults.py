@@ -97,4 +97,8 @@ def reason(error: grpc.RpcError) -> str:
         return "the host name can't be resolved"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer"
+    if "socket closed" in lowered or "goaway" in lowered or "connection reset" in lowered:
+        return "the connection was closed"
+    if "settings frame" in lowered:
+        return "it accepts connections, but does not answer"
     return details.rpartition("last error:")[2].strip() or str(error.code().name).lower()

@@ -18,18 +18,13 @@ class Lease:
     Args:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
-        reuse: seconds of its time that must be left for it to be used as it is.
-        renew: whether it is renewed when too little is left, as long as etcd knows it: a new one
-            would leave the keys that are bound to the old one to die.
+        reuse: seconds of its time that must be left for it to be used without renewal.
     """
 
-    def __init__(
-        self, channels: Channels, ttl: float, reuse: float, *, renew: bool = False
-    ) -> None:
+    def __init__(self, channels: Channels, ttl: float, reuse: float) -> None:
         self._channels = channels
         self._ttl = ttl
         self._reuse = reuse
-        self._renew = renew
         self._lock = threading.Lock()
         self._id = 0
         self._lost = False  # and nobody has been told
@@ -48,7 +43,7 @@ class Lease:
             StoreUnavailable: etcd did not answer by the deadline.
         """
         with self._lock:
-            if not self.usable() and not (self._renew and self._renewed(deadline)):
+            if not self.usable():
                 sent_at = time.monotonic()
                 grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
                 answer, _ = self._channels.call(GRANT, grant, deadline)
@@ -60,11 +55,7 @@ class Lease:
 
         Also if there is a new one by now: what was bound to the one before is gone.
         """
-        kept = self._renewed(deadline)
         lost, self._lost = self._lost, False
-        return kept and not lost
-
-    def _renewed(self, deadline: Deadline) -> bool:
         identity = self._id
         if not identity:
             return False
@@ -72,9 +63,10 @@ class Lease:
         answer, _ = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=identity), deadline)
         if answer.ttl <= 0:
             self.forget(identity)
+            self._lost = False  # said now
             return False
         self._until = sent_at + answer.ttl
-        return True
+        return not lost
 
     def forget(self, identity: int) -> None:
         """Take note that etcd does not know this lease any more."""

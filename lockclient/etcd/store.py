@@ -56,7 +56,7 @@ class EtcdStore:
     def _connect(self) -> None:
         self._channels = Channels(self.settings)
         self._watcher = Watcher(self._channels)
-        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2, renew=True)
+        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
         self._announced: dict[str, Lease] = {}

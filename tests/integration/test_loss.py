@@ -162,7 +162,8 @@ class TestLeavingWith:
             assert error not in seen
             seen.append(error)
             error = error.__cause__ or error.__context__
-        assert [type(each) for each in seen] == [LockLost, RuntimeError, LockLost]
+        # The runner itself may be handling an exception of its own, which then ends the chain.
+        assert [type(each) for each in seen[:3]] == [LockLost, RuntimeError, LockLost]
 
     def test_an_interrupt_goes_on(self, store: EtcdStore, delete: Delete) -> None:
         """Ctrl-C stays Ctrl-C."""

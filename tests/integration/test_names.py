@@ -14,17 +14,8 @@ from tests.etcds import Etcdctl
 NAMES = [
     *("plain", "deploy/prod", "deploy%2Fprod", "deploy", "/", "//", "a/", "a/uuid", "uuid"),
     *("100%", "%", "%%", "%25", "a b", " ", "a+b", "..", ".", "../locks/plain", "~", "*", "?"),
-    *("🔒", "👩\u200d💻", "ü", "u\u0308", "\u202eabc", "<b>bold</b>", "<script>alert(1)</script>"),
-    *(
-        "'; DROP TABLE locks; --",
-        "\\",
-        '"',
-        "a\u2028b",
-        "\ufeff",
-        "é" * 127,
-        "x" * 255,
-        "\u202eabc",
-    ),
+    *("🔒", "👩\u200d💻", "ü", "u\u0308", "a\u2028b", "\ufeff", "\u202eabc", "é" * 127, "x" * 255),
+    *("<b>bold</b>", "<script>alert(1)</script>", "'; DROP TABLE locks; --", "\\", '"'),
 ]
 
 

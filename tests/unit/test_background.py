@@ -139,7 +139,7 @@ class TestLine:
         line.join(inbox)
         wait_until(lambda: store.kept >= 2, 10)
         assert inbox.empty()
-        assert f"could not be renewed: {error}" in caplog.text
+        assert f"could not be renewed, trying on: {error}" in caplog.text
         line.leave(inbox)
 
 
@@ -182,3 +182,15 @@ class TestCleaningUp:
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         assert store.model.lock("x").holder is not None
         wait_until(lambda: store.model.lock("x").holder is None, 20)
+
+
+def test_short_jobs_do_not_wake_the_thread() -> None:
+    """A lock that is released at once costs no thread switch: its cancelled job waits its time."""
+    jobs = Background()
+    jobs.after(0.5, lambda: None)
+    wait_until(lambda: jobs._wakes_at > 0, 10, "the thread to sleep")
+    wakes_at = jobs._wakes_at
+    for _ in range(3000):
+        jobs.after(1.0, lambda: None).cancel()
+    assert jobs._wakes_at == wakes_at
+    assert len(jobs._heap) < 1500, "cancelled ones are thrown away when there are many"

@@ -83,7 +83,7 @@ def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: F
         (Error(Code.UNAVAILABLE, CONNECT), "connection refused"),
         (Error(Code.UNAVAILABLE, NO_SUCH_HOST), "the host name can't be resolved"),
         (Error(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"), "no answer"),
-        (Error(Code.UNAVAILABLE, "Socket closed"), "Socket closed"),
+        (Error(Code.UNAVAILABLE, "Socket closed"), "the connection was closed"),
         (Error(Code.UNAVAILABLE, None), "unavailable"),
     ],
 )

@@ -14,7 +14,7 @@ CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("lockclient", "unlocker", "mutexdash")
 
 LAYERS = (
-    {"errors", "timing", "version", "settings"},
+    {"errors", "timing", "version", "settings", "extras"},
     {"record", "backtrace", "process"},
     {"store"},
     {"engine", "table", "config", "background"},

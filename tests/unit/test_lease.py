@@ -47,8 +47,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return made
 
 
-def line(server: Server, *, renew: bool = True) -> Lease:
-    return Lease(cast(Channels, server), 10, 5, renew=renew)
+def line(server: Server) -> Lease:
+    return Lease(cast(Channels, server), 10, 5)
 
 
 def test_it_is_granted_once(server: Server) -> None:
@@ -62,27 +62,35 @@ def test_it_is_granted_once(server: Server) -> None:
     assert server.asked == ["grant"]
 
 
-def test_one_that_grows_old_is_renewed(server: Server) -> None:
-    """Not replaced: tickets that are bound to it would be left to die."""
+def test_keeping_it_makes_it_last(server: Server) -> None:
+    """Its time counts from before the request, so never longer than etcd sees it."""
     lease = line(server)
     lease.get(NEVER)
-    server.now += 5.1
+    server.now += 9
     assert not lease.usable()
-    assert lease.get(NEVER) == 1
+    assert lease.keep(NEVER) is True
     assert lease.usable()
+    assert lease.get(NEVER) == 1
     assert server.asked == ["grant", "renew"]
 
 
-def test_one_that_is_gone_is_replaced_and_missed(server: Server) -> None:
-    """Whoever keeps it is told, once, though there is a new one by now."""
+def test_one_that_grew_old_is_replaced(server: Server) -> None:
+    """The records of an hour share one; renewed, it would make them live on and on."""
+    lease = line(server)
+    lease.get(NEVER)
+    server.now += 5.1
+    assert lease.get(NEVER) == 2
+    assert server.asked == ["grant", "grant"]
+
+
+def test_one_that_is_gone_is_missed_once(server: Server) -> None:
+    """Whoever keeps it is told, and goes on with the new one."""
     lease = line(server)
     lease.get(NEVER)
     server.known.clear()
-    server.now += 5.1
-    assert lease.get(NEVER) == 2
     assert lease.keep(NEVER) is False
+    assert lease.get(NEVER) == 2
     assert lease.keep(NEVER) is True
-    assert server.asked == ["grant", "renew", "grant", "renew", "renew"]
 
 
 def test_a_request_that_finds_it_gone_says_so(server: Server) -> None:
@@ -94,15 +102,6 @@ def test_a_request_that_finds_it_gone_says_so(server: Server) -> None:
     assert lease.get(NEVER) == 2
     assert lease.keep(NEVER) is False
     assert lease.keep(NEVER) is True
-
-
-def test_what_must_last_its_time_is_not_renewed(server: Server) -> None:
-    """The records of an hour share a lease; renewing it would make them live on and on."""
-    lease = line(server, renew=False)
-    lease.get(NEVER)
-    server.now += 5.1
-    assert lease.get(NEVER) == 2
-    assert server.asked == ["grant", "grant"]
 
 
 def test_there_is_nothing_to_keep_at_first(server: Server) -> None:

@@ -1,0 +1,51 @@
+"""A process that takes locks and writes down when it had them: `history_worker.py URL FILE`.
+
+A line for each: "got NAME TOKEN TIME", then "gave TOKEN TIME", or "lost TOKEN". The time is
+CLOCK_MONOTONIC, which is one clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+
+from lockclient import ClusterMutex, LockLost, Settings, open_store
+
+NAMES = tuple("abcdefgh")
+AUTO_UNLOCK = 2.0
+
+
+def note(*words: object) -> None:
+    """Write one line in one step, so that a kill can't cut it in two."""
+    os.write(FILE, (" ".join(map(str, words)) + "\n").encode())
+
+
+def work() -> None:
+    """Take, hold for a moment, let go; or be too impatient to get it."""
+    choose = random.Random()
+    while True:
+        mutex = ClusterMutex(
+            choose.choice(NAMES), expected_runtime=1, auto_unlock_after=AUTO_UNLOCK, store=STORE
+        )
+        if not mutex.acquire(timeout=choose.choice([0.5, 60])):
+            continue
+        note("got", mutex.name, mutex.fencing_token, time.monotonic())
+        token = mutex.fencing_token
+        time.sleep(choose.uniform(0, 0.02))
+        gave = time.monotonic()
+        try:
+            mutex.release()
+        except LockLost:
+            note("lost", token)
+        else:
+            note("gave", token, gave)
+
+
+if __name__ == "__main__":
+    STORE = open_store(Settings.load(sys.argv[1]))
+    FILE = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for _ in range(2):
+        threading.Thread(target=work).start()
