@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from copy import copy
-from queue import Empty, SimpleQueue
 from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,9 +19,9 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from lockclient import config
-from lockclient.background import clean_up, line_of
+from lockclient.background import clean_up
 from lockclient.backtrace import capture
-from lockclient.engine import LOOK_INTERVAL, Acquisition, Busy, Held, Step, Wait
+from lockclient.engine import Acquisition, Busy, Held, Step, Wait
 from lockclient.errors import (
     ClusterMutexError,
     LockLost,
@@ -34,9 +33,10 @@ from lockclient.holding import Holding, OnLost
 from lockclient.process import fingerprint
 from lockclient.record import Holder, Ticket, check_name
 from lockclient.settings import made_of
-from lockclient.store import Event, Guard, MutexStore, Read, Seen, Subscription
+from lockclient.store import Guard, Look, MutexStore, Read, Seen, Target
 from lockclient.timing import Deadline, Now, Runtime, require_timeout
 from lockclient.version import __version__
+from lockclient.waiting import Ear
 
 log = logging.getLogger(__name__)
 
@@ -345,54 +345,58 @@ class ClusterMutex(ContextDecorator):
         """Do what the engine says until the lock is held (True) or not to be had (False)."""
         answered = False
         give_up = Deadline.after(PATIENCE)
-        while step is not None:
-            if isinstance(step, Held):
-                return True
-            if isinstance(step, Busy):
-                return False
-            if isinstance(step, Wait):
-                step = self._wait(store, acquisition, step, deadline)
-                continue
-            try:
-                # Not longer than a while in one go: the stamps in the request grow old.
-                outcome = store.ask(step, deadline.sooner(PATIENCE))
-            except StoreUnavailable as error:
-                acquisition.unanswered(unknown=error.unknown)
-                if answered and deadline.expired():
-                    return False  # the caller's time was up, which says nothing about the store
-                # A store that was never there is an error even to who would wait for ever; one
-                # that goes away while we wait is a pause.
-                if deadline.expired() or (
-                    not answered and deadline.at == math.inf and give_up.expired()
-                ):
-                    raise
-                step = acquisition.again(Now.read())
-                continue
-            answered = True
-            step = acquisition.answered(outcome, Now.read())
+        ear: Ear | None = None
+        try:
+            while step is not None:
+                if isinstance(step, Held):
+                    return True
+                if isinstance(step, Busy):
+                    return False
+                if isinstance(step, Wait):
+                    ear = self._listen(store, step.target, step.revision, ear)
+                    event = ear.hear(step, deadline)
+                    if event is None and deadline.expired():
+                        return False
+                    step = acquisition.woken(event, Now.read())
+                    continue
+                if isinstance(step, Look) and step.left_at is not None:
+                    # Likely the head of the line from now on: listen first, then look.
+                    ear = self._listen(store, Target(self.name), 0, ear)
+                try:
+                    # Not longer than a while in one go: the stamps in the request grow old.
+                    outcome = store.ask(step, deadline.sooner(PATIENCE))
+                except StoreUnavailable as error:
+                    acquisition.unanswered(unknown=error.unknown)
+                    if answered and deadline.expired():
+                        return False  # the caller's time was up: that says nothing about the store
+                    # A store that was never there is an error even to who would wait for ever; one
+                    # that goes away while we wait is a pause.
+                    if deadline.expired() or (
+                        not answered and deadline.at == math.inf and give_up.expired()
+                    ):
+                        raise
+                    step = acquisition.again(Now.read())
+                    continue
+                answered = True
+                step = acquisition.answered(outcome, Now.read())
+        finally:
+            if ear is not None:
+                ear.close()
         return False
 
-    def _wait(
-        self, store: MutexStore, acquisition: Acquisition, wait: Wait, deadline: Deadline
-    ) -> Step | None:
-        """Wait for an event of the target; None: the deadline came first."""
-        inbox: SimpleQueue[Event] = SimpleQueue()
-        line = line_of(store)
-        watch: Subscription | None = None
-        look = Deadline.after(LOOK_INTERVAL)
-        event: Event | None = None
+    def _listen(self, store: MutexStore, target: Target, revision: int, before: Ear | None) -> Ear:
+        """Return an ear on the target: the one from before, or else a new one in its place."""
+        if before is not None:
+            if before.target == target and not before.deaf:
+                return before
+            before.close()
+        ear = Ear(store, target)
         try:
-            line.join(inbox)
-            watch = store.watch(wait.target, wait.revision, inbox.put)
-            event = inbox.get(timeout=min(look.remaining(), deadline.remaining()))
-        except Empty:
-            if deadline.expired():
-                return None
-        finally:
-            if watch is not None:
-                watch.close()
-            line.leave(inbox)
-        return acquisition.woken(event, Now.read())
+            ear.open(0 if target.ticket is None else revision)
+        except BaseException:
+            ear.close()
+            raise
+        return ear
 
     def _abandon(self, store: MutexStore, acquisition: Acquisition, patience: float) -> None:
         """Leave nothing behind, unless there can be nothing."""

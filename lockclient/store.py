@@ -227,11 +227,13 @@ class Event:
     """Something happened to a target at `revision`; `uuid` is its new value, None: deleted.
 
     `missed` tells that events may have been lost (compaction, a lost lease): look for yourself.
+    `started` is no event of the target: the watch has begun, and misses nothing after `revision`.
     """
 
     revision: int
     uuid: str | None = None
     missed: bool = False
+    started: bool = False
 
 
 LINE_TTL = 10
@@ -267,6 +269,9 @@ class MutexStore(Protocol):
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
         """Call `notify` for each change of the target from `revision` on, missing none.
+
+        With `revision` 0 it begins now, and says by a first event (`started`) since when that is;
+        older events may come, too, or instead.
 
         The calls come from a thread of the store and must return quickly.
         """

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lockclient.cli.local import Etcd
+from tests.processes import wait_until
 
 Etcdctl = Callable[..., str]
 
@@ -56,6 +57,12 @@ def frozen(server: Etcd) -> Iterator[None]:
     """Stop a server where it stands, as a machine that hangs, for the time of the block."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
+    # A thread that runs on another core goes on for a moment after the signal was sent.
+    threads = Path(f"/proc/{server.process.pid}/task")
+    wait_until(
+        lambda: all("State:\tT" in (each / "status").read_text() for each in threads.iterdir()),
+        what="the server to stand still",
+    )
     try:
         yield
     finally:

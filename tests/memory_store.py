@@ -256,9 +256,12 @@ class MemoryStore:
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> _Watch:
         """See `MutexStore.watch`."""
-        watch = _Watch(self, target, revision, notify)
         with self._lock:
+            now = self.model.revision
+            watch = _Watch(self, target, revision or now + 1, notify)
             self._watches.append(watch)
+        if not revision:
+            notify(Event(now, started=True))
         self._notify()
         return watch
 

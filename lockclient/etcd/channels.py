@@ -1,6 +1,6 @@
 """Connections to the members of a cluster: failover, deadlines, TLS, tokens.
 
-Each member has a channel of its own, because gRPC's own balancing keeps sending to a frozen
+Each member has channels of its own, because gRPC's own balancing keeps sending to a frozen
 member. A try has a deadline much shorter than the caller's; a member that failed is left alone
 for a moment and the next one is asked. Every request may be sent twice (see `transactions`).
 """
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,10 @@ class Refusal(Exception):
         self.endpoint = endpoint
 
 
-class _Member:
-    """One member: its channel, made at first need, its token, and when it last failed."""
+class _Connection:
+    """A channel to one member, made at first need."""
 
-    def __init__(self, endpoint: str, connect: Callable[[str], grpc.Channel]) -> None:
-        self.endpoint = endpoint
-        self.cooling_until = 0.0
-        self.token: str | None = None
+    def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
         self._connect = connect
         self._channel: grpc.Channel | None = None
         self._calls: dict[str, Any] = {}
@@ -96,7 +94,7 @@ class _Member:
     def _make(self, method: Method) -> Any:
         with self._lock:
             if self._channel is None:
-                self._channel = self._connect(self.endpoint)
+                self._channel = self._connect()
             make = self._channel.stream_stream if method.streams else self._channel.unary_unary
             call = self._calls[method.path] = make(
                 method.path,
@@ -113,6 +111,44 @@ class _Member:
             channel.close()
 
 
+class _Member:
+    """One member: the connections to it, its token, and when it last failed.
+
+    The main thread has a connection of its own. Signal handlers run there, and when one raises
+    (Ctrl-C) in the middle of a call, a lock of gRPC's stays taken for good (its conditions are
+    Python's: grpc/grpc#19973 was one such case): every other thread on that channel would hang for
+    ever, whatever its deadline, the watch and all clean-up included. This way it is no other's.
+    """
+
+    def __init__(self, endpoint: str, connect: Callable[[str], grpc.Channel]) -> None:
+        self.endpoint = endpoint
+        self.cooling_until = 0.0
+        self.token: str | None = None
+        self._connect = partial(connect, endpoint)
+        self._main = _Connection(self._connect)
+        self._others = _Connection(self._connect)
+
+    def stub(self, method: Method) -> Any:
+        """Return what makes a call, on the connection of the calling thread."""
+        mine = self._main if _in_main_thread() else self._others
+        return mine.stub(method)
+
+    def interrupted(self) -> None:
+        """Throw the main thread's connection away: who knows what the interrupt left of it."""
+        if _in_main_thread():
+            broken, self._main = self._main, _Connection(self._connect)
+            broken.close()
+
+    def close(self) -> None:
+        """End all calls."""
+        self._main.close()
+        self._others.close()
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
 class Channels:
     """All members of one cluster; safe to share between threads."""
 
@@ -122,7 +158,7 @@ class Channels:
         self._good = 0
         self._plain = settings.user is None
         self._down_since: float | None = None
-        self._closed = threading.Event()
+        self._closed = False
 
     def _connect(self, endpoint: str) -> grpc.Channel:
         settings = self._settings
@@ -151,7 +187,7 @@ class Channels:
             member = self._next_member()
             longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (tries // len(self._members)))
             timeout = min(longest, deadline.remaining())
-            if self._closed.is_set():
+            if self._closed:
                 last, timeout = "the store is closed", 0
             if timeout <= 0:
                 raise unavailable(self._settings.endpoints, last, unknown=resent) from None
@@ -166,6 +202,9 @@ class Channels:
                     raise Refusal(fault, error, member.endpoint) from None
                 resent = resent or fault is Fault.UNKNOWN
                 last = reason(error)
+            except BaseException:
+                member.interrupted()
+                raise
             else:
                 self._report(None)
                 return answer, resent
@@ -173,7 +212,7 @@ class Channels:
             tries += 1
             if tries % len(self._members) == 0:  # all failed: a pause, never a busy loop
                 self._report(last)
-                self._closed.wait(min(0.05 * 2 ** min(tries, 4), deadline.remaining()))
+                time.sleep(min(0.05 * 2 ** min(tries, 4), deadline.remaining()))
 
     def _try(self, member: _Member, method: Method, request: Message, timeout: float) -> Any:
         if self._plain:
@@ -246,7 +285,7 @@ class Channels:
 
     def close(self) -> None:
         """Close all channels; calls under way, and those to come, end with `StoreUnavailable`."""
-        self._closed.set()
+        self._closed = True
         for member in self._members:
             member.close()
 

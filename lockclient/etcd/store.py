@@ -17,7 +17,7 @@ from lockclient.etcd.faults import Fault
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.lease import Lease
 from lockclient.etcd.transactions import Transactions
-from lockclient.etcd.watch import Events, Missed, Watch, Watcher
+from lockclient.etcd.watch import Missed, News, Started, Watch, Watcher
 from lockclient.settings import Settings
 from lockclient.store import (
     LINE_TTL,
@@ -99,9 +99,12 @@ class EtcdStore:
         keys = self._keyspace.keys_of(target.name)
         key = keys.uuid if target.ticket is None else keys.ticket(target.ticket)
 
-        def translate(events: Events | Missed) -> None:
+        def translate(events: News) -> None:
             if isinstance(events, Missed):
                 notify(Event(0, missed=True))
+                return
+            if isinstance(events, Started):
+                notify(Event(events.revision, started=True))
                 return
             for event in events:
                 gone = event.kind == wire.WatchEvent.DELETE
@@ -144,9 +147,11 @@ class EtcdStore:
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
         """See `ServiceStore.follow`."""
 
-        def translate(events: Events | Missed) -> None:
+        def translate(events: News) -> None:
             if isinstance(events, Missed):
                 notify(Batch((), 0, missed=True))
+                return
+            if isinstance(events, Started):
                 return
             changes = tuple(
                 replace(change, value=None) if event.kind == wire.WatchEvent.DELETE else change

@@ -33,8 +33,16 @@ class Missed:
     """Events may be lost for good (compaction): the watch has ended, look for yourself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A watch without a revision has begun: it misses nothing that comes after this one."""
+
+    revision: int
+
+
 Events = list[wire.WatchEvent]
-Notify = Callable[[Events | Missed], None]
+News = Events | Missed | Started
+Notify = Callable[[News], None]
 
 
 class Watch:
@@ -79,7 +87,7 @@ class Watcher:
         *,
         deletes_only: bool = False,
     ) -> Watch:
-        """Watch a key (range end empty) or range from `revision` on."""
+        """Watch a key (range end empty) or range from `revision` on; 0: from now, see `Started`."""
         with self._lock:
             number, self._next_number = self._next_number, self._next_number + 1
             create = wire.WatchCreate(
@@ -115,7 +123,7 @@ class Watcher:
             if self._call is not None:
                 self._call.cancel()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1)
+            self._thread.join(2)
 
     # ------------------------------------------------------------ the thread
 
@@ -133,6 +141,8 @@ class Watcher:
     def _read_stream(self, *, first: bool) -> str:
         """Open the stream and read it to its end; return why it ended."""
         requests: SimpleQueue[wire.WatchRequest | None] = SimpleQueue()
+        ended = threading.Event()
+        ended.set()
         try:
             with self._lock:
                 for watch in self._watches.values():
@@ -142,6 +152,9 @@ class Watcher:
             call = self._channels.open_stream(WATCH, _drain(requests), first)
             with self._lock:
                 self._call = call
+            ended.clear()
+            if not call.add_callback(ended.set):
+                ended.set()
             if self._closing.is_set():  # and nobody has cancelled it
                 call.cancel()
             for answer in call:
@@ -157,6 +170,10 @@ class Watcher:
             with self._lock:
                 self._requests = self._call = None
             requests.put(None)
+            # Until gRPC's own thread is done with the stream, too. At the interpreter's end that
+            # thread may be stopped while it holds the stream's lock, which then nobody gets: not
+            # the stream's `__del__` either, and the process would hang.
+            ended.wait(1)
         return "etcd ended it"
 
     def _dispatch(self, answer: wire.WatchAnswer) -> None:
@@ -172,6 +189,10 @@ class Watcher:
                 # Told at once it would ask again at once: whoever waits looks once a minute.
                 log.error("etcd refused to watch: %s", answer.cancel_reason or "no reason given")
             return
+        if answer.created and not watch.create.start_revision:
+            # A stream that is opened again goes on from here.
+            watch.create.start_revision = answer.header.revision + 1
+            watch.notify(Started(answer.header.revision))
         if answer.events:
             watch.create.start_revision = answer.events[-1].kv.mod_revision + 1
             watch.notify(list(answer.events))

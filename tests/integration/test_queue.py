@@ -21,7 +21,7 @@ from tests.processes import wait_until
 @pytest.fixture(autouse=True)
 def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the look that each waiter takes once a minute, a lost wake-up would last."""
-    monkeypatch.setattr("lockclient.mutex.LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr("lockclient.waiting.LOOK_INTERVAL", 3600.0)
 
 
 class Line:

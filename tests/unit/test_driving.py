@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable, mutex
+from lockclient import ClusterMutex, StoreError, StoreUnavailable, mutex, waiting
 from lockclient.engine import LOOK_INTERVAL
 from lockclient.record import Holder
-from lockclient.store import Outcome, Read, Request, Take, TakeOrQueue, Target, Unlock, Withdraw
+from lockclient.store import (
+    Event,
+    Outcome,
+    Read,
+    Request,
+    Take,
+    TakeOrQueue,
+    Target,
+    Unlock,
+    Withdraw,
+)
 from lockclient.timing import Deadline
 from tests.memory_store import MemoryStore
 from tests.processes import wait_until
@@ -73,7 +84,7 @@ def test_who_waits_for_ever_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is never told looks for itself, once a minute."""
     assert LOOK_INTERVAL == 60
-    monkeypatch.setattr(mutex, "LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr(waiting, "LOOK_INTERVAL", 0.2)
     store = taken(MemoryStore())
     monkeypatch.setattr(store.model, "events", lambda target, revision: [])
     waiter = ClusterMutex("x", store=store)
@@ -84,6 +95,25 @@ def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> No
     thread.join(10)
     assert waiter.locked()
     waiter.release()
+
+
+class LateStore(MemoryStore):
+    """A store in which the lock is released just before a watch on its holder begins."""
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+        """See `MutexStore.watch`."""
+        if target.ticket is None:
+            self.ask(Unlock("x", "other"), Deadline.after(1))
+        return super().watch(target, revision, notify)
+
+
+def test_a_release_before_the_watch_began_is_not_missed() -> None:
+    """The watch says since when it listens: who was told less than that looks again, at once."""
+    store = taken(LateStore())
+    waiter = ClusterMutex("x", store=store)
+    assert waiter.acquire(timeout=20), "not by the look once a minute"
+    waiter.release()
+    assert not store.watching()
 
 
 class RefusingStore(MemoryStore):

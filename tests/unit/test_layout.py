@@ -18,7 +18,7 @@ LAYERS = (
     {"record", "backtrace", "process"},
     {"store"},
     {"engine", "table", "config", "background"},
-    {"holding"},
+    {"holding", "waiting"},
     {"mutex", "aio"},
     {"serving", "cli"},
 )
