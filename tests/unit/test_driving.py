@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -100,7 +100,7 @@ def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> No
 class LateStore(MemoryStore):
     """A store in which the lock is released just before a watch on its holder begins."""
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Any:
         """See `MutexStore.watch`."""
         if target.ticket is None:
             self.ask(Unlock("x", "other"), Deadline.after(1))
