@@ -32,8 +32,10 @@ def work() -> None:
         )
         if not mutex.acquire(timeout=choose.choice([0.5, 60])):
             continue
-        note("got", mutex.name, mutex.fencing_token, time.monotonic())
-        token = mutex.fencing_token
+        # The time first: whoever is frozen after it and wakes too late is told so by `healthy`.
+        got, token = time.monotonic(), mutex.fencing_token
+        if mutex.healthy:
+            note("got", mutex.name, token, got)
         time.sleep(choose.uniform(0, 0.02))
         gave = time.monotonic()
         try:
