@@ -1,4 +1,4 @@
-"""A TCP proxy in front of an etcd that loses answers and delivers requests late."""
+"""A TCP proxy in front of an etcd that loses answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Proxy:
     """Passes bytes on to `target` (`host:port`), unless it is told otherwise.
 
     It may be told to break the connection at the next answer, so that a request is done and
-    nobody hears of it; or to hold back what clients send, to deliver it later.
+    nobody hears of it.
     """
 
     def __init__(self, target: str) -> None:
@@ -22,9 +22,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._cut = threading.Event()
-        self._holding = threading.Event()
-        self._held: list[tuple[socket.socket, bytes]] = []
-        self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
 
     def lose_next_answer(self) -> None:
@@ -34,23 +31,6 @@ class Proxy:
     def lost(self) -> bool:
         """Tell whether an answer was lost since."""
         return not self._cut.is_set()
-
-    def hold(self) -> None:
-        """Keep what clients send from now on."""
-        self._holding.set()
-
-    def held(self) -> int:
-        """Tell how many bytes are kept."""
-        with self._lock:
-            return sum(len(data) for _, data in self._held)
-
-    def deliver(self, size: int) -> None:
-        """Let the first `size` bytes arrive at last; what was sent after them never does."""
-        with self._lock:
-            for upstream, data in self._held:
-                upstream.sendall(data[:size])
-                size -= len(data[:size])
-            self._held.clear()
 
     def __enter__(self) -> Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -76,13 +56,8 @@ class Proxy:
     def _up(self, client: socket.socket, upstream: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
-                with self._lock:
-                    if self._holding.is_set():
-                        self._held.append((upstream, data))
-                        continue
                 upstream.sendall(data)
-        if not self._holding.is_set():
-            self._close(client, upstream)
+        self._close(client, upstream)
 
     def _down(self, client: socket.socket, upstream: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from tests.acceptance.history_worker import AUTO_UNLOCK, NAMES
 from tests.processes import Figure, start_service, wait_until
 
 WORKER = Path(__file__).with_name("history_worker.py")
-PROCESSES = 4
+PROCESSES, ROUNDS = 4, 3
 
 
 @dataclass
@@ -78,8 +78,8 @@ def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure
         everyone = list(workers)
         try:
             wait_until(lambda: all(each.file.exists() for each in workers), what="all workers")
-            for _ in range(4):
-                time.sleep(choose.uniform(0.5, 1))
+            for _ in range(ROUNDS):
+                time.sleep(choose.uniform(0.3, 0.8))
                 victim = workers.pop(0)
                 victim.kill()
                 workers.append(Worker(settings, next(files)))
@@ -87,7 +87,7 @@ def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure
                 # Frozen for longer than its locks are safe, one goes on as if nothing had been.
                 frozen = workers[0].process
                 frozen.send_signal(signal.SIGSTOP)
-                time.sleep(AUTO_UNLOCK + choose.uniform(0.2, 0.7))
+                time.sleep(AUTO_UNLOCK + choose.uniform(0.2, 0.5))
                 frozen.send_signal(signal.SIGCONT)
             time.sleep(1)
         finally:
@@ -100,8 +100,8 @@ def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure
         tokens = [hold.token for hold in sorted(holds, key=lambda each: each.got)]
         assert tokens == sorted(set(tokens))
         total += len(holds)
-    assert total > 100
+    assert total > 50
     figure(
-        f"{total} holds in {time.monotonic() - began:.0f} s, with 4 processes killed and 4 frozen: "
-        "no overlap"
+        f"{total} holds in {time.monotonic() - began:.0f} s, with {ROUNDS} processes killed and "
+        f"{ROUNDS} frozen: no overlap"
     )

@@ -188,7 +188,7 @@ class TestRefusals:
     def full(self, etcd_binary: str, tmp_path: Path) -> Iterator[Etcd]:
         """An etcd with a lock in it and no space for another."""
         server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
-        server.extra = [f"--quota-backend-bytes={512 * 1024}"]
+        server.extra = ["--quota-backend-bytes=1000000"]
         with server:
             yield server
 
@@ -198,12 +198,10 @@ class TestRefusals:
         held, removed = taken(store, "x"), taken(store, "y")
         etcdctl = etcdctl_of(full)
 
-        def fill() -> None:
-            for number in range(100):
-                etcdctl("put", f"/fill/{number}", input=b"x" * 100_000)
-
+        # One request that would not fit raises the alarm, and it stays. (Really over its quota an
+        # etcd 3.5.1 refuses transactions that only read or delete, too; later ones do not.)
         with pytest.raises(AssertionError, match="database space exceeded"):
-            fill()
+            etcdctl("put", "/fill", input=b"x" * 1_200_000)
         with pytest.raises(StoreError, match="compacted, defragmented and its alarm disarmed"):
             ClusterMutex("z", store=store).acquire()
         held.alive()

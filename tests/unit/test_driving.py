@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable, mutex, waiting
+from lockclient import ClusterMutex, StoreError, StoreUnavailable, background, mutex, waiting
 from lockclient.engine import LOOK_INTERVAL
 from lockclient.record import Holder
 from lockclient.store import (
     Event,
     Outcome,
+    Queued,
     Read,
+    Refused,
     Request,
     Take,
+    Taken,
     TakeOrQueue,
     Target,
     Unlock,
@@ -161,3 +165,36 @@ def test_a_closed_watch_is_forgotten() -> None:
     wait_until(store.watching, 10, "the watch for its loss, after a second")
     waiter.release()
     assert store.watching() == 0
+
+
+class DoublingStore(MemoryStore):
+    """A store that has sent each take twice; the second sending is still under way."""
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        outcome = super().ask(request, deadline)
+        if isinstance(outcome, Taken | Refused | Queued):
+            return replace(outcome, resent=True)
+        return outcome
+
+
+@pytest.mark.parametrize("how", ["released", "refused", "gave up"])
+def test_a_request_that_arrives_late_takes_nothing_for_long(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Held up in the network, it takes the lock after its acquirer has come and gone."""
+    monkeypatch.setattr(background, "LATE", 0.5)
+    store = DoublingStore()
+    lock = store.model.lock("x")
+    if how != "released":
+        taken(store)
+    one = ClusterMutex("x", store=store)
+    if one.acquire(timeout=0 if how == "refused" else 0.05):
+        one.release()
+    else:
+        store.ask(Unlock("x", "other"), Deadline.after(1))
+    assert lock.holder is None
+    late = next(each for each in store.asked if isinstance(each, Take | TakeOrQueue))
+    store.ask(late, Deadline.after(1))
+    assert lock.holder is not None
+    wait_until(lambda: lock.holder is None, 10, "the late lock to go")

@@ -1,0 +1,75 @@
+"""Ctrl-C in the middle of a request, over a real etcd: what it breaks must be nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.etcd.store import EtcdStore
+from tests.processes import wait_until
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """SIGALRM raises as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_other_threads_get_their_answers(settings: Settings) -> None:
+    """gRPC's locks may stay taken after an interrupt: the other threads must never need them."""
+    choose = random.Random(5)
+    store = EtcdStore(settings)
+    mutex = ClusterMutex("x", store=store, capture_backtrace=False)
+    for _ in range(60):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, choose.uniform(0.001, 0.006))
+            while True:
+                mutex.holder()
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(mutex.waiters()), daemon=True)  # noqa: B023
+        thread.start()
+        thread.join(20)
+        assert answers == [[]], "a thread waits for ever for a lock of gRPC's"
+    thread = threading.Thread(target=store.close, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_holder_outlives_many_interrupts(store: EtcdStore) -> None:
+    """Its pushes in the background and the watch for its loss go on."""
+    choose = random.Random(6)
+    held = ClusterMutex(
+        "held", store=store, expected_runtime=1, auto_unlock_after=30, keepalive=True
+    )
+    held.acquire()
+    wait_until(store.connected, 20, "the watch for its loss")
+    for _ in range(40):
+        mutex = ClusterMutex("x", store=store)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, choose.uniform(0.001, 0.006))
+            while True:
+                mutex.acquire()
+                mutex.release()
+        if mutex.locked():
+            mutex.release()
+    pushed = held.record.alive_at or 0
+    wait_until(lambda: (held.record.alive_at or 0) > pushed, 20, "another push")
+    held.check_health()
+    held.release()
+    wait_until(lambda: mutex.holder() is None, 30, "the last trace to go")
