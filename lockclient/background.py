@@ -195,8 +195,8 @@ def _withdrawing(store: MutexStore, withdraw: Withdraw, done: Callable[[], None]
             store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
         except StoreUnavailable:
             return next(pauses, 2.0)
-        except StoreError:
-            log.exception("Cleaning up after %r is refused; tried again.", withdraw.name)
+        except StoreError as error:
+            log.error("Cleaning up after %r is refused and tried on: %s", withdraw.name, error)
             return 30.0
         done()
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockclient.settings import Settings
 
@@ -16,11 +16,15 @@ _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
 
 
-def set_default(settings: Settings) -> None:
-    """Let mutexes that name no store use these settings from now on, in this process."""
+def set_default(settings: Settings, client: Any = None) -> None:
+    """Let mutexes that name no store use this one from now on, in this process.
+
+    Args, errors: those of `open_store`.
+    """
     global _default_settings, _default_store
+    store = None if client is None else open_store(settings, client)  # a bad client is told now
     with _default_lock:
-        _default_settings, _default_store = settings, None
+        _default_settings, _default_store = settings, store
 
 
 def default_store() -> ServiceStore:
@@ -48,8 +52,17 @@ def _start_afresh() -> None:
 os.register_at_fork(after_in_child=_start_afresh)
 
 
-def open_store(settings: Settings) -> ServiceStore:
-    """Return a store for these settings; nothing is sent before it is first asked."""
+def open_store(settings: Settings, client: Any = None) -> ServiceStore:
+    """Return a store for these settings; nothing is sent before it is first asked.
+
+    Args:
+        settings: where the store is.
+        client: an `etcd3` client, whose connection and token are used instead of our own. From the
+            settings come the root and, where they are given, user and password.
+
+    Raises:
+        ValueError: it is no `etcd3` client.
+    """
     from lockclient.etcd.store import EtcdStore  # only here: a second store is a second branch
 
-    return EtcdStore(settings)
+    return EtcdStore(settings, client)

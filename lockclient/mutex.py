@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from copy import copy
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
@@ -122,6 +123,7 @@ class ClusterMutex(ContextDecorator):
         url: str | None = None,
         *,
         endpoints: list[str] | tuple[str, ...] | None = None,
+        client: Any = None,
         **settings: Any,
     ) -> None:
         """Say once per process where the locks live, for mutexes that name no store.
@@ -129,6 +131,8 @@ class ClusterMutex(ContextDecorator):
         Args:
             url: like `etcd://host1:2379,host2:2379/clustermutex`.
             endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
+            client: an `etcd3` client that you have already: its connection is used, with its TLS
+                and its token. `etcd3` never renews that; with `user` and `password` it is renewed.
             settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …
 
         What is not said comes from the environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`).
@@ -136,7 +140,12 @@ class ClusterMutex(ContextDecorator):
         Raises:
             ValueError: a value is malformed, or a setting is unknown.
         """
-        config.set_default(made_of(url, endpoints, settings))
+        if client is not None and (url is not None or endpoints is not None):
+            raise ValueError("Give the client, or where the members are, not both.")
+        made = made_of(url, endpoints, settings)
+        if client is not None:  # it has its own token: the environment's user is somebody else
+            made = replace(made, user=settings.get("user"), password=settings.get("password"))
+        config.set_default(made, client)
 
     # ------------------------------------------------------------ threading.Lock
 

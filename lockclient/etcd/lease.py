@@ -7,8 +7,10 @@ import threading
 import time
 
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.channels import GRANT, KEEP_ALIVE, REVOKE, Channels, Refusal
+from lockclient.etcd.channels import Channels
+from lockclient.etcd.failover import Refusal
 from lockclient.etcd.faults import Fault
+from lockclient.etcd.methods import GRANT, KEEP_ALIVE, REVOKE
 from lockclient.timing import Deadline
 
 

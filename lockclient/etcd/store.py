@@ -12,10 +12,13 @@ from weakref import WeakSet
 
 from lockclient.etcd import clocks
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.channels import RANGE, TXN, Channels, Refusal, refuse
+from lockclient.etcd.borrowed import Borrowed, endpoint_of
+from lockclient.etcd.channels import Channels, refuse
+from lockclient.etcd.failover import Refusal
 from lockclient.etcd.faults import Fault
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.lease import Lease
+from lockclient.etcd.methods import RANGE, TXN
 from lockclient.etcd.transactions import Transactions
 from lockclient.etcd.watch import Missed, News, Started, Watch, Watcher
 from lockclient.settings import Settings
@@ -44,9 +47,17 @@ _PAGE = 1000
 
 
 class EtcdStore:
-    """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked."""
+    """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: where the cluster is.
+        client: an `etcd3` client whose connection is used instead of one of our own.
+    """
+
+    def __init__(self, settings: Settings, client: Any = None) -> None:
+        self._borrowed = None if client is None else Borrowed(client)
+        if client is not None:
+            settings = replace(settings, endpoints=(endpoint_of(client),))
         self.settings = settings
         self._keyspace = Keyspace(settings.root)
         self._transactions = Transactions(self._keyspace)
@@ -54,7 +65,7 @@ class EtcdStore:
         _stores.add(self)
 
     def _connect(self) -> None:
-        self._channels = Channels(self.settings)
+        self._channels = Channels(self.settings, self._borrowed)
         self._watcher = Watcher(self._channels)
         self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
         # One lease for all removals of an hour, so that each costs one request and not two.

@@ -19,8 +19,9 @@ from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.channels import WATCH, Channels
+from lockclient.etcd.channels import Channels
 from lockclient.etcd.faults import reason
+from lockclient.etcd.methods import WATCH
 
 log = logging.getLogger(__name__)
 
