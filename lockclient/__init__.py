@@ -1,5 +1,6 @@
 """ClusterMutex: distributed locks that people can see and trust."""
 
+from lockclient.aio import AsyncClusterMutex
 from lockclient.config import open_store
 from lockclient.errors import (
     ClusterMutexError,
@@ -17,6 +18,7 @@ from lockclient.store import Guard
 from lockclient.version import __version__
 
 __all__ = [
+    "AsyncClusterMutex",
     "ClusterMutex",
     "ClusterMutexError",
     "Guard",

@@ -15,12 +15,13 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from functools import partial
 from weakref import WeakKeyDictionary
 
-from lockclient.errors import ClusterMutexError, StoreError, StoreUnavailable
+from lockclient.driving import Inbox
+from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.store import LINE_INTERVAL, Event, MutexStore, Withdraw
 from lockclient.timing import Deadline
 
@@ -29,6 +30,11 @@ log = logging.getLogger(__name__)
 Job = Callable[[], float | None]
 
 CLEAN_UP_TRY = 2.0
+REFUSED_PAUSE = 30.0
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Seconds between two tries of a clean-up that nobody answers."""
+AT_EXIT = 1.0
+"""Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
 LATE = 10.0
 """Seconds after which a request that nobody answered is not expected to arrive any more."""
 
@@ -122,19 +128,19 @@ class Line:
 
     def __init__(self, store: MutexStore) -> None:
         self._store = store
-        self._inboxes: set[SimpleQueue[Event]] = set()
+        self._inboxes: set[Inbox] = set()
         self._task: Task | None = None
         self._failing = False
         self._lock = threading.Lock()
 
-    def join(self, inbox: SimpleQueue[Event]) -> None:
+    def join(self, inbox: Inbox) -> None:
         """Keep the tickets alive as long as this waiter is in line."""
         with self._lock:
             self._inboxes.add(inbox)
             if self._task is None:
                 self._task = the_background().after(LINE_INTERVAL, self._keep)
 
-    def leave(self, inbox: SimpleQueue[Event]) -> None:
+    def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
         with self._lock:
             self._inboxes.discard(inbox)
@@ -161,52 +167,85 @@ class Line:
         return LINE_INTERVAL
 
 
-def clean_up(store: MutexStore, withdraw: Withdraw, *, unsure: bool, patience: float) -> None:
-    """Leave no lock and no ticket of an acquisition, for as long as it takes; wait a moment for it.
+class CleanUp:
+    """What of this process is to be withdrawn from one store, one after the other.
 
-    The ticket of a living process does not expire (kazoo #732), so this is tried until it is done.
+    The ticket of a living process does not expire (kazoo #732), so each is tried until it is done.
+    While the store does not answer only the first is tried, however many there are: the thread is
+    needed for other things.
+    """
+
+    def __init__(self, store: MutexStore) -> None:
+        self._store = store
+        self._todo: deque[tuple[Withdraw, Callable[[], object]]] = deque()
+        self._lock = threading.Lock()
+        self._running = False
+        self._pauses = iter(_PAUSES)
+
+    def add(self, withdraw: Withdraw, done: Callable[[], object]) -> None:
+        """Withdraw this soon, and say when it is done."""
+        with self._lock:
+            self._todo.append((withdraw, done))
+            if not self._running:
+                # Before it is noted: were it the other way round, an interrupt in between would
+                # leave this and all to come undone. One that runs without need ends at once.
+                the_background().after(0, self._run)
+                self._running = True
+
+    def pending(self) -> bool:
+        """Tell whether there is anything left to do."""
+        return self._running
+
+    def _run(self) -> float | None:
+        while True:
+            with self._lock:
+                if not self._todo:
+                    self._running = False
+                    return None
+                withdraw, done = self._todo.popleft()
+            try:
+                self._store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
+                done()
+            except StoreUnavailable:
+                with self._lock:
+                    self._todo.appendleft((withdraw, done))
+                return next(self._pauses, _PAUSES[-1])
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
+                log.error("Cleaning up after %r is refused and tried on: %s", withdraw.name, error)
+                the_background().after(REFUSED_PAUSE, partial(self.add, withdraw, done))
+            else:
+                self._pauses = iter(_PAUSES)
+
+
+def clean_up(
+    store: MutexStore,
+    withdraw: Withdraw,
+    *,
+    unsure: bool,
+    tell: Callable[[], object] = lambda: None,
+) -> None:
+    """Leave no lock and no ticket of an acquisition, for as long as it takes; `tell` when it is so.
+
     With `unsure` a request may still be under way to a member that is frozen: it is looked for
     once more when it can't arrive any later.
     """
 
     def done() -> None:
-        finished.put(None)
-        _pending.discard(finished)
+        tell()
         if unsure:
             withdraw_late(store, withdraw)
 
-    finished: SimpleQueue[None] = SimpleQueue()  # an Event is a condition inside, see `Background`
-    _pending.add(finished)
-    the_background().after(0, _withdrawing(store, withdraw, done))
-    with suppress(Empty):
-        finished.get(timeout=patience)
+    _clean_up_of(store).add(withdraw, done)
 
 
 def withdraw_late(store: MutexStore, withdraw: Withdraw) -> None:
     """Withdraw when a request that may be under way is not expected to arrive any more."""
-    the_background().after(LATE, _withdrawing(store, withdraw, lambda: None))
-
-
-def _withdrawing(store: MutexStore, withdraw: Withdraw, done: Callable[[], None]) -> Job:
-    pauses = iter([0.2, 0.5, 1.0])
-
-    def job() -> float | None:
-        try:
-            store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
-        except StoreUnavailable:
-            return next(pauses, 2.0)
-        except StoreError as error:
-            log.error("Cleaning up after %r is refused and tried on: %s", withdraw.name, error)
-            return 30.0
-        done()
-        return None
-
-    return job
+    the_background().after(LATE, partial(_clean_up_of(store).add, withdraw, lambda: None))
 
 
 _background = Background()
 _lines: WeakKeyDictionary[MutexStore, Line] = WeakKeyDictionary()
-_pending: set[SimpleQueue[None]] = set()
+_clean_ups: WeakKeyDictionary[MutexStore, CleanUp] = WeakKeyDictionary()
 
 
 def the_background() -> Background:
@@ -220,20 +259,24 @@ def line_of(store: MutexStore) -> Line:
     return _lines.setdefault(store, Line(store)) if line is None else line
 
 
+def _clean_up_of(store: MutexStore) -> CleanUp:
+    found = _clean_ups.get(store)
+    return _clean_ups.setdefault(store, CleanUp(store)) if found is None else found
+
+
 def _start_afresh() -> None:
     """After fork, in the child: threads did not come along, and jobs are the parent's."""
     global _background
     _background = Background()
     _lines.clear()
-    _pending.clear()
+    _clean_ups.clear()
 
 
 def _at_exit() -> None:
     """Give clean-up that is under way a moment: the thread ends with the interpreter."""
-    deadline = Deadline.after(1.5)
-    for finished in list(_pending):
-        with suppress(Empty):
-            finished.get(timeout=deadline.remaining())
+    deadline = Deadline.after(AT_EXIT)
+    while any(each.pending() for each in list(_clean_ups.values())) and not deadline.expired():
+        time.sleep(0.01)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

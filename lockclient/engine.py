@@ -113,9 +113,11 @@ class Acquisition:
         self._awaited: Target | None = None
         self._asked: Request | None = None
         self._sent_at = 0.0
+        self._confirmed_at = -math.inf
         self._settled = True  # the last request was answered, and not by giving us the lock
         self._tried_identity = holder.identity is None
         self._since: float | None = None
+        self._newest = 0.0  # wall-clock time of the latest stamps that were made
         self._releasing = False
 
     @property
@@ -272,6 +274,7 @@ class Acquisition:
         return request
 
     def _stamped(self, now: Now) -> Holder:
+        self._newest = max(self._newest, now.wall)
         if self._facts.locked_at == now.wall:  # made for this moment: no second copy
             return self._facts
         return self._facts.stamped(self._runtime.stamps(now.wall), taken=True)
@@ -280,7 +283,9 @@ class Acquisition:
 
     def push(self, now: Now) -> Push:
         """Return the request that pushes the stamps; its outcome goes to `pushed`."""
-        return Push(self.name, self.uuid, self._runtime.stamps(now.wall))
+        newest = now.wall >= self._newest  # unless the clock was set back
+        self._newest = max(self._newest, now.wall)
+        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), newest)
 
     def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> None:
         """Take note of a push's outcome; `sent_at` is the monotonic time before it was sent."""
@@ -296,6 +301,8 @@ class Acquisition:
         Counted from before the request was sent, the deadline here is never later than the one of
         an unlocker, which counts from when it sees the write.
         """
+        # Of two pushes at once (a task's and keepalive's) the store keeps the later one.
+        sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
         self.quiet_until = sent_at + self._runtime.push_interval
         if self._runtime.auto_unlock is not None:
             self.deadline = sent_at + self._runtime.auto_unlock

@@ -86,7 +86,14 @@ class StoreUnavailable(ClusterMutexError, ConnectionError):
 
 
 class StoreError(ClusterMutexError):
-    """The store answered that it can't or won't: no right, no space, a bad request."""
+    """The store answered that it can't or won't: no right, no space, a bad request.
+
+    `unknown` tells whether an earlier sending, which nobody answered, may have happened.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class InvalidLockName(ClusterMutexError, ValueError):

@@ -1,4 +1,4 @@
-"""A lock that is held, driven by threads: pushes, loss detection, release."""
+"""A lock that is held: pushes, loss detection, release."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from copy import copy
 
+from lockclient import driving
 from lockclient.background import Task, clean_up, the_background, withdraw_late
+from lockclient.driving import Ask, Steps, drive
 from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, StoreError, StoreUnavailable
 from lockclient.store import Event, MutexStore, Read, Seen, Subscription, Target
@@ -21,7 +23,7 @@ WATCH_AFTER = 1.0
 """Seconds for which a lock is held before its loss is watched for: a short critical section costs
 two transactions and not one request more."""
 PUSH_TRY = 2.0
-"""Seconds for which `alive()` may wait for a store that does not answer."""
+"""Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
 
 OnLost = Callable[[LockLost], object]
 
@@ -44,7 +46,7 @@ class Holding:
         on_lost: OnLost | None,
     ) -> None:
         self.acquisition = acquisition
-        self._store = store
+        self.store = store
         self._keepalive = keepalive
         self._on_lost = on_lost
         self._told = False
@@ -63,32 +65,38 @@ class Holding:
 
     # ------------------------------------------------------------ signs of life
 
-    def alive(self, *, force: bool) -> None:
+    def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.
 
         A store that does not answer is no error before the deadline, unless `force`d: the lock is
         ours until then, and the next call tries again.
         """
+        self._check()
+        now = Now.read()
+        acquisition = self.acquisition
+        push = acquisition.push(now)
+        failure: ClusterMutexError | None = None
+        patience = driving.PATIENCE if force else PUSH_TRY
+        try:
+            # Not longer than to the deadline: whoever waits for this push then knows.
+            limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
+            outcome = yield Ask(push, limit)
+        except (StoreUnavailable, StoreError) as error:
+            failure = error
+        else:
+            acquisition.pushed(push, outcome, now.monotonic)
+        first, acquisition.trouble = not acquisition.trouble, str(failure or "")
+        self._check()  # no answer by the deadline is a loss
+        if failure is None:
+            return
+        if force:
+            raise failure
+        self._put_off(failure, tell=first)
+
+    def alive(self, *, force: bool) -> None:
+        """Do `pushing`, in this thread."""
         with self._pushing:
-            self._check()
-            now = Now.read()
-            acquisition = self.acquisition
-            push = acquisition.push(now)
-            limit = Deadline(min(acquisition.deadline, now.monotonic + PUSH_TRY))
-            failure: ClusterMutexError | None = None
-            try:
-                outcome = self._store.ask(push, limit)
-            except (StoreUnavailable, StoreError) as error:
-                failure = error
-            else:
-                acquisition.pushed(push, outcome, now.monotonic)
-            first, acquisition.trouble = not acquisition.trouble, str(failure or "")
-            self._check()  # no answer by the deadline is a loss
-            if failure is None:
-                return
-            if force:
-                raise failure
-            self._put_off(failure, tell=first)
+            drive(self.pushing(force=force), self.store)
 
     def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
         self.acquisition.quiet_until = time.monotonic() + 1.0  # don't slow a hot loop any more
@@ -132,7 +140,7 @@ class Holding:
         return self._pause()
 
     def _watch_from(self, revision: int) -> None:
-        self._watch = self._store.watch(Target(self.acquisition.name), revision, self._observed)
+        self._watch = self.store.watch(Target(self.acquisition.name), revision, self._observed)
         if self._task.cancelled:  # released in the meantime: nobody else would close it
             self._watch.close()
 
@@ -159,7 +167,7 @@ class Holding:
         if self._task.cancelled:
             return None
         try:
-            seen = self._store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
+            seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
         except ClusterMutexError:
             if self.acquisition.loss is None:
                 return 1.0
@@ -182,43 +190,46 @@ class Holding:
         if self._watch is not None:
             self._watch.close()
         if self._on_lost is not None:
-            # A thread of its own: a call-back that blocks must not stop everyone's pushes.
-            threading.Thread(
-                target=self._on_lost, args=(lost,), name="clustermutex-on-lost", daemon=True
-            ).start()
+            self._call(self._on_lost, lost)
+
+    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
+        """Call back, in a thread of its own: one that blocks must not stop everyone's pushes."""
+        threading.Thread(
+            target=on_lost, args=(lost,), name="clustermutex-on-lost", daemon=True
+        ).start()
 
     # ------------------------------------------------------------ the end
 
-    def release(self, patience: float) -> None:
+    def releasing(self) -> Steps[None]:
         """Give the lock back.
 
         Raises:
             LockLost: it was not ours any more.
-            StoreUnavailable: no answer within `patience` seconds; the caller must `abandon` it.
+            StoreUnavailable: no answer in a while; the caller must `abandon` it.
         """
         lost = self.loss()
         # Before the request is sent: no push may follow it, and its own event is no loss.
         self.forget()
-        limit = Deadline.after(patience if lost is None else min(patience, PUSH_TRY))
+        limit = Deadline.after(driving.PATIENCE if lost is None else PUSH_TRY)
         try:
-            outcome = self._store.ask(self.acquisition.release(), limit)
+            outcome = yield Ask(self.acquisition.release(), limit)
         except ClusterMutexError as error:
             if lost is None:
                 raise
-            self.abandon(0)  # where only its time ran out, it may stand there still
+            self.abandon()  # where only its time ran out, it may stand there still
             raise copy(lost) from error
         self.acquisition.released(outcome)
         if self.acquisition.unsure and (withdraw := self.acquisition.abandon()):
-            withdraw_late(self._store, withdraw)
+            withdraw_late(self.store, withdraw)
         if self.acquisition.loss is not None:
             raise copy(self.acquisition.loss)
 
-    def abandon(self, patience: float) -> None:
-        """Let go of it in the background, for as long as it takes; wait `patience` seconds."""
+    def abandon(self) -> None:
+        """Let go of it in the background, for as long as it takes."""
         self.forget()
         withdraw = self.acquisition.abandon()
         if withdraw is not None:
-            clean_up(self._store, withdraw, unsure=self.acquisition.unsure, patience=patience)
+            clean_up(self.store, withdraw, unsure=self.acquisition.unsure)
 
     def forget(self) -> None:
         """End what goes on in the background for it."""

@@ -7,6 +7,7 @@ process for ever. Linux only: elsewhere nothing is said, and nothing can be prov
 from __future__ import annotations
 
 import os
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,3 +44,16 @@ def _start_time(pid: str) -> str | None:
     # Field 22; the second one, the program's name, may hold spaces, brackets and any bytes.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def thread_name() -> str:
+    """Return the calling thread's name.
+
+    `threading.current_thread()` would leave an entry behind for good for each thread that Python
+    did not start.
+    """
+    ident = threading.get_ident()
+    main = threading.main_thread()
+    if ident == main.ident:
+        return main.name
+    return next((each.name for each in threading.enumerate() if each.ident == ident), f"{ident}")

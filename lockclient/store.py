@@ -69,11 +69,17 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Push the stamps forward. Answer: `Done` or `Gone`."""
+    """Push the stamps forward. Answer: `Done` or `Gone`.
+
+    `newest` promises that no earlier push of this holder had a later `alive_at`. If there is a
+    later one in the store, this push comes late, after one that was made after it, and must change
+    nothing: the holder counts on the later one.
+    """
 
     name: str
     uuid: str
     stamps: Stamps
+    newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +295,13 @@ class MutexStore(Protocol):
         """
 
 
+class AsyncMutexStore(MutexStore, Protocol):
+    """What `AsyncClusterMutex` needs besides."""
+
+    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
+        """Do what `ask` does without blocking the event loop; cancelling it may leave it done."""
+
+
 # ---------------------------------------------------------------- what the services need
 
 Kind = Literal["locks", "queue", "removed", "unlockers"]
@@ -312,14 +325,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Changes that belong together, complete up to `revision`; `missed` means: load again."""
+    """Changes that belong together, complete up to `revision`; `missed` means: load again.
+
+    `refused` is why the store does not let this user follow, if so: it is told as missed, too.
+    """
 
     changes: tuple[Change, ...]
     revision: int
     missed: bool = False
+    refused: str = ""
 
 
-class ServiceStore(MutexStore, Protocol):
+class ServiceStore(AsyncMutexStore, Protocol):
     """What the table and the services need on top."""
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:

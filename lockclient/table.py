@@ -89,6 +89,7 @@ class Table:
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
+        self._troubles: dict[str, str] = {}  # what can't be done now → a sentence about that
         self.loads = 0
         """How often everything was read: 1, and one more for each resync or lost watch."""
 
@@ -108,7 +109,15 @@ class Table:
 
     def connected(self) -> bool:
         """Tell whether the picture is up to date as far as anyone can know."""
-        return self._ready.is_set() and self._store.connected()
+        return self._ready.is_set() and not self._troubles and self._store.connected()
+
+    @property
+    def trouble(self) -> str:
+        """Why everything can't be read or followed, in a sentence; empty if all is well.
+
+        A stream that just broke and is opened again is no trouble in this sense.
+        """
+        return next(iter(list(self._troubles.values())), "")
 
     def resync(self) -> None:
         """Ask for everything to be read again, soon, in the table's own thread."""
@@ -161,26 +170,31 @@ class Table:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        failing = False
+        complete = False  # whether the picture is, up to its revision
         while not self._stopping.is_set():
             watch: Subscription | None = None
             try:
-                self._load()
-                if failing:
-                    log.warning("All locks could be read again.")
-                failing = False
+                if not complete:
+                    self._load()
+                    self._succeeded("read")
                 watch = self._store.follow(self._revision + 1, self._inbox.put)
-                self._follow()
+                complete = self._follow()
             except ClusterMutexError as error:
-                if (
-                    not failing and not self._stopping.is_set()
-                ):  # once for an outage, not once for each try
-                    log.warning("Reading all locks failed and is tried every second: %s", error)
-                failing = True
+                complete = False
+                self._failed("read", error)
                 self._stopping.wait(1)
             finally:
                 if watch is not None:
                     watch.close()
+
+    def _failed(self, what: str, why: object) -> None:
+        if not self._troubles and not self._stopping.is_set():  # once for an outage
+            log.warning("The locks can't be %s, which is tried every second: %s", what, why)
+        self._troubles[what] = f"The locks can't be {what}, so that their picture grows old: {why}"
+
+    def _succeeded(self, what: str) -> None:
+        if self._troubles.pop(what, None) and not self._troubles:
+            log.warning("The locks can be read and followed again.")
 
     def _load(self) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
@@ -206,15 +220,23 @@ class Table:
         ]
         self._tell(changed)
 
-    def _follow(self) -> None:
-        """Apply batches until stopped, or until one says that something may have been missed."""
+    def _follow(self) -> bool:
+        """Apply batches until stopped, or until one says that something may have been missed.
+
+        Return whether the picture is complete up to its revision all the same.
+        """
         while (batch := self._inbox.get()) is not None and not batch.missed:
+            self._succeeded("followed")
             if batch.revision <= self._revision:
                 continue  # of the watch before this one, and in the reading already
             with self._lock:
                 changed = self._apply(batch)
                 self._revision = batch.revision
             self._tell(changed)
+        if batch is not None and batch.refused:
+            self._failed("followed", batch.refused)
+            return True  # and it is told a second later, so that this is no busy loop
+        return False
 
     def _apply(self, batch: Batch) -> list[Transition]:
         changed: list[Transition] = []

@@ -43,6 +43,8 @@ def readyz() -> Response:
     live = dashboard().live
     if live.moment() is None:
         return _sentence("The locks have not been read yet: etcd has not answered so far.", 503)
+    if live.table.trouble:
+        return _sentence(f"The dashboard is ready, with an old state. {live.table.trouble}")
     if live.away_since() is not None:
         return _sentence("The dashboard is ready, with the last known state: etcd is away.")
     return _sentence("The dashboard is ready.")

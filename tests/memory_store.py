@@ -201,6 +201,9 @@ class Model:
             if isinstance(request, Remove) and removal == request.removal:
                 return Done(self.revision)
             return Gone(lock.uuid(), removal, resent)
+        alive_at = lock.holder.alive_at or 0
+        if isinstance(request, Push) and request.newest and alive_at > request.stamps.alive_at:
+            return Done(self.revision)
         self._next()
         if isinstance(request, Push):
             lock.holder = lock.holder.stamped(request.stamps)

@@ -108,7 +108,10 @@ class Unlocker:
     def unready(self) -> str | None:
         """Say in a sentence why this unlocker can't do its work now; None if it can."""
         if not self._table.ready():
-            return f"The locks could not be read yet: does the store at {self._where} answer?"
+            why = self._table.trouble or f"Does the store at {self._where} answer?"
+            return f"The locks could not be read yet. {why}"
+        if self._table.trouble:
+            return f"No lock is alerted on or removed for now. {self._table.trouble}"
         if not self._up():
             return (
                 f"The store at {self._where} does not answer: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from lockclient.cli.demo import demo
+from lockclient.cli.setup_auth import setup_auth
 from lockclient.cli.up import up
 from lockclient.version import __version__
 
@@ -17,3 +18,4 @@ def group() -> None:
 
 group.add_command(up)
 group.add_command(demo)
+group.add_command(setup_auth)

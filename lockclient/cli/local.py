@@ -103,6 +103,7 @@ class Etcd:
         self.port = port or free_port()
         self.peer_port = free_port()
         self.extra: list[str] = []
+        self.env: dict[str, str] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -125,7 +126,7 @@ class Etcd:
         ]
         with self.log.open("ab") as output:
             began = output.tell()
-            self.process = spawn(command, output=output)
+            self.process = spawn(command, output=output, env=self.env)
         until = time.monotonic() + patience
         while not self._serves():
             if self.process.poll() is not None or time.monotonic() > until:

@@ -15,10 +15,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError
 from lockclient.etcd.borrowed import Borrowed
-from lockclient.etcd.failover import FIRST_TRY, Failover, Member, Refusal, Tries
-from lockclient.etcd.faults import refused
+from lockclient.etcd.failover import FIRST_TRY, Failover, Member, Tries
 from lockclient.etcd.methods import (
     AUTHENTICATE,
     OPTIONS,
@@ -103,8 +101,8 @@ class Channels:
 
     def __init__(self, settings: Settings, borrowed: Borrowed | None = None) -> None:
         self.failover = Failover(settings)
-        self._settings = settings
-        self._borrowed = borrowed
+        self.settings = settings
+        self.borrowed = borrowed
         self._plain = settings.user is None and borrowed is None
         self._connections = {
             each.endpoint: borrowed or _Connections(partial(self._connect, each.endpoint))
@@ -113,7 +111,7 @@ class Channels:
         self._streaming = self.failover.members[0]
 
     def _connect(self, endpoint: str) -> grpc.Channel:
-        credentials = credentials_of(self._settings)
+        credentials = credentials_of(self.settings)
         if credentials is None:
             return grpc.insecure_channel(endpoint, options=OPTIONS)
         return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
@@ -130,7 +128,7 @@ class Channels:
             Refusal: a member answered with an error that is an answer.
             StoreUnavailable: nobody answered by the deadline.
         """
-        tries = Tries(self.failover, deadline)
+        tries = Tries(self.failover, request, deadline)
         while True:
             member, timeout = tries.next()
             try:
@@ -172,8 +170,8 @@ class Channels:
     def _metadata(self, member: Member, timeout: float) -> Metadata | None:
         if self._plain:
             return None
-        if self._borrowed is not None and self._settings.user is None:
-            return self._borrowed.metadata()
+        if self.borrowed is not None and self.settings.user is None:
+            return self.borrowed.metadata()
         if member.token is None:
             stub = self._stub(member, AUTHENTICATE)
             try:
@@ -187,8 +185,3 @@ class Channels:
         self.failover.closed = True
         for each in self._connections.values():
             each.close()
-
-
-def refuse(refusal: Refusal) -> StoreError:
-    """Return our exception for a refusal."""
-    return refused(refusal.error, refusal.endpoint)

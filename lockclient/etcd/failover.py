@@ -12,9 +12,11 @@ import time
 from dataclasses import dataclass
 
 import grpc
+from google.protobuf.message import Message
 
+from lockclient.errors import StoreError
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.faults import Fault, diagnose, reason, unavailable
+from lockclient.etcd.faults import Fault, diagnose, more_telling, reason, refused, unavailable
 from lockclient.etcd.methods import Metadata
 from lockclient.settings import Settings
 from lockclient.timing import Deadline
@@ -26,16 +28,25 @@ FIRST_TRY = 1.0
 LONGEST_TRY = 8.0
 COOL_DOWN = 1.0
 """Seconds that a member that failed is asked last."""
+NEW_TOKENS = 10
+"""How often one request may ask for a new token: each change of users or roles makes all tokens
+stale, and such changes come in rows."""
 
 
 class Refusal(Exception):
-    """A member answered with something that trying again won't change."""
+    """A member answered with something that trying again won't change.
 
-    def __init__(self, fault: Fault, error: grpc.RpcError, endpoint: str) -> None:
+    Attributes:
+        fault: what it means.
+        error: gRPC's own.
+        said: ours; its `unknown` tells whether an earlier sending may have happened.
+    """
+
+    def __init__(self, fault: Fault, error: grpc.RpcError, said: StoreError) -> None:
         super().__init__(fault.name)
         self.fault = fault
         self.error = error
-        self.endpoint = endpoint
+        self.said = said
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +74,7 @@ class Failover:
     """The members of one cluster, the one that answered last first."""
 
     def __init__(self, settings: Settings) -> None:
-        self.endpoints = settings.endpoints
+        self.settings = settings
         self.authentication = wire.Authenticate(
             name=settings.user or "", password=settings.password or ""
         )
@@ -89,7 +100,9 @@ class Failover:
             self._down_since = None
         elif trouble is not None and self._down_since is None:
             log.warning(
-                "etcd at %s does not answer (%s); trying on.", ", ".join(self.endpoints), trouble
+                "etcd at %s does not answer (%s); trying on.",
+                ", ".join(self.settings.endpoints),
+                trouble,
             )
             self._down_since = time.monotonic()
 
@@ -97,15 +110,19 @@ class Failover:
 class Tries:
     """One request: send it as `next` says, and tell it what came of that, until it is answered."""
 
-    __slots__ = ("_count", "_deadline", "_failover", "_last", "_member", "_new_token", "resent")
+    __slots__ = (
+        *("_count", "_deadline", "_failover", "_last", "_member", "_new_tokens", "_request"),
+        "resent",
+    )
 
-    def __init__(self, failover: Failover, deadline: Deadline) -> None:
+    def __init__(self, failover: Failover, request: Message, deadline: Deadline) -> None:
         self._failover = failover
+        self._request = request
         self._deadline = deadline
         self._count = 0
         self._last = "the time was up before it could be asked"
         self._member: Member | None = None
-        self._new_token = False
+        self._new_tokens = 0
         self.resent = False
         """Whether an earlier sending than the last one may have happened as well."""
 
@@ -117,14 +134,14 @@ class Tries:
         """
         failover = self._failover
         member = self._member
-        if member is None or not self._new_token:  # who wants a new token is asked again with it
+        if member is None or not self._new_tokens:  # who wants a new token is asked again with it
             member = self._member = failover.next()
         longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
         timeout = min(longest, self._deadline.remaining())
         if failover.closed:
             self._last, timeout = "the store is closed", 0
         if timeout <= 0:
-            raise unavailable(failover.endpoints, self._last, unknown=self.resent)
+            raise unavailable(failover.settings.endpoints, self._last, unknown=self.resent)
         return member, timeout
 
     def failed(self, error: grpc.RpcError) -> float:
@@ -136,14 +153,19 @@ class Tries:
         failover, member = self._failover, self._member
         assert member is not None
         fault = diagnose(error)
-        if fault is Fault.NEW_TOKEN and failover.authentication.name and not self._new_token:
-            member.token, self._new_token = None, True
-            return 0.0
+        renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
+        if fault is Fault.NEW_TOKEN and renewable:
+            member.token = None
+            self._last = reason(error)
+            self._new_tokens += 1
+            return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (Fault.NOT_SENT, Fault.UNKNOWN):
-            raise Refusal(fault, error, member.endpoint)
-        self._new_token = False
+            said = refused(error, member.endpoint, failover.settings, self._request)
+            said.unknown = self.resent
+            raise Refusal(fault, error, said)
+        self._new_tokens = 0
         self.resent = self.resent or fault is Fault.UNKNOWN
-        self._last = reason(error)
+        self._last = more_telling(self._last, reason(error))
         failover.failed(member)
         self._count += 1
         if self._count % len(failover.members):

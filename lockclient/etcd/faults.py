@@ -1,16 +1,21 @@
 """etcd's and gRPC's errors → what to do next, and → our exceptions. The one place for both.
 
 Errors are told apart by etcd's exact text first and by the status code second: the same code
-stands for a compaction and for a wrong request.
+stands for a compaction and for a wrong request, and one for a server that is down, a certificate
+that it does not trust, and TLS where there is none.
 """
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 
 import grpc
+from google.protobuf.message import Message
 
 from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.etcd.rights import wanted
+from lockclient.settings import Settings
 
 
 class Fault(Enum):
@@ -38,6 +43,7 @@ _TEXTS = (
     ("database space exceeded", Fault.NO_SPACE),
     ("invalid auth token", Fault.NEW_TOKEN),
     ("revision of auth store is old", Fault.NEW_TOKEN),
+    ("auth: revision in header is old", Fault.NEW_TOKEN),  # the same in etcd 3.5.1, code UNKNOWN
     ("user name is empty", Fault.NEW_TOKEN),
     ("failed to connect to all addresses", Fault.NOT_SENT),
     ("context deadline exceeded", Fault.UNKNOWN),
@@ -61,44 +67,129 @@ def diagnose(error: grpc.RpcError) -> Fault:
     return _CODES.get(error.code(), Fault.REFUSED)
 
 
-def refused(error: grpc.RpcError, endpoint: str) -> StoreError:
-    """Return the exception for a refusal, in words of ours where the reason is a common one."""
+# ---------------------------------------------------------------- refusals
+
+
+def refused(
+    error: grpc.RpcError,
+    endpoint: str,
+    settings: Settings | None = None,
+    request: Message | None = None,
+) -> StoreError:
+    """Return the exception for a refusal, in words of ours where the reason is a common one.
+
+    With `settings` and `request` a lack of rights can be told exactly.
+    """
     details = (error.details() or error.code().name).removeprefix("etcdserver: ")
     advice = ""
     if "permission denied" in details:
-        advice = " The user's role lacks a right on the keys of ClusterMutex."
+        advice = f" {_lacking(settings, request)}"
     elif "authentication failed" in details:
-        advice = " Check ETCDCTL_USER and ETCDCTL_PASSWORD."
+        who = f" as {settings.user!r}" if settings and settings.user else ""
+        advice = f" Check ETCDCTL_USER and ETCDCTL_PASSWORD: it does not let us in{who}."
     elif "user name is empty" in details:
-        advice = " This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD."
+        advice = (
+            " This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD, or give a client "
+            "certificate (ETCDCTL_CERT, ETCDCTL_KEY) whose common name is a user, where etcd has "
+            "--client-cert-auth."
+        )
     elif "database space exceeded" in details:
         advice = " It takes no locks until it is compacted, defragmented and its alarm disarmed."
     return StoreError(f"etcd at {endpoint} refused the request: {details}.{advice}")
 
 
-def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> StoreUnavailable:
-    """Return the exception for a store that did not answer in time."""
-    return StoreUnavailable(
-        f"etcd at {', '.join(endpoints)} did not answer in time ({last}). "
-        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL).",
-        unknown=unknown,
+def _lacking(settings: Settings | None, request: Message | None) -> str:
+    if settings is None or request is None:
+        return "The user's role lacks a right on the keys of ClusterMutex."
+    who = f"user {settings.user!r}" if settings.user else "user of this client's certificate"
+    rights = [f"{right} on {keys}" for keys, right in wanted(request, settings.root).items()]
+    return (
+        f"The {who} has no role, or the role lacks a right. What was asked needs "
+        f"{', '.join(rights) or 'rights on all keys of the lease'} (and all keys below). "
+        f"`clustermutex setup-auth --root {settings.root}` prints the commands that grant it."
     )
+
+
+# ---------------------------------------------------------------- no answer
+
+_CERTIFICATE = "TLS: its certificate is not trusted"
+_NAME = "TLS: its certificate is for another host name"
+_CLIENT = "TLS: it refused our certificate, or that we have none"
+_FILES = "TLS: the certificate files can't be used"
+_HANDSHAKE = "TLS: the handshake failed"
+_NO_TLS = "TLS: it closed the connection, as an etcd does that talks plain text"
+_ONLY_TLS = "it closed the connection at once, as an etcd does that talks TLS only"
+_REFUSED = "connection refused"
+
+_REASONS = (
+    # What the details hold, in lower case; the first that fits counts. Seen with grpcio 1.85,
+    # etcd 3.4 (TLS 1.3) and 3.5.1 (TLS 1.2).
+    (r"connection refused", _REFUSED),
+    (r"certificate_verify_failed", _CERTIFICATE),
+    (r"hostname verification check failed|is not in peer certificate", _NAME),
+    # Told after the handshake in TLS 1.3: by then gRPC hides the alert that says it exactly.
+    (r"tsi_data_corrupted|alert_(bad_certificate|unknown_ca|certificate_)", _CLIENT),
+    (r"alert_handshake_failure", _CLIENT),
+    (r"failed to create security handshaker", _FILES),
+    (r"handshake read failed.*closed|wrong_version_number", _NO_TLS),
+    (r"handshak|ssl_error", _HANDSHAKE),
+    (r"failed to connect to all addresses.*socket closed", _ONLY_TLS),
+    (r"name resolution|domain name not found", "the host name can't be resolved"),
+    (r"socket closed|goaway|connection reset", "the connection was closed"),
+    (r"settings frame", "it accepts connections, but does not answer"),
+)
+_ADVICE = {
+    _CERTIFICATE: "ETCDCTL_CACERT must be the authority that signed for this etcd.",
+    _NAME: "Name each etcd as its certificate does (CLUSTERMUTEX_URL, ETCDCTL_ENDPOINTS).",
+    _CLIENT: "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate that is valid and signed by the "
+    "authority that this etcd trusts (its --trusted-ca-file).",
+    _FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files, and the key must be "
+    "that of the certificate.",
+    _HANDSHAKE: "Check both sides' certificates (ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY).",
+    _NO_TLS: "If it does, leave out ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY, and write "
+    "etcd:// (or http://) for it.",
+    _ONLY_TLS: "If it does, set ETCDCTL_CACERT to its authority, or write etcds:// (or https://).",
+}
 
 
 def reason(error: grpc.RpcError) -> str:
     """Return an error's cause in a few words, without gRPC's internals."""
     details = error.details() or ""
-    lowered = details.lower()
-    if "connection refused" in lowered:
-        return "connection refused"
-    if "certificate_verify_failed" in lowered or "handshak" in lowered or "ssl" in lowered:
-        return "the TLS handshake failed: " + details.rpartition("last error:")[2].strip()
-    if "name resolution" in lowered or "domain name not found" in lowered:
-        return "the host name can't be resolved"
+    for pattern, words in _REASONS:
+        if re.search(pattern, details.lower()):
+            openssl = words in (_CERTIFICATE, _HANDSHAKE)
+            return words + _told_by_openssl(details) if openssl else words
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer"
-    if "socket closed" in lowered or "goaway" in lowered or "connection reset" in lowered:
-        return "the connection was closed"
-    if "settings frame" in lowered:
-        return "it accepts connections, but does not answer"
     return details.rpartition("last error:")[2].strip() or str(error.code().name).lower()
+
+
+def _told_by_openssl(details: str) -> str:
+    """Return what OpenSSL says of it, like `: certificate has expired`."""
+    told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK").rpartition(": ")[2]
+    return f": {told}"
+
+
+def more_telling(before: str, now: str) -> str:
+    """Return which of two reasons to tell, the one of the last try unless it says nothing new.
+
+    A host name may have two addresses, of which etcd listens on one: then gRPC tells now of the
+    trouble that there is on the one, now of a connection refused by the other.
+    """
+    return before if now == _REFUSED and advice_for(before) else now
+
+
+def advice_for(cause: str) -> str | None:
+    """Return what to do about a reason, if that is not the same as about a server that is down."""
+    return next((text for words, text in _ADVICE.items() if cause.startswith(words)), None)
+
+
+def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> StoreUnavailable:
+    """Return the exception for a store that did not answer in time, for the last try's reason."""
+    advice = advice_for(last) or (
+        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+    )
+    return StoreUnavailable(
+        f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
+        unknown=unknown,
+    )

@@ -28,7 +28,7 @@ class Lease:
         self._ttl = ttl
         self._reuse = reuse
         self._lock = threading.Lock()
-        self._id = 0
+        self.id = 0
         self._lost = False  # and nobody has been told
         # On our clock and from before the request was sent: never later than etcd's own view.
         self._until = -math.inf
@@ -47,10 +47,17 @@ class Lease:
         with self._lock:
             if not self.usable():
                 sent_at = time.monotonic()
-                grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
-                answer, _ = self._channels.call(GRANT, grant, deadline)
-                self._id, self._until = answer.id, sent_at + answer.ttl
-            return self._id
+                answer, _ = self._channels.call(GRANT, self.grant(), deadline)
+                self.granted(answer, sent_at)
+            return self.id
+
+    def grant(self) -> wire.LeaseGrant:
+        """Return the request for a new one, for who asks by other means."""
+        return wire.LeaseGrant(ttl=math.ceil(self._ttl))
+
+    def granted(self, answer: wire.LeaseGrantAnswer, sent_at: float) -> None:
+        """Take note of a new one; `sent_at` is the monotonic time before it was asked for."""
+        self.id, self._until = answer.id, sent_at + answer.ttl
 
     def keep(self, deadline: Deadline) -> bool:
         """Renew it; False if it was never granted, or if one was lost since this was last asked.
@@ -58,7 +65,7 @@ class Lease:
         Also if there is a new one by now: what was bound to the one before is gone.
         """
         lost, self._lost = self._lost, False
-        identity = self._id
+        identity = self.id
         if not identity:
             return False
         sent_at = time.monotonic()
@@ -72,13 +79,13 @@ class Lease:
 
     def forget(self, identity: int) -> None:
         """Take note that etcd does not know this lease any more."""
-        if self._id == identity:
-            self._id, self._until = 0, -math.inf
+        if self.id == identity:
+            self.id, self._until = 0, -math.inf
             self._lost = True
 
     def revoke(self, deadline: Deadline) -> None:
         """Give it back, and with it every key that is bound to it."""
-        identity = self._id
+        identity = self.id
         self.forget(identity)
         if identity:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -12,8 +13,9 @@ from weakref import WeakSet
 
 from lockclient.etcd import clocks
 from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.aio import AioChannels
 from lockclient.etcd.borrowed import Borrowed, endpoint_of
-from lockclient.etcd.channels import Channels, refuse
+from lockclient.etcd.channels import Channels
 from lockclient.etcd.failover import Refusal
 from lockclient.etcd.faults import Fault
 from lockclient.etcd.keyspace import Keyspace
@@ -71,6 +73,7 @@ class EtcdStore:
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
         self._announced: dict[str, Lease] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, AioChannels] = {}
 
     # ------------------------------------------------------------ MutexStore
 
@@ -84,16 +87,33 @@ class EtcdStore:
                     number = lease.get(deadline)
                 return self._ask(request, number, deadline)
             except Refusal as refusal:
-                if refusal.fault is Fault.NO_LEASE and lease is not None:
-                    lease.forget(number)
-                elif refusal.fault is Fault.COMPACTED and isinstance(request, Look):
-                    request = replace(request, left_at=None)
-                elif refusal.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
-                    # Deletes still work. The record that can't be written goes into the log.
-                    log.warning("etcd is out of space for the record: %s", request.removal.value())
-                    lease, number = None, 0
-                else:
-                    raise refuse(refusal) from refusal.error
+                request, lease, number = _otherwise(refusal, request, lease, number)
+
+    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.ask_async`."""
+        channels = self._on_this_loop()
+        lease = self._lease_for(request)
+        number = 0
+        while True:
+            try:
+                if lease is not None:
+                    number = await channels.lease_id(lease, deadline)
+                txn = self._transactions.build(request, number)
+                answer, resent = await channels.call(TXN, txn, deadline)
+                return self._transactions.read(request, answer, resent=resent)
+            except Refusal as refusal:
+                request, lease, number = _otherwise(refusal, request, lease, number)
+
+    def _on_this_loop(self) -> AioChannels:
+        """Return the channels of the running event loop: grpc.aio's belong to one."""
+        loop = asyncio.get_running_loop()
+        channels = self._loops.get(loop)
+        if channels is None:
+            # Those of loops that are over go now. (They hold their loop: no weak reference helps.)
+            open_ones = {each: its for each, its in self._loops.items() if not each.is_closed()}
+            channels = AioChannels(self._channels)
+            self._loops = {**open_ones, loop: channels}
+        return channels
 
     def _lease_for(self, request: Request) -> Lease | None:
         if isinstance(request, TakeOrQueue):
@@ -139,7 +159,7 @@ class EtcdStore:
         try:
             return self._line.keep(deadline)
         except Refusal as refusal:
-            raise refuse(refusal) from refusal.error
+            raise refusal.said from refusal.error
 
     # ------------------------------------------------------------ ServiceStore
 
@@ -160,9 +180,10 @@ class EtcdStore:
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
-                notify(Batch((), 0, missed=True))
+                notify(Batch((), 0, missed=True, refused=events.refused))
                 return
             if isinstance(events, Started):
+                notify(Batch((), events.revision))
                 return
             changes = tuple(
                 replace(change, value=None) if event.kind == wire.WatchEvent.DELETE else change
@@ -171,7 +192,7 @@ class EtcdStore:
             )
             notify(Batch(changes, events[-1].kv.mod_revision))
 
-        return self._watcher.add(self._keyspace.everything, revision, translate)
+        return self._watcher.add(self._keyspace.everything, revision, translate, tell_start=True)
 
     def _changes(self, kvs: Any) -> Iterator[Change]:
         for kv in kvs:
@@ -198,7 +219,7 @@ class EtcdStore:
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
             self._channels.call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
         except Refusal as refusal:
-            raise refuse(refusal) from refusal.error
+            raise refusal.said from refusal.error
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """See `ServiceStore.withdraw_announcement`."""
@@ -206,13 +227,13 @@ class EtcdStore:
             try:
                 lease.revoke(deadline)
             except Refusal as refusal:
-                raise refuse(refusal) from refusal.error
+                raise refusal.said from refusal.error
 
     def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
         try:
             return self._channels.call(method, request, deadline)[0]
         except Refusal as refusal:
-            raise refuse(refusal) from refusal.error
+            raise refusal.said from refusal.error
 
     def endpoints(self) -> tuple[str, ...]:
         """See `ServiceStore.endpoints`."""
@@ -222,6 +243,27 @@ class EtcdStore:
         """See `ServiceStore.close`."""
         self._watcher.close()
         self._channels.close()
+
+
+def _otherwise(
+    refusal: Refusal, request: Request, lease: Lease | None, number: int
+) -> tuple[Request, Lease | None, int]:
+    """Return what to ask instead, with which lease, and the number of that if it is known.
+
+    Raises:
+        StoreError: there is nothing else to ask.
+    """
+    if refusal.fault is Fault.NO_LEASE and lease is not None:
+        lease.forget(number)
+    elif refusal.fault is Fault.COMPACTED and isinstance(request, Look):
+        request = replace(request, left_at=None)
+    elif refusal.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
+        # Deletes still work. The record that can't be written goes into the log.
+        log.warning("etcd is out of space for the record: %s", request.removal.value())
+        return request, None, 0
+    else:
+        raise refusal.said from refusal.error
+    return request, lease, number
 
 
 _stores: WeakSet[EtcdStore] = WeakSet()
@@ -235,7 +277,7 @@ def _start_afresh() -> None:
     come along, so that even destroying a channel can hang.
     """
     for store in list(_stores):
-        _inherited.append((store._channels, store._watcher, store._line))
+        _inherited.append((store._channels, store._watcher, store._line, dict(store._loops)))
         store._connect()
 
 

@@ -79,6 +79,8 @@ class Transactions:
             case Take() | Reclaim():
                 return _taken_or_refused(request.holder.uuid, answer, resent)
             case Unlock() | Push():
+                if isinstance(request, Push) and request.newest and not answer.succeeded:
+                    answer = answer.responses[0].txn
                 if answer.succeeded:
                     return Done(revision)
                 return _gone(request.name, request.uuid, answer, resent)
@@ -174,13 +176,27 @@ class Transactions:
 
     def _push(self, request: Push) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        stamps = request.stamps
-        _is(txn, keys.uuid, request.uuid)
-        _put(txn.success, keys.subkey("alive_at"), format_stamp(stamps.alive_at))
-        _put(txn.success, keys.subkey("alert_at"), format_stamp(stamps.alert_at))
+        stamps, alive_at = request.stamps, format_stamp(request.stamps.alive_at)
+        push = txn
+        if request.newest:
+            # A member that was frozen may deliver it after later ones: then there is nothing to
+            # do. Not the other way round ("if mine is later"), because a value that is missing
+            # compares as false: somebody's careless delete is to be made good. As texts they
+            # compare like the numbers, which have ten digits before the point until 2286.
+            _is(txn, keys.uuid, request.uuid)
+            txn.compare.add(
+                result=wire.Compare.GREATER,
+                target=wire.Compare.VALUE,
+                key=keys.subkey("alive_at"),
+                value=alive_at.encode(),
+            )
+            push = txn.failure.add().txn
+        _is(push, keys.uuid, request.uuid)
+        _put(push.success, keys.subkey("alive_at"), alive_at)
+        _put(push.success, keys.subkey("alert_at"), format_stamp(stamps.alert_at))
         if stamps.auto_unlock_at is not None:
-            _put(txn.success, keys.subkey("auto_unlock_at"), format_stamp(stamps.auto_unlock_at))
-        _who_and_why(txn, keys, request.uuid)
+            _put(push.success, keys.subkey("auto_unlock_at"), format_stamp(stamps.auto_unlock_at))
+        _who_and_why(push, keys, request.uuid)
         return txn
 
     def _unlock(self, request: Unlock) -> wire.Txn:

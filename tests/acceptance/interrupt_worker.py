@@ -1,7 +1,8 @@
 """A process that takes and lets go until it is told to stop: `interrupt_worker.py URL NAME STOP`.
 
-Prints a line when it has begun, and one for each interrupt that it has dealt with. When the file
-STOP exists it stays alive and does nothing, so that whatever it has left behind stays, too.
+Prints a line when it has begun, and one for each interrupt that it has dealt with: what it hit.
+When the file STOP exists it stays alive and does nothing, so that whatever it has left behind
+stays, too.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
+import lockclient
 from lockclient import ClusterMutex, Settings, open_store
+
+OURS = str(Path(lockclient.__file__).parent)
 
 
 def take_and_let_go(mutex: ClusterMutex, stop: Path) -> None:
@@ -21,6 +26,14 @@ def take_and_let_go(mutex: ClusterMutex, stop: Path) -> None:
         with suppress(ConnectionError):  # 50 ms can be too short for any answer
             if mutex.acquire(timeout=0.05):
                 mutex.release()
+
+
+def hit(error: BaseException) -> str:
+    """Tell which call the interrupt hit: `acquire`, `release`, or neither: `outside`."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith(OURS):
+            return frame.f_code.co_name
+    return "outside"
 
 
 def say(word: str) -> None:
@@ -34,14 +47,15 @@ def main(url: str, name: str, path: str) -> None:
     mutex = ClusterMutex(name, store=open_store(Settings.load(url)))
     stop = Path(path)
     mutex.holder()
-    say("begun")
+    word = "begun"
     while not stop.exists():
         try:
+            say(word)  # the next interrupt comes after this: in here, never between two rounds
             take_and_let_go(mutex, stop)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if mutex.locked():
                 mutex.release()
-            say("interrupted")
+            word = f"interrupted in {hit(error)}"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     time.sleep(600)
 

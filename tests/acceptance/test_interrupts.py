@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,57 +18,73 @@ from tests.etcds import Etcdctl
 from tests.processes import Figure, wait_until
 
 WORKER = Path(__file__).with_name("interrupt_worker.py")
-PROCESSES, INTERRUPTS = 4, 25
+NAMES = ("shared", "shared", "shared", "mine", "yours")
+"""The locks of the workers: some contend for one, some have theirs to themselves."""
+ROUNDS = 80
+
+
+class Worker:
+    """A process that takes and lets go, and its interrupts."""
+
+    def __init__(self, settings: Settings, name: str, said: Path, stop: Path) -> None:
+        words = [sys.executable, str(WORKER), settings.url(), name, str(stop)]
+        self._said = said
+        self.sent = 0
+        with said.open("w") as output:
+            self.process = subprocess.Popen(words, stdout=output, text=True)
+
+    def interrupt(self) -> None:
+        """Send it a Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        self.sent += 1
+
+    def said(self) -> list[str]:
+        """Return its lines: one as it has begun, one for each interrupt that it has dealt with."""
+        assert self.process.poll() is None, "an interrupt came out where none was expected"
+        return self._said.read_text().splitlines()
+
+    def dealt(self) -> bool:
+        """Tell whether it has begun and has dealt with all interrupts."""
+        return len(self.said()) == 1 + self.sent
 
 
 @pytest.fixture
-def workers(settings: Settings, tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that contend for one lock, ended with the test."""
-    words = [sys.executable, str(WORKER), settings.url(), "x", str(tmp_path / "stop")]
+def workers(settings: Settings, tmp_path: Path) -> Iterator[list[Worker]]:
+    """The processes, ended with the test."""
     team = []
-    for number in range(PROCESSES):
-        with (tmp_path / f"said-{number}").open("w") as output:
-            team.append(subprocess.Popen(words, stdout=output, text=True))
+    for number, name in enumerate(NAMES):
+        team.append(Worker(settings, name, tmp_path / f"said-{number}", tmp_path / "stop"))
     yield team
     for each in team:
-        each.kill()
-        each.wait()
+        each.process.kill()
+        each.process.wait()
 
 
 def test_nothing_is_left_behind(
-    workers: list[subprocess.Popen[str]],
-    settings: Settings,
-    etcdctl: Etcdctl,
-    tmp_path: Path,
-    figure: Figure,
+    workers: list[Worker], settings: Settings, etcdctl: Etcdctl, tmp_path: Path, figure: Figure
 ) -> None:
     """Though the processes live on, so that no ticket of theirs would ever expire."""
     choose = random.Random(7)
-
-    def said(number: int, word: str) -> int:
-        return (tmp_path / f"said-{number}").read_text().count(word)
-
-    prefix = f"{settings.root}/"
-    wait_until(lambda: all(said(n, "begun") for n in range(PROCESSES)), what="all to begin")
-    interrupts = 0
-    for round_ in range(INTERRUPTS):
-        for number, worker in enumerate(workers):
-            time.sleep(choose.uniform(0.001, 0.03))
-            worker.send_signal(signal.SIGINT)
-            interrupts += 1
-            wait_until(
-                lambda: (
-                    said(number, "interrupted") > round_  # noqa: B023
-                    or worker.poll() is not None  # noqa: B023
-                ),
-                what="the interrupt to be dealt with",
-            )
-            assert worker.poll() is None, "an interrupt came out where none was expected"
+    for worker in workers:
+        wait_until(worker.dealt, what="all to begin")
+    for _ in range(ROUNDS):
+        for worker in workers:
+            # Not before it has dealt with the last one: what it does then is not under test.
+            wait_until(worker.dealt, what="the interrupt to be dealt with")
+            time.sleep(choose.uniform(0.0005, 0.01))
+            worker.interrupt()
+    for worker in workers:
+        wait_until(worker.dealt, what="the last interrupt to be dealt with")
     (tmp_path / "stop").touch()
     stopped = time.monotonic()
+    prefix = f"{settings.root}/"
     wait_until(lambda: not etcdctl("get", "--prefix", prefix), 60, "the last lock and ticket to go")
+    hit = Counter(line for worker in workers for line in worker.said()[1:])
+    inside = hit["interrupted in acquire"] + hit["interrupted in release"]
     figure(
-        f"{interrupts} interrupts of {PROCESSES} processes left nothing, "
+        f"{hit.total()} interrupts of {len(workers)} processes: {hit['interrupted in acquire']} "
+        f"in acquire(), {hit['interrupted in release']} in release(); orphans 0, "
         f"{time.monotonic() - stopped:.1f} s after the last"
     )
-    assert all(each.poll() is None for each in workers)
+    assert hit.total() == ROUNDS * len(workers)
+    assert inside > hit.total() / 2

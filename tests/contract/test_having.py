@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
@@ -39,6 +40,31 @@ class TestHolding:
         found = seen(ask)
         assert found.holder == replace(mine.stamped(stamps), fencing_token=token)
         assert token < found.stamp_revision <= pushed.revision
+
+    def test_a_push_that_comes_late_changes_nothing(self, ask: Ask) -> None:
+        """After one that was made later; a clock that was set back is another matter."""
+        mine = holder()
+        take(ask, mine)
+        later, earlier = Stamps(150.0, 250.0, 350.0), Stamps(140.0, 240.0, 340.0)
+        for stamps, newest, written in (
+            (later, True, later),
+            (earlier, True, later),
+            (later, True, later),
+            (earlier, False, earlier),
+            (later, True, later),
+        ):
+            assert isinstance(ask(Push(NAME, mine.uuid or "", stamps, newest)), Done)
+            assert seen(ask).holder == replace(mine.stamped(written), fencing_token=ANY)
+
+    def test_a_push_that_comes_late_does_not_bring_a_lock_back(self, ask: Ask) -> None:
+        """Nor takes it from the next holder."""
+        mine, other = holder(), holder()
+        take(ask, mine)
+        ask(Unlock(NAME, mine.uuid or ""))
+        late = Push(NAME, mine.uuid or "", Stamps(150.0, 250.0, 350.0), newest=True)
+        assert ask(late) == Gone(None, None)
+        take(ask, other)
+        assert ask(late) == Gone(other.uuid, None)
 
     def test_a_push_without_an_end_writes_none(self, ask: Ask) -> None:
         """A lock that is never auto-unlocked has no `auto_unlock_at`, before and after."""

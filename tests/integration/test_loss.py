@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
+from lockclient import (
+    ClusterMutex,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    Removal,
+    StoreUnavailable,
+    driving,
+)
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.store import Done, Remove
@@ -179,9 +187,14 @@ class TestLeavingWith:
 
 class TestTimeRunsOut:
     def test_the_deadline_passes_while_etcd_is_frozen(
-        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+        self,
+        own_etcd: Etcd,
+        own_store: EtcdStore,
+        own_etcdctl: Etcdctl,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """On the holder's own clock, whether anyone can be asked or not."""
+        monkeypatch.setattr(driving, "PATIENCE", 2.0)
         losses: list[LockLost] = []
         held = ClusterMutex(
             "x",

@@ -119,7 +119,7 @@ class TestAsALock:
         thread.join()
         assert not one.locked()
         assert mutex().holder() is None
-        with pytest.raises(LockNotHeld, match="'x' can't be released"):
+        with pytest.raises(LockNotHeld, match="'x' is not held by this object: release"):
             one.release()
 
     def test_of_many_that_release_one_succeeds(self, mutex: Make) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable, mutex
+from lockclient import ClusterMutex, Settings, StoreUnavailable, driving
 from lockclient.cli.local import Etcd, free_port
 from lockclient.etcd.store import EtcdStore
 from tests.etcds import Etcdctl, frozen
 from tests.processes import wait_until
-from tests.proxy import Proxy
+from tests.proxy import Fault, Proxy
 
 GENEROUS = 20.0
 """Seconds in which a call must have ended whose own limit is a second or a few."""
@@ -32,7 +32,7 @@ NAMES = ["acquire(timeout=1)", "acquire(False)", "holder", "waiters"]
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls without a timeout of their own wait 2 s instead of 10."""
-    monkeypatch.setattr(mutex, "PATIENCE", 2.0)
+    monkeypatch.setattr(driving, "PATIENCE", 2.0)
 
 
 def lock_is_gone(etcdctl: Etcdctl) -> None:
@@ -189,18 +189,18 @@ class TestLostAnswers:
             store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
             held = ClusterMutex("x", store=store)
             assert held.holder() is None
-            lossy.lose_next_answer()
+            lossy.inject(Fault.LOSE_ANSWER)
             assert held.acquire(timeout=60)
-            assert lossy.lost()
+            assert lossy.injected()
             written = held.holder()
             assert written is not None
             assert (written.uuid, written.fencing_token) == (held.uuid, held.fencing_token)
-            lossy.lose_next_answer()
+            lossy.inject(Fault.LOSE_ANSWER)
             held.alive(force=True)
-            assert lossy.lost()
-            lossy.lose_next_answer()
+            assert lossy.injected()
+            lossy.inject(Fault.LOSE_ANSWER)
             held.release()
-            assert lossy.lost()
+            assert lossy.injected()
             assert held.holder() is None
             store.close()
 
@@ -215,11 +215,11 @@ class TestLostAnswers:
             assert store.has_line()
             waiter = ClusterMutex("x", store=store)
             thread = threading.Thread(target=waiter.acquire)
-            lossy.lose_next_answer()
+            lossy.inject(Fault.LOSE_ANSWER)
             thread.start()
-            wait_until(lambda: lossy.lost() and held.waiters(), what="the waiter in line")
+            wait_until(lambda: lossy.injected() and held.waiters(), what="the waiter in line")
             assert len(held.waiters()) == 1
-            lossy.lose_next_answer()
+            lossy.inject(Fault.LOSE_ANSWER)
             held.release()
             thread.join(60)
             assert waiter.locked()

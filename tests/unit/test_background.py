@@ -162,14 +162,16 @@ class TestCleaningUp:
         """The ticket of a living process does not expire, so giving up is no choice."""
         store = FailingStore(*[StoreUnavailable("away")] * 3)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        clean_up(store, Withdraw("x", "me"), unsure=False, patience=0)
+        clean_up(store, Withdraw("x", "me"), unsure=False)
         wait_until(lambda: store.model.lock("x").holder is None, 20)
 
-    def test_it_is_waited_for_a_moment(self) -> None:
-        """Usually it is done before the caller goes on."""
+    def test_it_tells_when_it_is_done(self) -> None:
+        """So that the caller can wait for it."""
         store = MemoryStore()
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        clean_up(store, Withdraw("x", "me"), unsure=False, patience=20)
+        finished = threading.Event()
+        clean_up(store, Withdraw("x", "me"), unsure=False, tell=finished.set)
+        assert finished.wait(20)
         assert store.model.lock("x").holder is None
 
     def test_what_may_arrive_late_is_looked_for_again(
@@ -178,7 +180,9 @@ class TestCleaningUp:
         """A take that was under way all the time arrives after the first clean-up."""
         monkeypatch.setattr(background, "LATE", 0.3)
         store = MemoryStore()
-        clean_up(store, Withdraw("x", "me"), unsure=True, patience=20)
+        finished = threading.Event()
+        clean_up(store, Withdraw("x", "me"), unsure=True, tell=finished.set)
+        assert finished.wait(20)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         assert store.model.lock("x").holder is not None
         wait_until(lambda: store.model.lock("x").holder is None, 20)

@@ -317,6 +317,12 @@ class TestHoldingIt:
         assert acquisition.holder.alert_at == START.wall + 50 + 300
         assert acquisition.check(at(949.9).monotonic) is None
 
+    def test_a_push_says_whether_it_is_the_newest(self) -> None:
+        """Not by the wall clock once that was set back: then it must be written all the same."""
+        acquisition = held()
+        pushes = [acquisition.push(at(seconds)) for seconds in (-1, 5, 3, 5, 6)]
+        assert [push.newest for push in pushes] == [False, True, False, True, True]
+
     def test_time_alone_loses_it(self) -> None:
         """From the deadline on it must be taken for lost, and stays so."""
         acquisition = held()

@@ -6,7 +6,17 @@ import grpc
 import pytest
 
 from lockclient.errors import ClusterMutexError
-from lockclient.etcd.faults import Fault, diagnose, reason, refused, unavailable
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.faults import (
+    Fault,
+    diagnose,
+    more_telling,
+    reason,
+    refused,
+    unavailable,
+)
+from lockclient.etcd.rights import wanted
+from lockclient.settings import Settings
 
 Code = grpc.StatusCode
 
@@ -29,8 +39,9 @@ CONNECT = (
     "Failed to connect to remote host: connect: Connection refused (111)"
 )
 TLS = (
-    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Ssl handshake "
-    "failed: SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED"
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake "
+    "failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+    "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK"
 )
 NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
 
@@ -58,6 +69,7 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
         (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
         (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Fault.NEW_TOKEN),
         (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Fault.NEW_TOKEN),
+        (Code.UNKNOWN, "auth: revision in header is old", Fault.NEW_TOKEN),
         (
             Code.OUT_OF_RANGE,
             "etcdserver: mvcc: required revision has been compacted",
@@ -92,11 +104,55 @@ def test_the_reason_is_a_few_words(error: Error, said: str) -> None:
     assert reason(error) == said
 
 
-def test_tls_trouble_is_not_a_server_that_is_down() -> None:
-    """Both come as the same code; people must be told which it is."""
-    said = reason(Error(Code.UNAVAILABLE, TLS))
-    assert said.startswith("the TLS handshake failed: ")
-    assert "CERTIFICATE_VERIFY_FAILED" in said
+ALL = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+FAILED = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:10000412:SSL routines:"
+
+
+@pytest.mark.parametrize(
+    ("details", "cause", "advice"),
+    [
+        (TLS, "not trusted: unable to get local issuer certificate", "ETCDCTL_CACERT must be"),
+        (
+            TLS.replace("unable to get local issuer certificate", "certificate has expired"),
+            "not trusted: certificate has expired",
+            "ETCDCTL_CACERT must be",
+        ),
+        (
+            f"{ALL}Custom verification check failed with error: UNAUTHENTICATED: "
+            "Hostname Verification Check failed.",
+            "for another host name",
+            "as its certificate does",
+        ),
+        (f"{ALL}Peer name a is not in peer certificate", "for another host name", "certificate"),
+        (f"{ALL}Unwrap failed (TSI_DATA_CORRUPTED)", "it refused our certificate", "ETCDCTL_CERT"),
+        (
+            f"{ALL}{FAILED}OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE: OK",
+            "it refused our certificate",
+            "ETCDCTL_CERT and ETCDCTL_KEY must be",
+        ),
+        (f"{ALL}Failed to create security handshaker.", "files can't be used", "PEM files"),
+        (f"{ALL}{FAILED}OPENSSL_internal:NEW: OK", "handshake failed: NEW", "both sides"),
+        (f"{ALL}Handshake read failed (Socket closed)", "that talks plain text", "leave out"),
+        (f"{ALL}Socket closed", "that talks TLS only", "set ETCDCTL_CACERT"),
+    ],
+)
+def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advice: str) -> None:
+    """They come as the same code; people must be told which it is, and what to check."""
+    said = reason(Error(Code.UNAVAILABLE, details))
+    assert cause in said
+    text = str(unavailable(("a:1",), said, unknown=False))
+    assert f"({said})" in text
+    assert advice in text
+    assert "Check that it runs" not in text
+
+
+def test_of_two_addresses_the_telling_one_is_told() -> None:
+    """A host name may have one address where nobody listens: that hides no TLS trouble."""
+    tls, refused_there = (reason(Error(Code.UNAVAILABLE, each)) for each in (TLS, CONNECT))
+    assert more_telling(tls, refused_there) == tls
+    assert more_telling(refused_there, tls) == tls
+    assert more_telling("no answer", refused_there) == refused_there
+    assert more_telling(tls, "no answer") == "no answer"
 
 
 def test_who_did_not_answer_is_named() -> None:
@@ -127,3 +183,42 @@ def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
     words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
     assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")
     assert advice in str(error)
+
+
+DENIED = Error(Code.PERMISSION_DENIED, "etcdserver: permission denied")
+UUID = b"/r/locks/x/uuid"
+TXN = wire.Txn(
+    compare=[wire.Compare(key=UUID)],
+    success=[
+        wire.Operation(put=wire.Put(key=UUID)),
+        wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1")),
+    ],
+    failure=[
+        wire.Operation(
+            txn=wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
+        )
+    ],
+)
+
+
+def test_what_a_request_wants_is_read_off_it() -> None:
+    """Both branches, comparisons and what is nested count; in the words of etcdctl."""
+    assert wanted(TXN, "/r") == {
+        "/r/locks/": "readwrite",
+        "/r/queue/": "write",
+        "/r/removed/": "read",
+    }
+    assert wanted(wire.WatchCreate(key=b"/r/", range_end=b"/r0"), "/r") == {"/r/": "read"}
+    assert wanted(wire.Range(key=b"/a/locks/locks/"), "/a/locks") == {"/a/locks/locks/": "read"}
+    assert wanted(wire.LeaseRevoke(id=1), "/r") == {}
+
+
+def test_who_lacks_which_right_is_said() -> None:
+    """etcd says only that something is denied."""
+    text = str(refused(DENIED, "a:1", Settings(root="/r", user="ann", password="p"), TXN))
+    assert "The user 'ann' has no role, or the role lacks a right." in text
+    assert "readwrite on /r/locks/, write on /r/queue/, read on /r/removed/" in text
+    assert "clustermutex setup-auth --root /r" in text
+    assert "user of this client's certificate" in str(refused(DENIED, "a:1", Settings(), TXN))
+    of_a_lease = str(refused(DENIED, "a:1", Settings(), wire.LeaseRevoke(id=1)))
+    assert "rights on all keys of the lease" in of_a_lease

@@ -17,8 +17,10 @@ LAYERS = (
     {"errors", "timing", "version", "settings", "extras"},
     {"record", "backtrace", "process"},
     {"store"},
-    {"engine", "table", "config", "background"},
+    {"engine", "table", "config", "driving"},
+    {"background"},
     {"holding", "waiting"},
+    {"handle"},
     {"mutex", "aio"},
     {"serving", "cli"},
 )

@@ -9,8 +9,8 @@ import pytest
 from lockclient.etcd import lease
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.methods import GRANT, KEEP_ALIVE, Method
 from lockclient.etcd.lease import Lease
+from lockclient.etcd.methods import GRANT, KEEP_ALIVE, Method
 from lockclient.timing import Deadline
 
 NEVER = Deadline.after(None)

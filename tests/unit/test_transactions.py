@@ -118,6 +118,26 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """,
         WHO_AND_WHY,
     ),
+    "push unless a newer one is there": (
+        Push("a/b", "me", Stamps(4.0, 5.0, 6.0), newest=True),
+        """\
+        value locks/a%2Fb/uuid = me
+        value locks/a%2Fb/alive_at > 4.000
+        """,
+        "",
+        """\
+        txn
+          if
+            value locks/a%2Fb/uuid = me
+          then
+            put locks/a%2Fb/alive_at 4.000
+            put locks/a%2Fb/alert_at 5.000
+            put locks/a%2Fb/auto_unlock_at 6.000
+          else
+            get locks/a%2Fb/uuid
+            get removed/a%2Fb/me
+        """,
+    ),
     "unlock": (
         Unlock("a/b", "me"),
         "value locks/a%2Fb/uuid = me\n",
@@ -211,10 +231,10 @@ def comparison(compare: wire.Compare) -> str:
     field = compare.WhichOneof("expected")
     assert field is not None
     assert field.startswith(target.lower())
-    assert compare.result == wire.Compare.EQUAL
+    sign = {wire.Compare.EQUAL: "=", wire.Compare.GREATER: ">"}[compare.result]
     value = getattr(compare, field)
     said = value.decode() if isinstance(value, bytes) else value
-    return f"{target.lower()} {span(compare.key, compare.range_end)} = {said}"
+    return f"{target.lower()} {span(compare.key, compare.range_end)} {sign} {said}"
 
 
 def operation(each: wire.Operation) -> str:

@@ -121,6 +121,13 @@ READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
     (Claim(HOLDER, 6), answer([], [OWN]), Refused(None, 50, ticket=False)),
     (Push("a/b", "me", Stamps(1, 2, 3)), YES, Done(50)),
     (Push("a/b", "me", Stamps(1, 2, 3)), answer([OTHER], []), Gone("other", None)),
+    (Push("a/b", "me", Stamps(1, 2, 3), newest=True), YES, Done(50)),
+    (Push("a/b", "me", Stamps(1, 2, 3), newest=True), nested(YES), Done(50)),
+    (
+        Push("a/b", "me", Stamps(1, 2, 3), newest=True),
+        nested(answer([OTHER], [RECORD])),
+        Gone("other", REMOVAL),
+    ),
     (Unlock("a/b", "me"), YES, Done(50)),
     (Unlock("a/b", "me"), answer([], []), Gone(None, None)),
     (Unlock("a/b", "me"), answer([], [RECORD]), Gone(None, REMOVAL)),

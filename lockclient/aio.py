@@ -1,0 +1,230 @@
+"""`AsyncClusterMutex`: `ClusterMutex` for asyncio, by the same engine and the same steps.
+
+Requests go over grpc.aio on the event loop that awaits them. What goes on beside them, the watch
+stream, the lease of the tickets, loss detection, clean-up, is the process's own, on its background
+thread: it goes on when a loop is blocked, and clean-up after a cancellation outlives the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncContextDecorator, suppress
+from time import monotonic
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from lockclient.driving import Ask, Result, Steps
+from lockclient.engine import Acquisition
+from lockclient.errors import ClusterMutexError, LockLost
+from lockclient.handle import CLEAN_UP, Handle, held_by
+from lockclient.holding import Holding
+from lockclient.record import Holder, Ticket
+from lockclient.store import AsyncMutexStore, Event, MutexStore, Outcome
+from lockclient.timing import Now
+
+Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
+
+
+class LoopInbox:
+    """Where events arrive from any thread, for one task of the running event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._waker: asyncio.Future[None] | None = None
+
+    def put(self, event: Event) -> None:
+        """See `Inbox`."""
+        self._events.append(event)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._wake)
+
+    async def get(self, timeout: float) -> Event | None:
+        """Return the next event, None if there is none for `timeout` seconds.
+
+        (Not `asyncio.wait_for`: before Python 3.12 it may swallow a cancellation.)
+        """
+        if not self._events:
+            self._waker = self._loop.create_future()
+            alarm = self._loop.call_later(timeout, self._wake)
+            try:
+                await self._waker
+            finally:
+                alarm.cancel()
+                self._waker = None
+        return self._events.popleft() if self._events else None
+
+    def _wake(self) -> None:
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+
+async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
+    """Do what the steps want on this event loop; return their result, or raise what they raise.
+
+    A cancellation is not thrown into them: they are closed, and let go of whatever they hold.
+    """
+    try:
+        want = steps.send(None)
+        while True:
+            answer: Outcome | Event | None = None  # see `drive`
+            try:
+                if isinstance(want, Ask):
+                    answer = await store.ask_async(want.request, want.deadline)
+                else:
+                    answer = await want.inbox.get(want.timeout)
+            except Exception as error:  # noqa: BLE001 - it is theirs
+                want = steps.throw(error)
+            else:
+                want = steps.send(answer)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    finally:
+        steps.close()
+
+
+class AsyncHolding(Holding):
+    """A lock that is held by a task."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._loop = asyncio.get_running_loop()
+
+    def loss(self) -> LockLost | None:
+        """Return why the lock is lost, None while it is held.
+
+        At the deadline it does not wait for a push under way, as threads do: the answer would have
+        to be read by the very loop that would wait.
+        """
+        if self.acquisition.check(monotonic()) is not None:
+            self._tell()
+        return self.acquisition.loss
+
+    def _call(self, on_lost: Callable[[LockLost], object], lost: LockLost) -> None:
+        """Call back on the loop, or in a thread when that is over."""
+
+        def call() -> None:
+            result = on_lost(lost)
+            if inspect.iscoroutine(result):
+                task = self._loop.create_task(result)
+                _running.add(task)  # a loop alone does not keep its tasks
+                task.add_done_callback(_running.discard)
+
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            threading.Thread(target=on_lost, args=(lost,), daemon=True).start()
+
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+class AsyncClusterMutex(Handle, AsyncContextDecorator):
+    """A distributed lock that people can see, for asyncio.
+
+        async with AsyncClusterMutex("nightly-report", expected_runtime=300) as m:
+            async for item in items:
+                await work(item)
+                await m.alive()
+
+    Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. One object may
+    be shared by tasks, which then contend for it. Cancelling a task at any `await` leaves no lock
+    and no ticket behind: what has to be cleaned up is, in the background, even if the loop ends.
+    `on_lost` is called on the event loop and may be a coroutine function.
+    """
+
+    # ------------------------------------------------------------ asyncio.Lock
+
+    async def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; wait for it in line unless `blocking` is False.
+
+        Args, returns, errors: see `ClusterMutex.acquire`.
+        """
+        blocking, deadline = self._limit(blocking, timeout)
+        now = Now.read()
+        attempt = self._attempt(blocking, now)
+        try:
+            steps = attempt.steps(now, deadline, LoopInbox)
+            if await drive_async(steps, _async(attempt.store)):
+                self._hold(attempt)
+                return True
+            finished = LoopInbox()
+            if self._abandon(attempt, lambda: finished.put(Event(0))):
+                await finished.get(CLEAN_UP)
+            return False
+        except BaseException:  # a cancellation may come at any await
+            self._abandon(attempt)
+            raise
+
+    async def release(self) -> None:
+        """Give the lock back.
+
+        Errors: see `ClusterMutex.release`.
+        """
+        holding, self._holding = self._holding, None
+        if holding is None:
+            raise self._not_held("release()")
+        try:
+            await drive_async(holding.releasing(), _async(holding.store))
+        except LockLost:
+            raise
+        except BaseException:  # no answer, or a cancellation
+            holding.abandon()
+            raise
+
+    async def __aenter__(self) -> AsyncClusterMutex:
+        if not await self.acquire():
+            raise await drive_async(self._timed_out(), _async(self._store()))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.release()
+        except ClusterMutexError as failure:
+            self._left(failure, error)
+
+    def __call__(self, function: Function) -> Function:
+        """Use the mutex as a decorator: each call of the coroutine function holds the lock."""
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
+        return cast(Function, super().__call__(function))
+
+    # ------------------------------------------------------------ signs of life
+
+    async def alive(self, *, force: bool = False) -> None:
+        """Say that the work goes on; see `ClusterMutex.alive`."""
+        holding = self._holding
+        if holding is None:
+            raise self._not_held("alive()")
+        acquisition = holding.acquisition
+        if not force and acquisition.loss is None and monotonic() < acquisition.quiet_until:
+            return
+        await drive_async(holding.pushing(force=force), _async(holding.store))
+
+    # ------------------------------------------------------------ asking the store
+
+    async def holder(self) -> Holder | None:
+        """Ask the store who has the lock now; None: nobody."""
+        return held_by(await drive_async(self._reading(), _async(self._store())))
+
+    async def waiters(self) -> list[Ticket]:
+        """Ask the store who is in line for the lock, the next one first."""
+        seen = await drive_async(self._reading(waiters=True), _async(self._store()))
+        return list(seen.waiters)
+
+    def _make_holding(self, store: MutexStore, acquisition: Acquisition) -> Holding:
+        return AsyncHolding(store, acquisition, self._keepalive, self._on_lost)
+
+
+def _async(store: MutexStore) -> AsyncMutexStore:
+    return cast(AsyncMutexStore, store)

@@ -1,0 +1,71 @@
+"""The roles of `clustermutex setup-auth` cover what each program sends, and no more is granted.
+
+The etcds of the tests do not check what is nested in a transaction; newer ones do. So what each
+request wants is read off the request here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lockclient.cli.setup_auth import WRITES
+from lockclient.etcd.keyspace import Keyspace
+from lockclient.etcd.rights import wanted
+from lockclient.etcd.transactions import Transactions
+from lockclient.record import Holder, Removal, Ticket
+from lockclient.store import (
+    Claim,
+    Look,
+    Push,
+    Read,
+    Reclaim,
+    Remove,
+    Request,
+    Take,
+    TakeOrQueue,
+    Unlock,
+    Withdraw,
+)
+from lockclient.timing import Stamps
+
+ROOT = "/r"
+STAMPS = Stamps(1.0, 2.0, 3.0)
+HOLDER = Holder("a/b", "me", identity="w").stamped(STAMPS)
+SENT: dict[str, tuple[Request, ...]] = {
+    "client": (
+        Take(HOLDER),
+        TakeOrQueue(HOLDER, Ticket("a/b", "me")),
+        Look("a/b", "me", 8),
+        Look("a/b", "me", 8, predecessor="it", left_at=9),
+        Claim(HOLDER, 8),
+        Reclaim(HOLDER, Holder("a/b", "dead", identity="w", fencing_token=7)),
+        Push("a/b", "me", STAMPS),
+        Unlock("a/b", "me"),
+        Withdraw("a/b", "me"),
+        Read("a/b", "me", waiters=True),
+    ),
+    "unlocker": (
+        Remove(Removal(HOLDER, 9.0, "it", "auto-unlock", "why"), 5),
+        Read("a/b", "me", waiters=True),
+    ),
+    "dashboard": (Read("a/b", "me", waiters=True),),
+    "operator": (
+        Remove(Removal(HOLDER, 9.0, "ann", "force-unlock", "why"), None),
+        Read("a/b", "me", waiters=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_each_request_is_covered_and_each_grant_is_used(kind: str) -> None:
+    """Reading is granted everywhere below the root."""
+    transactions = Transactions(Keyspace(ROOT))
+    written = set()
+    for request in SENT[kind]:
+        for folder, right in wanted(transactions.build(request, lease=5), ROOT).items():
+            assert folder.startswith(f"{ROOT}/")
+            if "write" in right:
+                written.add(folder)
+    granted = {f"{ROOT}/{folder}/" for folder in WRITES[kind]}
+    signs = {f"{ROOT}/unlockers/"} if kind == "unlocker" else set()  # `announce`, no transaction
+    assert written | signs == granted
