@@ -1,6 +1,7 @@
 """ClusterMutex: distributed locks that people can see and trust."""
 
-from lockclient.aio import AsyncClusterMutex
+from typing import TYPE_CHECKING, Any
+
 from lockclient.config import open_store
 from lockclient.errors import (
     ClusterMutexError,
@@ -16,6 +17,9 @@ from lockclient.record import Holder, Removal, Ticket
 from lockclient.settings import Settings
 from lockclient.store import Guard
 from lockclient.version import __version__
+
+if TYPE_CHECKING:
+    from lockclient.aio import AsyncClusterMutex
 
 __all__ = [
     "AsyncClusterMutex",
@@ -35,3 +39,12 @@ __all__ = [
     "__version__",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `AsyncClusterMutex` when it is wanted: asyncio costs as much as all the rest."""
+    if name == "AsyncClusterMutex":
+        from lockclient.aio import AsyncClusterMutex
+
+        return AsyncClusterMutex
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncContextDecorator, suppress
@@ -48,9 +47,11 @@ class LoopInbox:
 
         (Not `asyncio.wait_for`: before Python 3.12 it may swallow a cancellation.)
         """
-        if not self._events:
+        until = self._loop.time() + timeout
+        # In a loop: what wakes may belong to an event that was fetched before the waking came.
+        while not self._events and self._loop.time() < until:
             self._waker = self._loop.create_future()
-            alarm = self._loop.call_later(timeout, self._wake)
+            alarm = self._loop.call_at(until, self._wake)
             try:
                 await self._waker
             finally:
@@ -115,10 +116,15 @@ class AsyncHolding(Holding):
                 _running.add(task)  # a loop alone does not keep its tasks
                 task.add_done_callback(_running.discard)
 
+        def call_without_it(lost: LockLost) -> None:
+            result = on_lost(lost)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            threading.Thread(target=on_lost, args=(lost,), daemon=True).start()
+            super()._call(call_without_it, lost)
 
 
 _running: set[asyncio.Task[Any]] = set()

@@ -35,8 +35,6 @@ _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Seconds between two tries of a clean-up that nobody answers."""
 AT_EXIT = 1.0
 """Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
-LATE = 10.0
-"""Seconds after which a request that nobody answered is not expected to arrive any more."""
 
 
 class Task:
@@ -218,29 +216,10 @@ class CleanUp:
 
 
 def clean_up(
-    store: MutexStore,
-    withdraw: Withdraw,
-    *,
-    unsure: bool,
-    tell: Callable[[], object] = lambda: None,
+    store: MutexStore, withdraw: Withdraw, tell: Callable[[], object] = lambda: None
 ) -> None:
-    """Leave no lock and no ticket of an acquisition, for as long as it takes; `tell` when it is so.
-
-    With `unsure` a request may still be under way to a member that is frozen: it is looked for
-    once more when it can't arrive any later.
-    """
-
-    def done() -> None:
-        tell()
-        if unsure:
-            withdraw_late(store, withdraw)
-
-    _clean_up_of(store).add(withdraw, done)
-
-
-def withdraw_late(store: MutexStore, withdraw: Withdraw) -> None:
-    """Withdraw when a request that may be under way is not expected to arrive any more."""
-    the_background().after(LATE, partial(_clean_up_of(store).add, withdraw, lambda: None))
+    """Leave nothing of an acquisition, for as long as that takes; `tell` when it is so."""
+    _clean_up_of(store).add(withdraw, tell)
 
 
 _background = Background()

@@ -196,7 +196,7 @@ class Acquisition:
         self._releasing = True
         if not self._settled:  # an interrupt came while it was under way
             self.unanswered(unknown=True)
-        return None if self._asked is None else Withdraw(self.name, self.uuid)
+        return None if self._asked is None else Withdraw(self.name, self.uuid, self.unsure)
 
     def leaves_traces(self) -> bool:
         """Tell whether a lock or ticket of ours may stand in the store.

@@ -201,7 +201,7 @@ class Handle:
         withdraw = acquisition.abandon()
         if withdraw is None or not acquisition.leaves_traces():
             return False
-        clean_up(attempt.store, withdraw, unsure=acquisition.unsure, tell=tell)
+        clean_up(attempt.store, withdraw, tell)
         return True
 
     def _new_holder(self, now: Now) -> Holder:
@@ -247,7 +247,9 @@ class Handle:
         """
         if error is None:
             raise failure
-        if not isinstance(failure, LockLost):
+        if isinstance(failure, LockNotHeld):  # released inside, or this is a fork's child
+            log.debug("Leaving a block of %r, which is not held any more.", self.name)
+        elif not isinstance(failure, LockLost):
             log.warning("Releasing %r failed and is tried on: %s", self.name, failure)
         elif isinstance(error, Exception) and not isinstance(error, LockLost):
             raise failure from error

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import copy
 
 from lockclient import driving
-from lockclient.background import Task, clean_up, the_background, withdraw_late
+from lockclient.background import Task, clean_up, the_background
 from lockclient.driving import Ask, Steps, drive
 from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, StoreError, StoreUnavailable
@@ -220,7 +220,7 @@ class Holding:
             raise copy(lost) from error
         self.acquisition.released(outcome)
         if self.acquisition.unsure and (withdraw := self.acquisition.abandon()):
-            withdraw_late(self.store, withdraw)
+            clean_up(self.store, withdraw)  # a second sending of the take may still arrive
         if self.acquisition.loss is not None:
             raise copy(self.acquisition.loss)
 
@@ -229,7 +229,7 @@ class Holding:
         self.forget()
         withdraw = self.acquisition.abandon()
         if withdraw is not None:
-            clean_up(self.store, withdraw, unsure=self.acquisition.unsure)
+            clean_up(self.store, withdraw)
 
     def forget(self) -> None:
         """End what goes on in the background for it."""

@@ -92,10 +92,15 @@ class Unlock:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always."""
+    """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
+
+    With `unsure` a take of it may still be under way somewhere, and must do nothing when it
+    arrives, however late that is.
+    """
 
     name: str
     uuid: str
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,8 @@ class Taken:
 
     `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
     `resent`, here and below, tells that the request was sent more than once with an unknown
-    outcome: the other sending may still be under way, and arrive when nobody expects it.
+    outcome: the other sending may still be under way, and arrive when nobody expects it. Only a
+    `Withdraw` that is `unsure` disarms it.
     """
 
     token: int

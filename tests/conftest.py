@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,13 @@ def _clean_environment() -> None:
         ours = name.startswith(("CLUSTERMUTEX_", "ETCDCTL_", "UNLOCKER_", "MUTEXDASH_"))
         if ours and not name.startswith("CLUSTERMUTEX_TEST_"):
             del os.environ[name]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A shell's background job ignores Ctrl-C, and so would all programs that the tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ other, and the engine is explored on this one, where a request can arrive late, 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class Lock:
     stamp_revision: int = 0
     tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)  # with its lease
     removals: dict[str, Removal] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)  # acquisitions that were given up
     log: list[tuple[Target, int, str | None]] = field(default_factory=list)
 
     def uuid(self) -> str | None:
@@ -93,6 +95,8 @@ class Model:
                 if lock.uuid() == request.uuid:
                     self._set_holder(lock, request.name, None)
                 self._drop_ticket(lock, request.uuid)
+                if request.unsure:
+                    lock.marks.add(request.uuid)
                 return Done(self.revision)
             case Read():
                 return self._read(request)
@@ -150,7 +154,7 @@ class Model:
             return Taken(self.revision, resent=resent)
         if lock.holder is not None and lock.uuid() == uuid:
             return Taken(lock.holder.fencing_token, earlier=True, resent=resent)
-        if isinstance(request, TakeOrQueue):
+        if isinstance(request, TakeOrQueue) and uuid not in lock.marks:
             self._next()
             known = lock.tickets.get(uuid)
             revision = self.revision if known is None else known[0].revision
@@ -166,6 +170,8 @@ class Model:
         if isinstance(request, Claim):
             stands = self._stands(lock, request.holder.uuid or "", request.ticket_revision)
             return lock.holder is None and stands
+        if request.holder.uuid in lock.marks:
+            return False
         if isinstance(request, Reclaim):
             return lock.holder is not None and (
                 (lock.holder.uuid, lock.holder.identity, lock.holder.fencing_token)
@@ -255,6 +261,13 @@ class MemoryStore:
             self._has_line |= isinstance(request, TakeOrQueue)
             outcome = self.model.apply(request, self._lease)
         self._notify()
+        return outcome
+
+    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.ask_async`: the asker is away before it is done, and after."""
+        await asyncio.sleep(0)
+        outcome = self.ask(request, deadline)
+        await asyncio.sleep(0)
         return outcome
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> _Watch:

@@ -16,7 +16,7 @@ from lockclient.settings import Settings
 from lockclient.version import __version__
 
 WRITES = {
-    "client": ("locks", "queue"),
+    "client": ("locks", "queue", "withdrawn"),
     "unlocker": ("locks", "removed", "unlockers"),
     "dashboard": (),
     "operator": ("locks", "removed"),

@@ -1,15 +1,23 @@
-"""Connections to the members of a cluster, for one event loop: what `channels` is for threads."""
+"""Connections to the members of a cluster, for one event loop: what `channels` is for threads.
+
+They are grpc.aio's, but for two cases, in which the connections of the threads are used and their
+answers handed to the loop. One is the connection of an `etcd3` client. The other is the child of a
+process that had used grpc.aio before the fork: its poller did not come along, and a call in the
+child hangs or ends the process by a failed check of gRPC's (measured with 1.85).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError
 from lockclient.etcd.channels import Channels
 from lockclient.etcd.failover import Member, Tries
 from lockclient.etcd.lease import Lease
@@ -26,23 +34,22 @@ from lockclient.timing import Deadline
 
 
 class AioChannels:
-    """All members of one cluster, by grpc.aio; what is known of them is shared with the threads.
+    """All members of one cluster; what is known of them is shared with the threads.
 
     Args:
         channels: those of the threads, for the settings and what they know.
     """
 
     def __init__(self, channels: Channels) -> None:
-        if channels.borrowed is not None:
-            raise StoreError(
-                "AsyncClusterMutex can't use the connection of an etcd3 client: give the endpoints "
-                "to ClusterMutex.setup() instead of the client."
-            )
+        self._threads = channels
         self._settings = channels.settings
         self._failover = channels.failover
+        self._by_threads = channels.borrowed is not None or _poller.lost
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
+        # A thousand tasks that begin at once want one lease and one token.
         self._granting = asyncio.Lock()
+        self._authenticating = asyncio.Lock()
 
     async def call(self, method: Method, request: Message, deadline: Deadline) -> tuple[Any, bool]:
         """See `Channels.call`; for methods that are no streams."""
@@ -63,7 +70,7 @@ class AioChannels:
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
         """See `Lease.get`."""
         if not lease.usable():
-            async with self._granting:  # a thousand tasks that queue at once want one lease
+            async with self._granting:
                 if not lease.usable():
                     sent_at = time.monotonic()
                     answer, _ = await self.call(GRANT, lease.grant(), deadline)
@@ -71,6 +78,8 @@ class AioChannels:
         return lease.id
 
     def _stub(self, member: Member, method: Method) -> Any:
+        if self._by_threads:
+            return _awaitable(self._threads.stub(member, method))
         key = member.endpoint, method.path
         call = self._calls.get(key)
         if call is None:
@@ -80,6 +89,7 @@ class AioChannels:
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
+            _poller.started = True
             credentials = credentials_of(self._settings)
             if credentials is None:
                 channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
@@ -90,12 +100,56 @@ class AioChannels:
 
     async def _metadata(self, member: Member, timeout: float) -> Metadata | None:
         if not self._failover.authentication.name:
-            return None
+            borrowed = self._threads.borrowed
+            return None if borrowed is None else borrowed.metadata()
         if member.token is None:
-            stub = self._stub(member, AUTHENTICATE)
-            try:
-                answer = await stub(self._failover.authentication, timeout=timeout)
-                member.token = answer.token
-            except grpc.RpcError as error:
-                member.no_token(error)
+            async with self._authenticating:
+                if member.token is None:
+                    await self._authenticate(member, timeout)
         return member.metadata()
+
+    async def _authenticate(self, member: Member, timeout: float) -> None:
+        stub = self._stub(member, AUTHENTICATE)
+        try:
+            answer = await stub(self._failover.authentication, timeout=timeout)
+            member.token = answer.token
+        except grpc.RpcError as error:
+            member.no_token(error)
+
+
+def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a stub of the threads' `grpc` in the shape of one of grpc.aio's."""
+
+    async def call(request: Message, **how: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell(_: object) -> None:  # in a thread of gRPC's
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(ended.set)
+
+        answer = stub.future(request, **how)
+        answer.add_done_callback(tell)
+        try:
+            await ended.wait()
+        finally:
+            answer.cancel()  # does nothing to one that has ended
+        return answer.result()
+
+    return call
+
+
+class _Poller:
+    """What of grpc.aio this process has: there is one poller for all loops, and it has a thread."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.lost = False
+
+    def start_afresh(self) -> None:
+        """After fork, in the child: threads did not come along."""
+        self.lost = self.lost or self.started
+
+
+_poller = _Poller()
+os.register_at_fork(after_in_child=_poller.start_afresh)

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient.etcd import forking
 from lockclient.etcd.borrowed import Borrowed
 from lockclient.etcd.failover import FIRST_TRY, Failover, Member, Tries
 from lockclient.etcd.methods import (
@@ -116,7 +117,8 @@ class Channels:
             return grpc.insecure_channel(endpoint, options=OPTIONS)
         return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
 
-    def _stub(self, member: Member, method: Method) -> Any:
+    def stub(self, member: Member, method: Method) -> Any:
+        """Return what makes a call to a member, on the connection of the calling thread."""
         return self._connections[member.endpoint].stub(method)
 
     # ------------------------------------------------------------ unary calls
@@ -131,8 +133,9 @@ class Channels:
         tries = Tries(self.failover, request, deadline)
         while True:
             member, timeout = tries.next()
+            forking.enter()
             try:
-                stub = self._stub(member, method)
+                stub = self.stub(member, method)
                 if method.streams:
                     # Asked one thing it gives one answer; its end follows by itself.
                     metadata = self._metadata(member, timeout)
@@ -150,6 +153,8 @@ class Channels:
             else:
                 tries.answered()
                 return answer, tries.resent
+            finally:
+                forking.leave()
             time.sleep(pause)
 
     def open_stream(self, method: Method, requests: Iterator[Message], first: bool) -> Any:
@@ -165,7 +170,7 @@ class Channels:
         if not self._plain:
             member.token = None  # a token that is idle expires: a new one for each stream
             metadata += self._metadata(member, FIRST_TRY) or []
-        return self._stub(member, method)(requests, metadata=metadata)
+        return self.stub(member, method)(requests, metadata=metadata)
 
     def _metadata(self, member: Member, timeout: float) -> Metadata | None:
         if self._plain:
@@ -173,7 +178,7 @@ class Channels:
         if self.borrowed is not None and self.settings.user is None:
             return self.borrowed.metadata()
         if member.token is None:
-            stub = self._stub(member, AUTHENTICATE)
+            stub = self.stub(member, AUTHENTICATE)
             try:
                 member.token = stub(self.failover.authentication, timeout=timeout).token
             except grpc.RpcError as error:

@@ -131,9 +131,9 @@ _REASONS = (
     (r"tsi_data_corrupted|alert_(bad_certificate|unknown_ca|certificate_)", _CLIENT),
     (r"alert_handshake_failure", _CLIENT),
     (r"failed to create security handshaker", _FILES),
-    (r"handshake read failed.*closed|wrong_version_number", _NO_TLS),
+    (r"handshake read failed.*(closed|reset)|wrong_version_number", _NO_TLS),
     (r"handshak|ssl_error", _HANDSHAKE),
-    (r"failed to connect to all addresses.*socket closed", _ONLY_TLS),
+    (r"failed to connect to all addresses.*(socket closed|connection reset)", _ONLY_TLS),
     (r"name resolution|domain name not found", "the host name can't be resolved"),
     (r"socket closed|goaway|connection reset", "the connection was closed"),
     (r"settings frame", "it accepts connections, but does not answer"),
@@ -171,12 +171,14 @@ def _told_by_openssl(details: str) -> str:
 
 
 def more_telling(before: str, now: str) -> str:
-    """Return which of two reasons to tell, the one of the last try unless it says nothing new.
+    """Return which of two reasons to tell: the one of the last try, unless it hides the other.
 
     A host name may have two addresses, of which etcd listens on one: then gRPC tells now of the
-    trouble that there is on the one, now of a connection refused by the other.
+    trouble that there is on the one, now of a connection refused by the other. And what the other
+    side says about TLS may be lost when it closes the connection at once.
     """
-    return before if now == _REFUSED and advice_for(before) else now
+    hides = now in (_REFUSED, _ONLY_TLS)
+    return before if hides and before.startswith("TLS: ") else now
 
 
 def advice_for(cause: str) -> str | None:

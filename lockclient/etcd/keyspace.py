@@ -44,6 +44,7 @@ class LockKeys:
     line: tuple[bytes, bytes]
     uuid: bytes
     removed: bytes
+    withdrawn: bytes
 
     def subkey(self, part: str) -> bytes:
         """Return the key of one subkey."""
@@ -56,6 +57,10 @@ class LockKeys:
     def removal(self, uuid: str) -> bytes:
         """Return the key of the record of a removal."""
         return self.removed + encode(uuid).encode()
+
+    def mark(self, uuid: str) -> bytes:
+        """Return the key that says that an acquisition was given up."""
+        return self.withdrawn + encode(uuid).encode()
 
 
 class Keyspace:
@@ -71,7 +76,8 @@ class Keyspace:
         lock = _below(f"{self.root}/locks/{segment}/".encode())
         line = _below(f"{self.root}/queue/{segment}/".encode())
         removed = f"{self.root}/removed/{segment}/".encode()
-        return LockKeys(lock, line, lock[0] + b"uuid", removed)
+        withdrawn = f"{self.root}/withdrawn/{segment}/".encode()
+        return LockKeys(lock, line, lock[0] + b"uuid", removed, withdrawn)
 
     def kind(self, kind: Kind) -> tuple[bytes, bytes]:
         """Return the range of all keys of one kind."""

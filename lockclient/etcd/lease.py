@@ -28,6 +28,7 @@ class Lease:
         self._ttl = ttl
         self._reuse = reuse
         self._lock = threading.Lock()
+        self._noting = threading.Lock()
         self.id = 0
         self._lost = False  # and nobody has been told
         # On our clock and from before the request was sent: never later than etcd's own view.
@@ -56,8 +57,14 @@ class Lease:
         return wire.LeaseGrant(ttl=math.ceil(self._ttl))
 
     def granted(self, answer: wire.LeaseGrantAnswer, sent_at: float) -> None:
-        """Take note of a new one; `sent_at` is the monotonic time before it was asked for."""
-        self.id, self._until = answer.id, sent_at + answer.ttl
+        """Take note of a new one; `sent_at` is the monotonic time before it was asked for.
+
+        Threads and event loops may have asked at once. Then the first one stands, because tickets
+        may be bound to it, and the others end by themselves.
+        """
+        with self._noting:
+            if not self.usable():
+                self.id, self._until = answer.id, sent_at + answer.ttl
 
     def keep(self, deadline: Deadline) -> bool:
         """Renew it; False if it was never granted, or if one was lost since this was last asked.

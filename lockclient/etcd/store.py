@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
-from lockclient.etcd import clocks
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.aio import AioChannels
 from lockclient.etcd.borrowed import Borrowed, endpoint_of
@@ -37,6 +36,7 @@ from lockclient.store import (
     Request,
     TakeOrQueue,
     Target,
+    Withdraw,
 )
 from lockclient.timing import Deadline
 
@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 RETENTION = 7 * 86400
 """Seconds for which the record of a removal is kept."""
 _RETENTION_REUSE = 3600
+MARKED = 86400
+"""Seconds for which an acquisition that was given up stays marked: a take of it that is still under
+way somewhere does nothing when it arrives."""
 _PAGE = 1000
 
 
@@ -72,6 +75,7 @@ class EtcdStore:
         self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
+        self._marks = Lease(self._channels, 2 * MARKED, MARKED)
         self._announced: dict[str, Lease] = {}
         self._loops: dict[asyncio.AbstractEventLoop, AioChannels] = {}
 
@@ -110,14 +114,16 @@ class EtcdStore:
         channels = self._loops.get(loop)
         if channels is None:
             # Those of loops that are over go now. (They hold their loop: no weak reference helps.)
-            open_ones = {each: its for each, its in self._loops.items() if not each.is_closed()}
-            channels = AioChannels(self._channels)
-            self._loops = {**open_ones, loop: channels}
+            for each in [each for each in list(self._loops) if each.is_closed()]:
+                self._loops.pop(each, None)
+            channels = self._loops[loop] = AioChannels(self._channels)
         return channels
 
     def _lease_for(self, request: Request) -> Lease | None:
         if isinstance(request, TakeOrQueue):
             return self._line
+        if isinstance(request, Withdraw):
+            return self._marks if request.unsure else None
         return self._retention if isinstance(request, Remove) else None
 
     def _ask(self, request: Request, lease: int, deadline: Deadline) -> Outcome:
@@ -207,6 +213,8 @@ class EtcdStore:
 
     def clock_offsets(self, timeout: float) -> list[float]:
         """See `ServiceStore.clock_offsets`."""
+        from lockclient.etcd import clocks  # only unlockers need it, and all that it imports
+
         return clocks.offsets(self.settings, timeout)
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
@@ -261,6 +269,8 @@ def _otherwise(
         # Deletes still work. The record that can't be written goes into the log.
         log.warning("etcd is out of space for the record: %s", request.removal.value())
         return request, None, 0
+    elif refusal.fault is Fault.NO_SPACE and isinstance(request, Withdraw) and request.unsure:
+        return replace(request, unsure=False), None, 0  # what is full takes no locks either
     else:
         raise refusal.said from refusal.error
     return request, lease, number

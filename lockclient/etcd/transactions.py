@@ -66,7 +66,7 @@ class Transactions:
             case Push():
                 return self._push(request)
             case Withdraw():
-                return self._withdraw(request)
+                return self._withdraw(request, lease)
             case Read():
                 return self._read(request)
             case Remove():
@@ -111,7 +111,7 @@ class Transactions:
 
     def _take(self, request: Take) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
-        _free_and_no_line(txn, keys)
+        _free_and_no_line(txn, keys, request.holder)
         _puts(txn, keys, request.holder)
         _get(txn.failure, keys.uuid)
         return txn
@@ -119,16 +119,19 @@ class Transactions:
     def _take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.ticket.uuid)
-        _free_and_no_line(txn, keys)
+        _free_and_no_line(txn, keys, request.holder)
         _puts(txn, keys, request.holder)
         # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
         queue = txn.failure.add().txn
         _is(queue, keys.uuid, request.holder.uuid)
         _get(queue.success, keys.uuid)
-        _put(queue.failure, ticket, request.ticket.value(), lease)
-        _get(queue.failure, keys.uuid)
-        _get(queue.failure, ticket)
-        _youngest(queue.failure, keys, limit=2)
+        # And nested again: if it was given up meanwhile, it must not queue at all.
+        queue = queue.failure.add().txn
+        _absent(queue, keys.mark(request.ticket.uuid))
+        _put(queue.success, ticket, request.ticket.value(), lease)
+        _get(queue.success, keys.uuid)
+        _get(queue.success, ticket)
+        _youngest(queue.success, keys, limit=2)
         return txn
 
     def _look(self, request: Look) -> wire.Txn:
@@ -164,6 +167,7 @@ class Transactions:
             key=keys.subkey("identity"),
             mod_revision=request.previous.fencing_token,
         )
+        _absent(txn, keys.mark(request.holder.uuid or ""))
         _puts(txn, keys, request.holder)
         # The range can't be deleted in the transaction that puts into it, so what the dead holder
         # wrote and the new one does not is deleted key by key.
@@ -207,13 +211,16 @@ class Transactions:
         _who_and_why(txn, keys, request.uuid)
         return txn
 
-    def _withdraw(self, request: Withdraw) -> wire.Txn:
+    def _withdraw(self, request: Withdraw, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        ticket = keys.ticket(request.uuid)
         _is(txn, keys.uuid, request.uuid)
         _delete(txn.success, *keys.lock)
-        _delete(txn.success, ticket)
-        _delete(txn.failure, ticket)
+        for branch in (txn.success, txn.failure):
+            _delete(branch, keys.ticket(request.uuid))
+            if request.unsure:
+                # A member that was frozen may pass on a take hours later, as soon as it runs
+                # again: no waiting is long enough, so from now on it finds this mark.
+                _put(branch, keys.mark(request.uuid), "", lease)
         return txn
 
     def _read(self, request: Read) -> wire.Txn:
@@ -271,10 +278,11 @@ def _is(txn: wire.Txn, key: bytes, value: str | None) -> None:
     txn.compare.add(target=wire.Compare.VALUE, key=key, value=(value or "").encode())
 
 
-def _free_and_no_line(txn: wire.Txn, keys: LockKeys) -> None:
+def _free_and_no_line(txn: wire.Txn, keys: LockKeys, holder: Holder) -> None:
     # The order matters: etcd stops at the first comparison that fails, and the one over the range
     # costs as much as the line is long. Behind a held lock's uuid it costs nothing.
     _absent(txn, keys.uuid)
+    _absent(txn, keys.mark(holder.uuid or ""))
     txn.compare.add(
         target=wire.Compare.CREATE, key=keys.line[0], range_end=keys.line[1], create_revision=0
     )
@@ -340,6 +348,9 @@ def _read_queued(answer: wire.TxnAnswer, resent: bool) -> Outcome:
     inner = answer.responses[0].txn
     if inner.succeeded:
         return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True, resent=resent)
+    inner = inner.responses[0].txn
+    if not inner.succeeded:  # given up already: nobody waits for this answer
+        return Refused(None, revision, resent=resent)
     holder, own, youngest = _kvs(inner, 1), _kvs(inner, 2)[0], _kvs(inner, 3)
     # Normally the two youngest tickets are the own one and its predecessor. After a second
     # sending others may have come behind: then the predecessor has to be looked up.

@@ -19,6 +19,7 @@ import grpc
 from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
+from lockclient.etcd import forking
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
 from lockclient.etcd.faults import reason
@@ -66,6 +67,15 @@ class Watcher:
         self._closing = threading.Event()
         self._connected = False
         self._refused_at = -math.inf
+        self._paused = False
+        forking.add(self)
+
+    def pause(self) -> None:
+        """End the stream before a fork; its thread opens it again when that is over."""
+        self._paused = True
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def connected(self) -> bool:
         """Tell whether the stream stands, as far as keepalive knows."""
@@ -129,6 +139,9 @@ class Watcher:
             else:
                 if self._closing.is_set():
                     break
+                if self._paused:
+                    self._paused, first = False, True
+                    continue
                 lasted = time.monotonic() - opened_at
                 if not told or (self._connected and lasted > _STEADY):  # once an outage
                     log.warning("The watch on etcd broke (%s) and is opened again.", cause)
@@ -142,6 +155,7 @@ class Watcher:
         ended = threading.Event()
         ended.set()
         call: Any = None
+        forking.enter()
         try:
             with self._lock:
                 for each in self._watches.opened(time.monotonic()):
@@ -154,7 +168,7 @@ class Watcher:
             ended.clear()
             if not call.add_callback(ended.set):
                 ended.set()
-            if self._closing.is_set():  # and nobody has cancelled it
+            if self._closing.is_set() or self._paused:  # and nobody has cancelled it
                 call.cancel()
             for answer in call:
                 self._take(answer)
@@ -172,6 +186,7 @@ class Watcher:
             # thread may be stopped while it holds the stream's lock, which then nobody gets: not
             # the stream's `__del__` either, and the process would hang.
             ended.wait(1)
+            forking.leave()
         return "etcd ended it"
 
     def _take(self, answer: wire.WatchAnswer) -> None:

@@ -77,8 +77,9 @@ def test_nothing_is_left_behind(
         wait_until(worker.dealt, what="the last interrupt to be dealt with")
     (tmp_path / "stop").touch()
     stopped = time.monotonic()
-    prefix = f"{settings.root}/"
-    wait_until(lambda: not etcdctl("get", "--prefix", prefix), 60, "the last lock and ticket to go")
+    for kind in ("locks", "queue"):
+        prefix = f"{settings.root}/{kind}/"
+        wait_until(lambda: not etcdctl("get", "--prefix", prefix), 60, f"the last of the {kind}")  # noqa: B023
     hit = Counter(line for worker in workers for line in worker.said()[1:])
     inside = hit["interrupted in acquire"] + hit["interrupted in release"]
     figure(

@@ -162,7 +162,7 @@ class TestCleaningUp:
         """The ticket of a living process does not expire, so giving up is no choice."""
         store = FailingStore(*[StoreUnavailable("away")] * 3)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        clean_up(store, Withdraw("x", "me"), unsure=False)
+        clean_up(store, Withdraw("x", "me"))
         wait_until(lambda: store.model.lock("x").holder is None, 20)
 
     def test_it_tells_when_it_is_done(self) -> None:
@@ -170,22 +170,9 @@ class TestCleaningUp:
         store = MemoryStore()
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         finished = threading.Event()
-        clean_up(store, Withdraw("x", "me"), unsure=False, tell=finished.set)
+        clean_up(store, Withdraw("x", "me"), finished.set)
         assert finished.wait(20)
         assert store.model.lock("x").holder is None
-
-    def test_what_may_arrive_late_is_looked_for_again(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A take that was under way all the time arrives after the first clean-up."""
-        monkeypatch.setattr(background, "LATE", 0.3)
-        store = MemoryStore()
-        finished = threading.Event()
-        clean_up(store, Withdraw("x", "me"), unsure=True, tell=finished.set)
-        assert finished.wait(20)
-        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        assert store.model.lock("x").holder is not None
-        wait_until(lambda: store.model.lock("x").holder is None, 20)
 
 
 def test_short_jobs_do_not_wake_the_thread() -> None:

@@ -242,7 +242,7 @@ class TestLostAnswers:
             previous = Holder("x", "dead", identity=identity)
             reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, 3, (), None, 4))
             assert isinstance(reclaim, Reclaim)
-        assert acquisition.abandon() == Withdraw("x", "me")
+        assert acquisition.abandon() == Withdraw("x", "me", unsure=True)
         assert acquisition.unsure
         assert acquisition.leaves_traces()
 

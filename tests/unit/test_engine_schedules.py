@@ -83,7 +83,6 @@ class World:
         self.late: list[tuple[Actor, Request, int]] = []
         """Requests that are still under way somewhere, though nobody waits for an answer."""
         self.to_withdraw: list[tuple[Actor, Withdraw]] = []
-        self.to_withdraw_late: list[tuple[Actor, Withdraw]] = []
         self.dead_leases: set[int] = set()
         self.leases = count(1)
         self.processes = [Process(next(self.leases)) for _ in range(3)]
@@ -144,8 +143,6 @@ class World:
         assert withdraw is not None
         if actor.engine.leaves_traces():
             self.to_withdraw.append((actor, withdraw))
-            if actor.engine.unsure:
-                self.to_withdraw_late.append((actor, withdraw))
         actor.asking = actor.waiting = None
         actor.over = True
 
@@ -153,7 +150,7 @@ class World:
         """As `Holding.release` does after its unlock was answered."""
         withdraw = actor.engine.abandon()
         if actor.engine.unsure and withdraw is not None:
-            self.to_withdraw_late.append((actor, withdraw))
+            self.to_withdraw.append((actor, withdraw))
         actor.asking = None
         actor.over = True
 
@@ -177,13 +174,7 @@ class World:
             yield "arrives late", partial(self.arrives_late, index)
             yield "never arrives", partial(self.late.pop, index)
         for index in range(len(self.to_withdraw)):
-            yield "withdraw", partial(self.withdraw_one, self.to_withdraw, index)
-        for index, (actor, _) in enumerate(self.to_withdraw_late):
-            if not any(other is actor for other, _, _ in self.late):
-                yield (
-                    "withdraw late",
-                    partial(self.withdraw_one, self.to_withdraw_late, index),
-                )
+            yield "withdraw", partial(self.withdraw_one, index)
         holder = self.model.lock(NAME).uuid()
         if holder is None:
             yield "barge in", self.barge
@@ -228,8 +219,7 @@ class World:
                 if actor.asking is not None:
                     self.late.append((actor, actor.asking, process.lease))
                 actor.over = True
-        for queue in (self.to_withdraw, self.to_withdraw_late):
-            queue[:] = [each for each in queue if each[0].process is not process]
+        self.to_withdraw = [each for each in self.to_withdraw if each[0].process is not process]
         self.processes.append(Process(next(self.leases)))
         self.processes.remove(process)
 
@@ -307,8 +297,8 @@ class World:
     def arrives_late(self, index: int) -> None:
         self.arrives(*self.late.pop(index))
 
-    def withdraw_one(self, queue: list[tuple[Actor, Withdraw]], index: int) -> None:
-        self.withdraw(*queue.pop(index))
+    def withdraw_one(self, index: int) -> None:
+        self.withdraw(*self.to_withdraw.pop(index))
 
     def withdraw(self, actor: Actor, request: Withdraw) -> None:
         self.apply(actor, request, actor.process.lease)
@@ -332,14 +322,19 @@ class World:
         assert holders in ([], [self.model.lock(NAME).uuid()])
 
     def calm_down(self) -> None:
-        """No more faults: everything under way arrives, everyone gets on, nobody new comes."""
-        while self.late:
-            self.arrives(*self.late.pop(0))
-            self.check()
-        for _ in range(300):
-            if not self.get_on():
-                break
-            self.check()
+        """No more faults: everyone gets on, nobody new comes, and what is under way arrives.
+
+        At the very end, when all is over: no clean-up comes after it but that of the dead.
+        """
+        for _ in range(2):
+            for _ in range(300):
+                if not self.get_on():
+                    break
+                self.check()
+            while self.late:
+                self.arrives(*self.late.pop(0))
+                self.check()
+        self.get_on()
         assert [each.uuid for each in self.living()] == [], "nobody waits for ever"
         lock = self.model.lock(NAME)
         assert (lock.uuid(), list(lock.tickets)) == (None, []), "nothing is left behind"
@@ -348,10 +343,9 @@ class World:
         """One round; without the look that each waiter takes once a minute."""
         for lease in self.dead_leases:
             self.model.expire(lease)
-        moved = bool(self.to_withdraw or self.to_withdraw_late)
-        for queue in (self.to_withdraw, self.to_withdraw_late):
-            while queue:
-                self.withdraw(*queue.pop(0))
+        moved = bool(self.to_withdraw)
+        while self.to_withdraw:
+            self.withdraw(*self.to_withdraw.pop(0))
         for actor in self.living():
             if actor.asking is not None:
                 self.answer(actor)

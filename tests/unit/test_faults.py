@@ -133,7 +133,13 @@ FAILED = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000
         (f"{ALL}Failed to create security handshaker.", "files can't be used", "PEM files"),
         (f"{ALL}{FAILED}OPENSSL_internal:NEW: OK", "handshake failed: NEW", "both sides"),
         (f"{ALL}Handshake read failed (Socket closed)", "that talks plain text", "leave out"),
+        (
+            f"{ALL}Handshake read failed (recvmsg:Connection reset by peer (104))",
+            "that talks plain text",
+            "leave out",
+        ),
         (f"{ALL}Socket closed", "that talks TLS only", "set ETCDCTL_CACERT"),
+        (f"{ALL}recvmsg:Connection reset by peer (104)", "that talks TLS only", "ETCDCTL_CACERT"),
     ],
 )
 def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advice: str) -> None:
@@ -146,12 +152,16 @@ def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advi
     assert "Check that it runs" not in text
 
 
-def test_of_two_addresses_the_telling_one_is_told() -> None:
-    """A host name may have one address where nobody listens: that hides no TLS trouble."""
-    tls, refused_there = (reason(Error(Code.UNAVAILABLE, each)) for each in (TLS, CONNECT))
-    assert more_telling(tls, refused_there) == tls
-    assert more_telling(refused_there, tls) == tls
-    assert more_telling("no answer", refused_there) == refused_there
+def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
+    """A host name may have an address where nobody listens; an alert may get lost."""
+    tls, nobody, closed = (
+        reason(Error(Code.UNAVAILABLE, each)) for each in (TLS, CONNECT, f"{ALL}Socket closed")
+    )
+    assert more_telling(tls, nobody) == tls
+    assert more_telling(tls, closed) == tls
+    assert more_telling(nobody, tls) == tls
+    assert more_telling("no answer", nobody) == nobody
+    assert more_telling(nobody, closed) == closed
     assert more_telling(tls, "no answer") == "no answer"
 
 

@@ -42,6 +42,7 @@ put locks/a%2Fb/auto_unlock_at 3.000
 """
 FREE_AND_NO_LINE = """\
 version locks/a%2Fb/uuid = 0
+version withdrawn/a%2Fb/me = 0
 create queue/a%2Fb/..queue/a%2Fb0 = 0
 """
 WHO_AND_WHY = """\
@@ -61,10 +62,15 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
           then
             get locks/a%2Fb/uuid
           else
-            put queue/a%2Fb/me {"hostname": "h", "pid": …} lease 5
-            get locks/a%2Fb/uuid
-            get queue/a%2Fb/me
-            get queue/a%2Fb/..queue/a%2Fb0 limit 2 by CREATE DESCEND
+            txn
+              if
+                version withdrawn/a%2Fb/me = 0
+              then
+                put queue/a%2Fb/me {"hostname": "h", "pid": …} lease 5
+                get locks/a%2Fb/uuid
+                get queue/a%2Fb/me
+                get queue/a%2Fb/..queue/a%2Fb0 limit 2 by CREATE DESCEND
+              else
         """,
     ),
     "look": (
@@ -153,6 +159,19 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """,
         "delete queue/a%2Fb/me\n",
     ),
+    "withdraw what may come late": (
+        Withdraw("a/b", "me", unsure=True),
+        "value locks/a%2Fb/uuid = me\n",
+        """\
+        delete locks/a%2Fb/..locks/a%2Fb0
+        delete queue/a%2Fb/me
+        put withdrawn/a%2Fb/me  lease 5
+        """,
+        """\
+        delete queue/a%2Fb/me
+        put withdrawn/a%2Fb/me  lease 5
+        """,
+    ),
     "read": (Read("a/b"), "", "get locks/a%2Fb/..locks/a%2Fb0\n", ""),
     "read all": (
         Read("a/b", "me", waiters=True),
@@ -191,6 +210,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         value locks/a%2Fb/uuid = dead
         value locks/a%2Fb/identity = w
         mod locks/a%2Fb/identity = 77
+        version withdrawn/a%2Fb/me = 0
         """,
         """\
         delete locks/a%2Fb/auto_unlock_at

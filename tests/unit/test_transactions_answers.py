@@ -84,19 +84,20 @@ READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
     ),
     (
         TakeOrQueue(HOLDER, TICKET),
-        nested(answer([], [OTHER], [OWN], [OWN, AHEAD])),
+        nested(nested(answer([], [OTHER], [OWN], [OWN, AHEAD], succeeded=True))),
         Queued(8, "ahead", "other", 50),
     ),
     (
         TakeOrQueue(HOLDER, TICKET),
-        nested(answer([], [], [OWN], [OWN])),
+        nested(nested(answer([], [], [OWN], [OWN], succeeded=True))),
         Queued(8, None, None, 50),
     ),
     (
         TakeOrQueue(HOLDER, TICKET),
-        nested(answer([], [OTHER], [OWN], [BEHIND, OWN])),
+        nested(nested(answer([], [OTHER], [OWN], [BEHIND, OWN], succeeded=True))),
         Queued(8, None, "other", 50, unsure=True),
     ),
+    (TakeOrQueue(HOLDER, TICKET), nested(nested(answer())), Refused(None, 50)),
     (Look("a/b", "me", 8), answer([OWN], [OTHER], [AHEAD]), Position(True, "ahead", "other", 50)),
     (Look("a/b", "me", 8), answer([OWN], [], []), Position(True, None, None, 50)),
     (Look("a/b", "me", 8), answer([], [OTHER], []), Position(False, None, "other", 50)),

@@ -1,0 +1,297 @@
+"""Clients behind proxies, for tests that spoil their requests; the other clients of their locks.
+
+A life (see `test_unknown_outcomes`) is written once for all drivers: what it does with a mutex is
+in `Lock`, and a driver is what opens a `Session` to get one from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    LockLost,
+    Settings,
+    StoreUnavailable,
+    background,
+)
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder, Ticket
+from lockclient.store import Claim, Outcome, Queued, Read, Request, Seen, Take, TakeOrQueue, Unlock
+from lockclient.timing import Deadline, Runtime
+from tests.processes import wait_until
+from tests.proxy import Proxy
+
+INTERRUPT_AFTER = 0.2
+"""Seconds that a request may take before its caller is interrupted."""
+
+T = TypeVar("T")
+Interruption = type[Request]
+Life = Callable[["Client"], None]
+
+
+class Lock(Protocol):
+    """What a life does with a mutex; of an asynchronous one, an adapter that blocks."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def alive(self, *, force: bool = False) -> None: ...
+    def check_health(self) -> None: ...
+    def locked(self) -> bool: ...
+    @property
+    def record(self) -> Holder: ...
+
+
+class Session(Protocol):
+    """One client: a store of its own and the mutexes on it."""
+
+    interruption: type[BaseException]
+    """What `acquire` and `release` raise when they are interrupted."""
+
+    def mutex(
+        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
+    ) -> Lock: ...
+    def is_clean(self) -> bool:
+        """Tell whether all clean-up is done."""
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """Threads or asyncio."""
+
+    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
+        """Return a client that is interrupted as it waits for its first request of a kind."""
+
+
+class Threads:
+    """The driver of `ClusterMutex`."""
+
+    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
+        return _ThreadSession(settings, interruption)
+
+
+class _ThreadSession:
+    interruption: type[BaseException] = KeyboardInterrupt
+
+    def __init__(self, settings: Settings, interruption: Interruption | None) -> None:
+        self._store = _InterruptingStore(settings, interruption)
+
+    def mutex(
+        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
+    ) -> Lock:
+        return ClusterMutex(name, identity=identity, on_lost=on_lost, store=self._store)
+
+    def is_clean(self) -> bool:
+        return not background._clean_up_of(self._store).pending()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class _InterruptingStore(EtcdStore):
+    def __init__(self, settings: Settings, interruption: Interruption | None) -> None:
+        super().__init__(settings)
+        self._interruption = interruption
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        if self._interruption is None or not isinstance(request, self._interruption):
+            return super().ask(request, deadline)
+        with suppress(StoreUnavailable):
+            super().ask(request, deadline.sooner(INTERRUPT_AFTER))
+        raise KeyboardInterrupt
+
+    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
+        if self._interruption is None or not isinstance(request, self._interruption):
+            return await super().ask_async(request, deadline)
+        with suppress(asyncio.TimeoutError):  # by which the call itself is cancelled
+            await asyncio.wait_for(super().ask_async(request, deadline), INTERRUPT_AFTER)
+        raise asyncio.CancelledError
+
+
+class Tasks(Threads):
+    """The driver of `AsyncClusterMutex`: all clients on one event loop, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return _TaskSession(self._loop, settings, interruption)
+
+
+class _TaskSession(_ThreadSession):
+    interruption: type[BaseException] = CancelledError
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        interruption: Interruption | None,
+    ) -> None:
+        super().__init__(settings, interruption)
+        self._loop = loop
+
+    def mutex(
+        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
+    ) -> Lock:
+        mutex = AsyncClusterMutex(name, identity=identity, on_lost=on_lost, store=self._store)
+        return _BlockingLock(self._loop, mutex)
+
+
+class _BlockingLock:
+    def __init__(self, loop: asyncio.AbstractEventLoop, mutex: AsyncClusterMutex) -> None:
+        self._loop = loop
+        self._mutex = mutex
+        self.locked = mutex.locked
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return self._run(self._mutex.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        self._run(self._mutex.release())
+
+    def alive(self, *, force: bool = False) -> None:
+        self._run(self._mutex.alive(force=force))
+
+    def check_health(self) -> None:
+        self._mutex.check_health()
+
+    @property
+    def record(self) -> Holder:
+        return self._mutex.record
+
+
+class Others:
+    """Other clients of the same lock, who ask past the proxy and are never disturbed."""
+
+    def __init__(self, store: EtcdStore, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def _ask(self, request: Request) -> Outcome:
+        return self._store.ask(request, Deadline.after(60))
+
+    def holder(self, identity: str | None = None) -> Holder:
+        stamps = Runtime(300, 900).stamps(time.time())
+        somebody = Holder(self._name, str(uuid4()), "elsewhere", 1, "main", identity)
+        return somebody.stamped(stamps, taken=True)
+
+    def take(self, identity: str | None = None) -> Holder:
+        holder = self.holder(identity)
+        self._ask(Take(holder))
+        assert self.has_it(holder)
+        return holder
+
+    def queue(self) -> tuple[Holder, int]:
+        """Get in line; return who did, and the place."""
+        holder = self.holder()
+        ticket = Ticket(self._name, holder.uuid or "", "elsewhere", 1, "main", "", time.time())
+        queued = self._ask(TakeOrQueue(holder, ticket))
+        assert isinstance(queued, Queued)
+        return holder, queued.ticket_revision
+
+    def claim(self, place: tuple[Holder, int]) -> None:
+        self._ask(Claim(*place))
+        assert self.has_it(place[0])
+
+    def unlock(self, holder: Holder) -> None:
+        self._ask(Unlock(self._name, holder.uuid or ""))
+
+    def seen(self) -> Seen:
+        seen = self._ask(Read(self._name, waiters=True))
+        assert isinstance(seen, Seen)
+        return seen
+
+    def has_it(self, holder: Holder) -> bool:
+        written = self.seen().holder
+        return written is not None and written.uuid == holder.uuid
+
+
+class Client:
+    """One client behind its proxy, with a lock of its own, and what it is told."""
+
+    def __init__(self, proxy: Proxy, session: Session, others: Others, name: str) -> None:
+        self.proxy = proxy
+        self.session = session
+        self.others = others
+        self.losses: list[LockLost] = []
+        self.at_last: Callable[[], None] = lambda: None
+        """What is to be done when all clean-up has had its turn."""
+        self._name = name
+
+    def mutex(self, identity: str | None = None) -> Lock:
+        return self.session.mutex(self._name, identity=identity, on_lost=self.losses.append)
+
+    def live(self, life: Life) -> None:
+        """Live a life to its end, clean-up included."""
+        life(self)
+        wait_until(self.session.is_clean, what="the clean-up")
+
+    def holds(self, mutex: Lock) -> None:
+        """Its view is what stands in the store, and the watch for its loss stands and is silent."""
+        wait_until(lambda: self.proxy.answered["Watch"], what="the watch")
+        written, own = self.others.seen().holder, mutex.record
+        assert written is not None
+        assert (written.uuid, written.fencing_token) == (own.uuid, own.fencing_token)
+        assert written.alive_at == pytest.approx(own.alive_at, abs=0.001)
+        self.not_lost(mutex)
+
+    def not_lost(self, mutex: Lock) -> None:
+        mutex.check_health()
+        assert mutex.locked()
+        assert self.losses == []
+
+    def pushes(self, mutex: Lock) -> None:
+        """Push until that is confirmed."""
+
+        def pushed() -> bool:
+            with suppress(StoreUnavailable):
+                mutex.alive(force=True)
+                return True
+            return False
+
+        wait_until(pushed, what="a push")
+        self.holds(mutex)
+
+    def releases(self, mutex: Lock) -> None:
+        self.not_lost(mutex)
+        mutex.release()
+        assert not mutex.locked()
+        assert self.losses == []
+
+    @contextmanager
+    def queueing(self, mutex: Lock) -> Iterator[None]:
+        """`acquire()` goes on beside the block, in which it stands in line and listens."""
+        raised: list[BaseException] = []
+
+        def acquire() -> None:
+            try:
+                assert mutex.acquire()
+            except BaseException as error:  # noqa: BLE001 - for the thread that waits
+                raised.append(error)
+
+        thread = threading.Thread(target=acquire, daemon=True)
+        thread.start()
+        wait_until(lambda: self.proxy.answered["Watch"] or raised, what="the watch")
+        if not raised:
+            yield
+        thread.join(60)
+        assert not thread.is_alive()
+        if raised:
+            raise raised[0]

@@ -1,0 +1,296 @@
+"""One member hangs, dies or is cut off, the leader moves: callers notice a pause, not an error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.failover import COOL_DOWN, Tries
+from lockclient.etcd.store import EtcdStore
+from tests.clusters import Cluster
+from tests.etcds import frozen, served
+from tests.processes import Figure, wait_until
+
+HALF_OPEN = 15.0
+"""Seconds after which a watch on a member that hangs is noticed to be dead, at the latest."""
+ELECTION = 5.0
+"""Seconds that an election takes at most: 2.9 were measured, with etcd's default settings."""
+
+
+class Callers:
+    """Threads on one store that use locks all the time, and what they have seen.
+
+    Two threads take locks in turn: each one of its own, and one that all share, also with those on
+    other stores. A third holds a lock, says so by `alive(force=True)`, and a fourth waits for it.
+    """
+
+    def __init__(self, store: EtcdStore, number: int) -> None:
+        self.errors: list[BaseException] = []
+        self.losses: list[LockLost] = []
+        self.done: Counter[str] = Counter()
+        self.longest: defaultdict[str, float] = defaultdict(float)
+        self._store = store
+        self._stop = threading.Event()
+        self._held = ClusterMutex(f"held-{number}", store=store, on_lost=self.losses.append)
+        self._waiter = ClusterMutex(f"held-{number}", store=store)
+        jobs = (
+            lambda: self._cycle(f"own-{number}", "own lock"),
+            lambda: self._cycle("shared", "shared lock"),
+            self._hold,
+            self._wait,
+        )
+        self._threads = [
+            threading.Thread(target=self._run, args=(job,), daemon=True) for job in jobs
+        ]
+        self._held.acquire()
+        for each in self._threads:
+            each.start()
+        wait_until(self._held.waiters, what="the waiter in line")
+
+    def busy(self) -> None:
+        """Wait until each of them has done something that began after this was called."""
+        before = self.done.copy()
+        kinds = ("own lock", "shared lock", "alive")
+        wait_until(
+            lambda: self.errors or all(self.done[each] > before[each] + 1 for each in kinds),
+            what="all callers to go on",
+        )
+
+    def stop(self) -> None:
+        """End the threads: the holder releases, the waiter gets the lock."""
+        self._stop.set()
+        for each in self._threads:
+            each.join(60)
+            assert not each.is_alive(), "a caller hangs"
+
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            self.errors.append(error)
+
+    def _cycle(self, name: str, kind: str) -> None:
+        mutex = ClusterMutex(name, store=self._store)
+        while not self._stop.is_set():
+            with self._timed(kind):
+                assert mutex.acquire()
+            with self._timed(kind):
+                mutex.alive(force=True)
+            with self._timed(kind):
+                mutex.release()
+            time.sleep(0.005)
+
+    def _hold(self) -> None:
+        try:
+            while not self._stop.is_set():
+                with self._timed("alive"):
+                    self._held.alive(force=True)
+                assert self._held.healthy
+                time.sleep(0.02)
+        finally:
+            self._held.release()
+
+    def _wait(self) -> None:
+        assert self._waiter.acquire()
+        assert self._stop.is_set(), "it got a lock that was held"
+        self._waiter.release()
+
+    @contextmanager
+    def _timed(self, kind: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.longest[kind] = max(self.longest[kind], time.monotonic() - began)
+        self.done[kind] += 1
+
+
+@pytest.fixture
+def failed_tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What each try failed with that was not the last one of its request."""
+    seen: list[str] = []
+    failed = Tries.failed
+
+    def note(tries: Tries, error: Any) -> float:
+        seen.append(error.code().name)
+        return failed(tries, error)
+
+    monkeypatch.setattr(Tries, "failed", note)
+    return seen
+
+
+Fault = Callable[[Cluster, Etcd], AbstractContextManager[None]]
+"""Breaks a member for the time of a block."""
+
+
+def moved(cluster: Cluster, member: Etcd) -> AbstractContextManager[None]:
+    cluster.move_leader(next(each for each in cluster.members if each is not member))
+    return nullcontext()
+
+
+def restarted(cluster: Cluster, member: Etcd) -> AbstractContextManager[None]:
+    for each in cluster.members:
+        cluster.restart(each)
+        cluster.settle()
+    return nullcontext()
+
+
+FAULTS: dict[str, tuple[bool, Fault]] = {
+    "leader frozen": (True, lambda _, member: frozen(member)),
+    "follower frozen": (False, lambda _, member: frozen(member)),
+    "leader killed": (True, Cluster.killed),
+    "follower killed": (False, Cluster.killed),
+    "leader cut off": (True, Cluster.cut_off),
+    "follower cut off": (False, Cluster.cut_off),
+    "leader moved": (True, moved),
+    "all restarted": (True, restarted),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_fault_is_a_pause(
+    cluster: Cluster, root: str, what: str, failed_tries: list[str], figure: Figure
+) -> None:
+    """No error, no loss, no lock or ticket left; the good member of one client is the one hit."""
+    leads, fault = FAULTS[what]
+    victim = cluster.leader() if leads else cluster.followers()[0]
+    other = next(each for each in cluster.members if each is not victim)
+    with ExitStack() as stack:
+        stores = [store_on(cluster, root, first=each) for each in (victim, other)]
+        callers = [Callers(store, number) for number, store in enumerate(stores)]
+        for each in callers:
+            stack.callback(each.stop)
+            each.busy()
+            each.longest.clear()
+        failed_tries.clear()
+        with fault(cluster, victim):
+            for each in callers:
+                each.busy()
+        cluster.settle()
+        for each in callers:
+            each.busy()
+    for each in callers:
+        assert each.errors == []
+        assert each.losses == []
+        assert max(each.longest.values()) < HALF_OPEN + ELECTION
+    assert failed_tries or what == "leader moved", "nobody has felt the fault"
+    for kind in ("locks", "queue"):
+        wait_until(lambda: not cluster.keys(f"{root}/{kind}/"), what=f"the last of the {kind}")  # noqa: B023
+    for store in stores:
+        store.close()
+    pauses = ", ".join(
+        f"{kind} {callers[0].longest[kind]:.1f} s ({callers[1].longest[kind]:.1f} s)"
+        for kind in sorted(callers[0].longest)
+    )
+    calls = sum(sum(each.done.values()) for each in callers)
+    figure(
+        f"longest pause by a call on the member hit (on another): {pauses}; "
+        f"{calls} calls, {len(failed_tries)} tries failed, 0 errors, 0 orphans"
+    )
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+def test_the_first_member_frozen(
+    cluster: Cluster, root: str, leads: bool, failed_tries: list[str], figure: Figure
+) -> None:
+    """A store finds another member within 3 s, whether it was connected or is new, and stays."""
+    victim = cluster.leader() if leads else cluster.followers()[0]
+    connected, fresh = (store_on(cluster, root, first=victim) for _ in range(2))
+    lock_once(connected, "x")
+    failed_tries.clear()
+    with frozen(victim):
+        cluster.leader(without=victim)  # an election is not the client's doing
+        first: list[float] = []
+        for store in (connected, fresh):
+            began = time.monotonic()
+            lock_once(store, "x")
+            first.append(time.monotonic() - began)
+        assert max(first) < 3
+        tries = len(failed_tries)
+        # Longer than the member cools down: it is not asked again as long as another one answers.
+        until = time.monotonic() + 2 * COOL_DOWN
+        later = 0
+        while time.monotonic() < until:
+            lock_once(connected, "x")
+            lock_once(fresh, "x")
+            later += 2
+        assert len(failed_tries) == tries
+        assert later > 4, "each takes as long as the first"
+    for store in (connected, fresh):
+        store.close()
+    figure(
+        f"the first lock after {first[0]:.1f} s, {first[1]:.1f} s by a fresh store, and "
+        f"{tries} failed tries; {later} more after none"
+    )
+
+
+def test_a_member_that_is_back_is_used_again(cluster: Cluster, root: str, figure: Figure) -> None:
+    """One that failed is asked last for a moment, not for ever."""
+    one, other = cluster.followers()
+    # Two members of three, so that there is no way around the one that had failed.
+    store = EtcdStore(Settings(endpoints=(one.endpoint, other.endpoint), root=root))
+    with frozen(one):
+        lock_once(store, "x")
+    cluster.settle()
+    before = served(one)["Txn"]
+    lock_once(store, "x")
+    assert served(one)["Txn"] == before, "it left a member that answers"
+    with frozen(other):
+        began = time.monotonic()
+        lock_once(store, "x")
+        figure(f"back on the member that had failed after {time.monotonic() - began:.1f} s")
+        assert served(one)["Txn"] > before
+    store.close()
+
+
+def store_on(cluster: Cluster, root: str, first: Etcd) -> EtcdStore:
+    """Return a store on all members that asks this one first."""
+    return EtcdStore(Settings(endpoints=cluster.endpoints(first), root=root))
+
+
+def lock_once(store: EtcdStore, name: str) -> None:
+    mutex = ClusterMutex(name, store=store)
+    assert mutex.acquire()
+    mutex.release()
+
+
+def test_takes_that_come_late_take_nothing(cluster: Cluster, root: str, figure: Figure) -> None:
+    """A leader that was frozen passes on what it had in its buffers when it runs again."""
+    victim = cluster.leader()
+    stores = [store_on(cluster, root, first=victim) for _ in range(5)]
+    for store in stores:
+        ClusterMutex("connect", store=store).holder()
+
+    def take(store: EtcdStore, number: int) -> None:
+        for each in range(5):
+            lock_once(store, f"{number}-{each}")
+
+    with frozen(victim):
+        takers = [
+            threading.Thread(target=take, args=(store, number))
+            for number, store in enumerate(stores * 8)
+        ]
+        for each in takers:
+            each.start()
+        for each in takers:
+            each.join()
+        marks = len(cluster.keys(f"{root}/withdrawn/"))
+    cluster.settle()
+    # What may come late has come when the one that was frozen has answered something newer.
+    for member in cluster.members:
+        held = ClusterMutex("x", store=store_on(cluster, root, first=member))
+        held.acquire()
+        held.release()
+    wait_until(lambda: not cluster.keys(f"{root}/locks/"), what="the last lock to go")
+    assert marks >= len(stores), "nothing was sent twice"
+    for name in ("0-0", "3-0"):
+        assert ClusterMutex(name, store=stores[0]).acquire(timeout=10)
+    for store in stores:
+        store.close()
+    figure(f"{marks} takes were sent twice, 0 of them came late and took a lock")

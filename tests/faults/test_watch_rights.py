@@ -1,0 +1,170 @@
+"""Watches that etcd refuses: a token that is stale, a right that is missing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.store import Event, Target
+from lockclient.table import Table
+from mutexdash.app import create_app
+from mutexdash.snapshot import Live
+from tests.etcds import Etcdctl, etcdctl_of
+from tests.faults.watching import Cable, Heard, Stores, last, write
+from tests.processes import Figure, wait_until
+from unlocker.service import Unlocker
+
+ROOT = "/guarded"
+Guarded = tuple[Etcd, Etcdctl]
+
+
+@pytest.fixture(scope="module")
+def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """An etcd with passwords, whose simple tokens last two seconds; etcdctl as its root."""
+    folder = tmp_path_factory.mktemp("guarded")
+    server = Etcd(etcd_binary, folder / "data", folder / "etcd.log")
+    server.extra = ["--auth-token-ttl=2"]
+    with server:
+        etcdctl = etcdctl_of(server)
+        for user in ("root", "parts", "ann"):
+            etcdctl("user", "add", f"{user}:{user}")
+            etcdctl("role", "add", user)
+            etcdctl("user", "grant-role", user, user)
+        for kind in ("locks", "queue", "unlockers"):
+            grant(etcdctl, "parts", f"{ROOT}/{kind}/")
+        grant(etcdctl, "ann", f"{ROOT}/")
+        etcdctl("auth", "enable")
+        yield server, partial(etcdctl, "--user=root:root")
+
+
+def grant(etcdctl: Etcdctl, role: str, prefix: str) -> None:
+    etcdctl("role", "grant-permission", role, "--prefix=true", "readwrite", prefix)
+
+
+@pytest.fixture
+def stores(root: str) -> Iterator[Stores]:
+    """Opens stores, closed with the test."""
+    with Stores(root) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ann(guarded: Guarded, stores: Stores) -> EtcdStore:
+    """The store of one who may do everything below the root."""
+    return stores(guarded[0].endpoint, root=ROOT, user="ann", password="ann")
+
+
+def test_a_stale_token_is_replaced(ann: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
+    """A new watch on an old stream is heard, and so are those before it; nobody is alarmed."""
+    caplog.set_level(logging.INFO)
+    early = Heard(ann, (b"/guarded/a", b""), 1)
+    wait_until(ann.connected, what="the stream")
+    time.sleep(4)  # the token is looked at once a second
+    late = Heard(ann, (b"/guarded/a", b""), 1)
+    write(ann, b"/guarded/a")
+    wait_until(lambda: last(early) and last(late), 40, "the write")
+    assert early.events[-1] == late.events[-1]
+    assert (early.missed, late.missed) == ([], [])
+    wait_until(ann.connected, what="the stream")
+    assert "trying again with a new token" in caplog.text
+    assert "etcd refuses the watch on" not in caplog.text
+
+
+def test_a_table_that_may_not_follow_says_so(
+    guarded: Guarded,
+    stores: Stores,
+    ann: EtcdStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is not up to date, whatever the stream; and is when it has got the right."""
+    server, etcdctl = guarded
+    store = stores(server.endpoint, root=ROOT, user="parts", password="parts")
+    table = Table(store)
+    table.start()
+    page = create_app(Live(table), store).test_client()
+    unlocker = Unlocker(stores(server.endpoint, root=ROOT, user="parts", password="parts"))
+    unlocker.start()
+    try:
+        assert table.wait_ready(30)
+        wait_until(lambda: table.trouble, 40, "the trouble")
+        assert "permission denied" in page.get("/readyz", base_url="http://127.0.0.1").text
+        wait_until(lambda: "permission denied" in str(unlocker.unready()), 40, "its trouble")
+        assert not table.connected()
+        assert "permission denied" in table.trouble
+        assert "the user 'parts'" in table.trouble
+        assert f"all keys from {ROOT}/" in table.trouble
+        # Seen on the way: the refusal holds for as long as the right is missing.
+        for _ in range(20):
+            assert table.trouble
+            time.sleep(0.1)
+        warnings = [each for each in caplog.records if each.name == "lockclient.etcd.watch"]
+        assert len(warnings) == 1  # the unlocker can't even read all that it needs
+        held = ClusterMutex("x", store=ann)
+        held.acquire()
+        grant(etcdctl, "parts", f"{ROOT}/")
+        wait_until(lambda: table.connected() and table.row("x"), 30, "the right to work")
+        assert table.trouble == ""
+        wait_until(lambda: unlocker.unready() is None, 30, "the unlocker")
+        held.release()
+        wait_until(lambda: not table.row("x"), what="the release")
+        assert table.loads == 1
+    finally:
+        table.stop()
+        unlocker.stop()
+
+
+def test_who_waits_without_the_right_looks_once_a_second(
+    guarded: Guarded, stores: Stores, figure: Figure
+) -> None:
+    """However often it asks to watch again, it is told only a second later."""
+    store = stores(guarded[0].endpoint, root="/elsewhere", user="ann", password="ann")
+    told: list[float] = []
+
+    def again(event: Event) -> None:
+        assert event.missed
+        told.append(time.monotonic())
+        store.watch(Target("x"), 0, again)
+
+    began = time.monotonic()
+    for _ in range(3):
+        store.watch(Target("x"), 0, again)
+    wait_until(lambda: len(told) >= 9, 40, "the third round")
+    took = told[8] - began
+    figure(f"three watches were refused three times in {took:.1f} s")
+    assert took > 2.9
+
+
+def test_a_waiter_that_has_lost_its_right_is_told(
+    guarded: Guarded, stores: Stores, ann: EtcdStore
+) -> None:
+    """Its watch breaks, can't be begun again, and its own look is refused as well."""
+    server, etcdctl = guarded
+    etcdctl("user", "add", "bob:bob")
+    etcdctl("user", "grant-role", "bob", "ann")
+    with Cable(server.endpoint) as cable, ClusterMutex("w", store=ann) as held:
+        bobs = stores(cable.endpoint, root=ROOT, user="bob", password="bob")
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                ClusterMutex("w", store=bobs).acquire()
+            except StoreError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        wait_until(held.waiters, what="the waiter in line")
+        wait_until(bobs.connected, what="its watch")
+        etcdctl("user", "revoke-role", "bob", "ann")
+        cable.cut()
+        cable.mend()
+        thread.join(60)
+        assert "permission denied" in str(errors[0])

@@ -1,0 +1,193 @@
+"""The end of the interpreter: in whatever state a program ends, it ends, within two seconds.
+
+Measured from the end of the main module to the end of the process. What can go wrong here goes
+wrong once in many times (a thread of gRPC's that is stopped with a lock in its hand), so each
+state is ended many times over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from lockclient import Settings
+from lockclient.cli.local import Etcd
+from tests.etcds import frozen
+from tests.processes import Figure
+
+TIMES, AT_ONCE = 20, 4
+LONGEST = 2.0
+"""Seconds, as the issue says, with nothing added. The longest wait at the end is a second, for a
+clean-up that can't be done."""
+
+BEGIN = """
+import contextlib, os, sys, threading, time
+from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
+
+store = open_store(Settings.load(sys.argv[1]))
+name = f"lock-{os.getpid()}"
+
+
+def in_line():
+    threading.Thread(target=ClusterMutex(name, store=store).acquire, daemon=True).start()
+    while not held.waiters():
+        time.sleep(0.01)
+
+
+def turn():
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+"""
+END = """
+print(time.monotonic(), flush=True)
+"""
+HOLDING = """
+held = ClusterMutex(name, store=store, keepalive=True, expected_runtime=1)
+held.acquire()
+"""
+WATCHED = """
+while not store.connected():
+    time.sleep(0.01)
+"""
+
+Etcds = Literal["runs", "gone", "frozen"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a program does before it ends, and what becomes of etcd in the meantime."""
+
+    script: str
+    etcd: Etcds = "runs"
+
+
+STATES = {
+    "holding": State(f"{HOLDING}{WATCHED}turn()"),
+    "waiting in a daemon thread": State(f"{HOLDING}in_line()\nturn()"),
+    "in the middle of requests": State(
+        """
+def work(number):
+    mutex = ClusterMutex(f"{name}-{number % 3}", store=store)
+    while True:
+        with contextlib.suppress(StoreUnavailable):  # 20 ms can be too short for any answer
+            if mutex.acquire(timeout=0.02):
+                mutex.release()
+turn()
+for number in range(4):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+time.sleep(0.1)
+"""
+    ),
+    "etcd away": State(f"{HOLDING}in_line()\n{WATCHED}turn()", "gone"),
+    "etcd away, never there": State(
+        """
+turn()
+try:
+    ClusterMutex(name, store=store).acquire(timeout=0.5)
+except StoreUnavailable:
+    pass
+""",
+        "gone",
+    ),
+    "etcd frozen": State(f"{HOLDING}in_line()\n{WATCHED}turn()", "frozen"),
+    "etcd frozen, in the middle of requests": State(
+        f"""{HOLDING}{WATCHED}turn()
+for call in (held.holder, lambda: held.alive(force=True), held.release):
+    threading.Thread(target=call, daemon=True).start()
+threading.excepthook = lambda _: None
+time.sleep(0.3)
+""",
+        "frozen",
+    ),
+    "in the middle of a clean-up": State(
+        f"""{HOLDING}{WATCHED}turn()
+try:
+    ClusterMutex(f"{{name}}-other", store=store).acquire(timeout=0.5)
+except StoreUnavailable:
+    pass
+""",
+        "frozen",
+    ),
+}
+
+
+class Program:
+    """A program on its way to its end."""
+
+    def __init__(self, state: State, settings: Settings) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN + state.script + END, settings.url()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready(self) -> None:
+        """Wait until it is in its state."""
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said == "ready\n", self._process.communicate()[1]
+
+    def end(self) -> tuple[float, str]:
+        """Let it end; return the seconds that took and what it had to say."""
+        out, err = self._process.communicate("\n", timeout=60)
+        seconds = time.monotonic() - float(out)
+        return seconds, err
+
+    def kill(self) -> None:
+        """End it in any case."""
+        with self._process:
+            self._process.kill()
+
+
+@contextlib.contextmanager
+def becomes(server: Etcd, fate: Etcds) -> Iterator[None]:
+    """Let etcd be frozen or gone for the time of the block."""
+    if fate == "gone":
+        server.stop()
+        yield
+        server.start()
+    elif fate == "frozen":
+        with frozen(server):
+            yield
+    else:
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """An etcd of this module's own, to freeze and stop."""
+    folder = tmp_path_factory.mktemp("etcd")
+    with Etcd(etcd_binary, folder / "data", folder / "etcd.log") as running:
+        yield running
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_program_ends(state: State, server: Etcd, root: str, figure: Figure) -> None:
+    """In time, without an error, and without a traceback of somebody's thread."""
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    took: list[float] = []
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
+        programs = []
+        for _ in range(TIMES):
+            programs.append(Program(state, settings))
+            stack.callback(programs[-1].kill)
+        for program in programs:
+            program.ready()
+        with becomes(server, state.etcd):
+            for seconds, said in pool.map(Program.end, programs):
+                took.append(seconds)
+                assert "Traceback" not in said
+                assert "Fatal" not in said
+    figure(f"the end of {TIMES} programs took {max(took):.2f} s at most")
+    assert max(took) < LONGEST

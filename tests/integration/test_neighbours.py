@@ -1,0 +1,57 @@
+"""In other people's processes: a quick import, no warnings, no `assert` that matters, no clash.
+
+With other versions of protobuf, grpcio and Python the same is run by `.ci/matrix`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockclient.cli.local import Etcd
+from tests.processes import Figure
+
+CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"
+IMPORTS = 11
+CLOCK = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
+"""The processor's time: all that an import takes, and not what other programs take meanwhile."""
+
+
+def run(*words: str) -> str:
+    """Run Python with these words; it must end well. Return what it printed."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_the_import_is_quick(figure: Figure) -> None:
+    """At most 1.3 times as long as `import grpc`: medians of imports in turns."""
+    took: dict[str, list[float]] = {"grpc": [], "lockclient": [], "lockclient.etcd.store": []}
+    for _ in range(IMPORTS):
+        for module, times in took.items():
+            times.append(float(run("-c", CLOCK.format(module))))
+    median = {each: statistics.median(times) for each, times in took.items()}
+    ratio = {each: median[each] / median["grpc"] for each in took}
+    figure(
+        f"import lockclient takes {ratio['lockclient']:.2f} times import grpc "
+        f"({median['grpc'] * 1000:.0f} ms); with all that the first lock imports "
+        f"{ratio['lockclient.etcd.store']:.2f} times"
+    )
+    assert ratio["lockclient"] <= 1.3
+
+
+@pytest.mark.parametrize("options", [["-W", "error"], ["-W", "error", "-O"]], ids=" ".join)
+def test_a_lock_under_strict_options(options: list[str], etcd: Etcd) -> None:
+    """Taken, waited for, pushed, lost, released, forked: no warning, no work in an `assert`."""
+    run(*options, "-c", "import lockclient")
+    run(*options, str(CHECK), etcd.endpoint)
+
+
+def test_beside_an_imported_etcd3(etcd: Etcd) -> None:
+    """Two sets of messages of one protocol in one process, and both clients work."""
+    run("-W", "error", str(CHECK), etcd.endpoint, "--with-etcd3")

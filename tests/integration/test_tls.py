@@ -1,0 +1,215 @@
+"""TLS with a real etcd: all of it works, and each mistake is told by its name."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings, StoreUnavailable
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Removal
+from lockclient.settings import made_of
+from lockclient.store import Remove
+from lockclient.table import Table
+from lockclient.timing import Deadline
+from tests.certificates import Authority, TlsEtcd
+from tests.processes import Figure, wait_until
+
+
+@dataclass
+class Town:
+    """Etcds of each kind, whom they trust, and a stranger."""
+
+    authority: Authority
+    stranger: Authority
+    servers: dict[str, Etcd]
+    junk: str
+
+    def settings(self, server: str, **others: str) -> Settings:
+        """Return settings for a server; each of `others` names one of our files, see `file`."""
+        files = {what: self.file(what, whose) for what, whose in others.items()}
+        return made_of(None, [self.servers[server].endpoint], {"root": "/tls", **files})
+
+    def file(self, what: str, whose: str) -> str:
+        """Return a file's path: `cacert`, `cert` or `key`, of `ours`, a `stranger`, or `junk`."""
+        if whose == "junk":
+            return self.junk
+        authority = self.authority if whose == "ours" else self.stranger
+        if what == "cacert":
+            return authority.cacert
+        pair = authority.issue(user="client")
+        return pair.cert if what == "cert" else pair.key
+
+
+@pytest.fixture(scope="module")
+def town(etcd: Etcd, etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """An etcd with TLS, one that asks for certificates, one with another name's, a plain one."""
+    folder = tmp_path_factory.mktemp("town")
+    ours, stranger = Authority(folder, "ours"), Authority(folder, "stranger")
+    right, wrong = ours.issue("127.0.0.1", "localhost"), ours.issue("etcd-1.example")
+    junk = folder / "junk.pem"
+    junk.write_text("no certificate")
+
+    def server(name: str) -> TlsEtcd:
+        return TlsEtcd(
+            ours,
+            wrong if name == "another name" else right,
+            etcd_binary,
+            folder / name,
+            folder / f"{name}.log",
+            ask_clients=name == "asking",
+        )
+
+    with ExitStack() as stack:
+        servers: dict[str, Etcd] = {
+            name: stack.enter_context(server(name)) for name in ("tls", "asking", "another name")
+        }
+        yield Town(ours, stranger, {**servers, "plain": etcd}, str(junk))
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[[Settings], EtcdStore]]:
+    """What opens stores that are closed at the end."""
+    with ExitStack() as stack:
+
+        def opened(settings: Settings) -> EtcdStore:
+            store = EtcdStore(settings)
+            stack.callback(store.close)
+            return store
+
+        yield opened
+
+
+CERTIFIED = {"cacert": "ours", "cert": "ours", "key": "ours"}
+
+
+@pytest.mark.parametrize(("server", "files"), [("tls", {"cacert": "ours"}), ("asking", CERTIFIED)])
+def test_all_of_a_lock_s_life_goes_over_tls(
+    town: Town, open_store: Callable[[Settings], EtcdStore], server: str, files: dict[str, str]
+) -> None:
+    """Transactions, leases, the watch of waiters and of losses, the table, the clocks."""
+    store = open_store(town.settings(server, **files))
+    table = Table(store)
+    table.start()
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire, daemon=True)
+    with ClusterMutex("x", store=store) as held:
+        wait_until(lambda: table.row("x"), what="the lock in the table")
+        thread.start()
+        wait_until(held.waiters, what="the waiter in line")
+        held.alive(force=True)
+    thread.join(30)
+    assert waiter.healthy
+    time.sleep(1.1)  # as long as a lock is held before its loss is watched for
+    removal = Removal(waiter.record, time.time(), "ann", "force-unlock", "a test")
+    store.ask(Remove(removal, None), Deadline.after(10))
+    wait_until(lambda: not waiter.healthy, what="the loss")
+    with pytest.raises(LockLost, match="ann"):
+        waiter.release()
+    wait_until(lambda: not table.rows(), what="the lock gone from the table")
+    table.stop()
+    assert len(store.clock_offsets(5)) == 1
+
+
+def test_the_environment_says_it_as_to_etcdctl(
+    town: Town, open_store: Callable[[Settings], EtcdStore]
+) -> None:
+    """The variables that make etcdctl work make us work, with a host name, too."""
+    server = town.servers["asking"]
+    environ = {
+        f"ETCDCTL_{what.upper()}": town.file(what, whose) for what, whose in CERTIFIED.items()
+    }
+    listed = {"ETCDCTL_ENDPOINTS": f"https://localhost:{server.port}"}
+    for more in (listed, {"CLUSTERMUTEX_URL": f"etcds://localhost:{server.port}/tls"}):
+        with ClusterMutex("x", store=open_store(Settings.load(None, {**environ, **more}))):
+            pass
+
+
+MISTAKES: dict[str, tuple[str, dict[str, str], str, str]] = {
+    "an authority that did not sign": (
+        "tls",
+        {"cacert": "stranger"},
+        "TLS: its certificate is not trusted: unable to get local issuer certificate",
+        "ETCDCTL_CACERT must be the authority that signed for this etcd.",
+    ),
+    "a certificate for another host": (
+        "another name",
+        {"cacert": "ours"},
+        "TLS: its certificate is for another host name",
+        "Name each etcd as its certificate does",
+    ),
+    "no client certificate": (
+        "asking",
+        {"cacert": "ours"},
+        "TLS: it refused our certificate, or that we have none",
+        "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate",
+    ),
+    "a client certificate by a stranger": (
+        "asking",
+        {"cacert": "ours", "cert": "stranger", "key": "stranger"},
+        "TLS: it refused our certificate, or that we have none",
+        "signed by the authority that this etcd trusts",
+    ),
+    "plain text where TLS is talked": (
+        "tls",
+        {},
+        "it closed the connection at once, as an etcd does that talks TLS only",
+        "set ETCDCTL_CACERT to its authority",
+    ),
+    "TLS where plain text is talked": (
+        "plain",
+        {"cacert": "ours"},
+        "TLS: it closed the connection, as an etcd does that talks plain text",
+        "leave out ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY",
+    ),
+    "an authority's file that is none": (
+        "tls",
+        {"cacert": "junk"},
+        "TLS: the certificate files can't be used",
+        "must be PEM files",
+    ),
+    "a key of another certificate": (
+        "asking",
+        {"cacert": "ours", "cert": "ours", "key": "stranger"},
+        "TLS: the certificate files can't be used",
+        "the key must be that of the certificate",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_told_by_its_name(
+    town: Town, open_store: Callable[[Settings], EtcdStore], figure: Figure, mistake: str
+) -> None:
+    """Not as a server that is down, and with what to check. It may be mended meanwhile, so it is
+    tried as long as the caller waits, and not longer."""
+    server, files, cause, advice = MISTAKES[mistake]
+    store = open_store(town.settings(server, **files))
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable) as caught:
+        ClusterMutex("x", store=store).acquire(timeout=1)
+    took = time.monotonic() - began
+    text = str(caught.value)
+    assert cause in text
+    assert advice in text
+    assert "Check that it runs" not in text
+    assert took < 5
+    figure(f"told after {took:.1f} s of 1 s given: {text}")
+
+
+def test_a_watch_tells_it_too(
+    town: Town,
+    open_store: Callable[[Settings], EtcdStore],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A dashboard has nobody to raise it to: it says so in the log."""
+    store = open_store(town.settings("tls", cacert="stranger"))
+    watch = store.follow(1, lambda batch: None)
+    wait_until(lambda: "its certificate is not trusted" in caplog.text, what="the log")
+    watch.close()
