@@ -26,7 +26,7 @@ class Settings:
         endpoints: `host:port` of each member.
         root: the prefix of all keys, from `/` on, without one at the end.
         cacert, cert, key: paths of PEM files; a `cacert` or `tls` makes it TLS.
-        tls: TLS with the system's certificates even without `cacert`.
+        tls: TLS even without `cacert`: with the public authorities that gRPC brings along.
         user, password: for etcd's own authentication.
     """
 

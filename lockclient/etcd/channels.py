@@ -147,6 +147,8 @@ class Channels:
                     answer = stub(request, timeout=timeout, metadata=metadata)
             except grpc.RpcError as error:
                 pause = tries.failed(error)
+            except ValueError:  # gRPC's word for a channel that was closed, by `close` or its owner
+                raise tries.given_up("the connection was closed") from None
             except BaseException:
                 self._connections[member.endpoint].interrupted()
                 raise

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.faults import Fault, diagnose, more_telling, reason, refused, unavailable
 from lockclient.etcd.methods import Metadata
@@ -139,10 +139,14 @@ class Tries:
         longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
         timeout = min(longest, self._deadline.remaining())
         if failover.closed:
-            self._last, timeout = "the store is closed", 0
+            raise self.given_up("the store is closed")
         if timeout <= 0:
-            raise unavailable(failover.settings.endpoints, self._last, unknown=self.resent)
+            raise self.given_up(self._last)
         return member, timeout
+
+    def given_up(self, why: str) -> StoreUnavailable:
+        """Return what says that no more is tried."""
+        return unavailable(self._failover.settings.endpoints, why, unknown=self.resent)
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.

@@ -93,6 +93,11 @@ def refused(
             "certificate (ETCDCTL_CERT, ETCDCTL_KEY) whose common name is a user, where etcd has "
             "--client-cert-auth."
         )
+    elif "invalid auth token" in details and settings and not settings.user:
+        advice = (
+            " It is the token of the etcd3 client that was handed over, which never renews it: "
+            "give ClusterMutex.setup() user and password beside the client."
+        )
     elif "database space exceeded" in details:
         advice = " It takes no locks until it is compacted, defragmented and its alarm disarmed."
     return StoreError(f"etcd at {endpoint} refused the request: {details}.{advice}")

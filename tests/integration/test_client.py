@@ -1,0 +1,147 @@
+"""On the connection of an `etcd3` client that a program has already: its channel and its token."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import etcd3
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, config
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from tests.certificates import Authority, TlsEtcd
+from tests.integration.test_auth import ROOT, Guarded, start
+from tests.processes import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `setup` says is forgotten again."""
+    monkeypatch.setattr(config, "_default_settings", None)
+    monkeypatch.setattr(config, "_default_store", None)
+
+
+def live(name: str = "x") -> None:
+    """Take a lock, wait for it in line, push, notice, release."""
+    with ClusterMutex(name) as held:
+        waiter = ClusterMutex(name)
+        thread = threading.Thread(target=waiter.acquire)
+        thread.start()
+        wait_until(held.waiters, what="the waiter in line")
+        held.alive(force=True)
+    thread.join(30)
+    assert waiter.locked()
+    waiter.release()
+    assert waiter.holder() is None
+
+
+def test_its_connection_is_used(etcd: Etcd, root: str) -> None:
+    """And only that, from the root that is given; it is the program's to close."""
+    with etcd3.client(port=etcd.port) as client:
+        ClusterMutex.setup(client=client, root=root)
+        live()
+        with ClusterMutex("y") as held:
+            value, meta = client.get(held.guard.key.decode())
+            assert (value, meta.mod_revision) == (held.uuid.encode(), held.fencing_token)
+            # The comparison goes into a transaction of the program's own.
+            done, _ = client.transaction(
+                compare=[client.transactions.value(held.guard.key) == held.guard.value],
+                success=[client.transactions.put(f"{root}/mine", "1")],
+                failure=[],
+            )
+            assert done
+        config.default_store().close()
+        assert client.get(f"{root}/mine")[0] == b"1"
+
+
+def test_a_client_that_is_closed_is_told(etcd: Etcd, root: str) -> None:
+    client = etcd3.client(port=etcd.port)
+    ClusterMutex.setup(client=client, root=root)
+    live()
+    client.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        ClusterMutex("x").acquire(timeout=1)
+
+
+def test_its_tls_and_its_token_are_used(etcd_binary: str, tmp_path: Path) -> None:
+    """The environment's own user is somebody else."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("127.0.0.1")
+    server = TlsEtcd(authority, pair, etcd_binary, tmp_path / "data", tmp_path / "log")
+    with server, etcd3.client("127.0.0.1", server.port, authority.cacert) as client:
+        os.environ["ETCDCTL_USER"] = "nobody:nothing"
+        try:
+            ClusterMutex.setup(client=client)
+        finally:
+            del os.environ["ETCDCTL_USER"]
+        live()
+
+
+class TestWithUsers:
+    @pytest.fixture
+    def guarded(self, etcd_binary: str, tmp_path: Path) -> Iterator[Guarded]:
+        """An etcd whose tokens last 2 s."""
+        with start(etcd_binary, tmp_path, "simple") as server:
+            found = Guarded(server)
+            found.set_up()
+            yield found
+
+    @pytest.fixture
+    def client(self, guarded: Guarded) -> Iterator[Any]:
+        """The client of a user who may use locks."""
+        with etcd3.client(port=guarded.server.port, user="ann", password="of-ann") as client:
+            yield client
+
+    def test_its_token_serves_as_long_as_it_lasts(self, guarded: Guarded, client: Any) -> None:
+        """Then it is said what to do: `etcd3` does not renew it."""
+        ClusterMutex.setup(client=client, root=ROOT)
+        live()
+        guarded.outlive_tokens()
+        with pytest.raises(StoreError, match="user and password"):
+            ClusterMutex("x").acquire()
+
+    def test_with_user_and_password_it_is_renewed(self, guarded: Guarded, client: Any) -> None:
+        ClusterMutex.setup(client=client, root=ROOT, user="ann", password="of-ann")
+        live()
+        guarded.outlive_tokens()
+        live()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"client": 3}, "must be an etcd3 client, not 3"),
+        ({"client": object(), "url": "etcd://h:1"}, "not both"),
+        ({"client": object(), "endpoints": ["h:1"]}, "not both"),
+    ],
+)
+def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClusterMutex.setup(**arguments)
+
+
+def test_a_forked_child_is_told_to_make_its_own(etcd: Etcd, root: str) -> None:
+    """The parent's channel may hang in it."""
+    with etcd3.client(port=etcd.port) as client:
+        store = EtcdStore(Settings(root=root), client)
+        mutex = ClusterMutex("x", store=store)
+        assert mutex.holder() is None
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                mutex.acquire(timeout=5)
+            except StoreError as error:
+                os.write(write, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert b"make a new one and call ClusterMutex.setup(client=" in os.read(read, 1000)
+        live_on = mutex.acquire(timeout=10)
+        assert live_on
+        mutex.release()
+        store.close()
