@@ -148,7 +148,7 @@ class Channels:
             except grpc.RpcError as error:
                 pause = tries.failed(error)
             except ValueError:  # gRPC's word for a channel that was closed, by `close` or its owner
-                raise tries.given_up("the connection was closed") from None
+                raise tries.closed() from None
             except BaseException:
                 self._connections[member.endpoint].interrupted()
                 raise
@@ -188,7 +188,7 @@ class Channels:
         return member.metadata()
 
     def close(self) -> None:
-        """Close all channels; calls under way, and those to come, end with `StoreUnavailable`."""
+        """Close all channels; calls under way, and those to come, end with `StoreError`."""
         self.failover.closed = True
         for each in self._connections.values():
             each.close()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreError
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.faults import Fault, diagnose, more_telling, reason, refused, unavailable
 from lockclient.etcd.methods import Metadata
@@ -131,6 +131,7 @@ class Tries:
 
         Raises:
             StoreUnavailable: the time is up.
+            StoreError: the connections are closed.
         """
         failover = self._failover
         member = self._member
@@ -139,14 +140,15 @@ class Tries:
         longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
         timeout = min(longest, self._deadline.remaining())
         if failover.closed:
-            raise self.given_up("the store is closed")
+            raise self.closed()
         if timeout <= 0:
-            raise self.given_up(self._last)
+            raise unavailable(failover.settings.endpoints, self._last, unknown=self.resent)
         return member, timeout
 
-    def given_up(self, why: str) -> StoreUnavailable:
-        """Return what says that no more is tried."""
-        return unavailable(self._failover.settings.endpoints, why, unknown=self.resent)
+    def closed(self) -> StoreError:
+        """Return what says that the connection was closed, so that no more is tried."""
+        where = ", ".join(self._failover.settings.endpoints)
+        return StoreError(f"The connection to etcd at {where} was closed.", unknown=self.resent)
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.

@@ -11,7 +11,7 @@ from typing import Any
 import etcd3
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, config
+from lockclient import ClusterMutex, Settings, StoreError, config
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from tests.certificates import Authority, TlsEtcd
@@ -64,7 +64,7 @@ def test_a_client_that_is_closed_is_told(etcd: Etcd, root: str) -> None:
     ClusterMutex.setup(client=client, root=root)
     live()
     client.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
+    with pytest.raises(StoreError, match="closed"):
         ClusterMutex("x").acquire(timeout=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from uuid import uuid4
 
@@ -26,8 +27,19 @@ SET_ASIDE = {
         if case.startswith("test_") and case not in SET_ASIDE
     ],
 )
-def test_cpython_says_it_is_a_lock(case: str, store: EtcdStore) -> None:
+def test_cpython_says_it_is_a_lock(
+    case: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
+    if case == "test_thread_leak":
+        # gRPC asks for the current thread in each call, which leaves an entry for a thread that
+        # `threading` did not start, until a later one has its number: not ours to count.
+        everyone = threading.enumerate
+        monkeypatch.setattr(
+            threading,
+            "enumerate",
+            lambda: [each for each in everyone() if not isinstance(each, threading._DummyThread)],
+        )
 
     base: Any = lock_tests.LockTests
 

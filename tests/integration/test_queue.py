@@ -89,10 +89,11 @@ def held(store: EtcdStore) -> ClusterMutex:
 def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
     """Neither lock nor ticket."""
     root = store.settings.root
-    wait_until(
-        lambda: not etcdctl("get", "--prefix", "--keys-only", f"{root}/").strip(),
-        what="an empty root",
-    )
+    for kind in ("locks", "queue"):
+        wait_until(
+            lambda: not etcdctl("get", "--prefix", "--keys-only", f"{root}/{kind}/").strip(),  # noqa: B023
+            what=f"the last of the {kind}",
+        )
 
 
 def test_first_come_first_served(

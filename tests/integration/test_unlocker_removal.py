@@ -325,8 +325,9 @@ def test_an_unlock_before_its_time_leaves_nothing_to_do(
         store.ask(Unlock("a", holder.uuid or ""), Deadline.after(10))
         again = take(store, held("a", alert=1, unlock=2))
         wait_removed(store, again)
-        assert metric(unlocker, "clustermutex_auto_unlocks_total", result="removed") == 1
-        assert metric(unlocker, "clustermutex_auto_unlocks_total", result="gone") == 0
+        name = "clustermutex_auto_unlocks_total"
+        wait_until(lambda: metric(unlocker, name, result="removed") == 1, what="the count")
+        assert metric(unlocker, name, result="gone") == 0
         assert metric(unlocker, "clustermutex_lock_held_seconds_count") == 2
 
 
