@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -32,6 +33,10 @@ from lockclient.etcd.methods import (
 )
 from lockclient.timing import Deadline
 
+IN_FLIGHT = 32
+"""Requests of one loop that are under way at once. A thousand tasks that ask at the same moment
+would all be late: each try would be given up and sent again, for ever."""
+
 
 class AioChannels:
     """All members of one cluster; what is known of them is shared with the threads.
@@ -48,29 +53,34 @@ class AioChannels:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         # A thousand tasks that begin at once want one lease and one token.
-        self._granting = asyncio.Lock()
-        self._authenticating = asyncio.Lock()
+        self._granting = _Turns(1)
+        self._authenticating = _Turns(1)
+        self._asking = _Turns(IN_FLIGHT)
 
     async def call(self, method: Method, request: Message, deadline: Deadline) -> tuple[Any, bool]:
         """See `Channels.call`; for methods that are no streams."""
         tries = Tries(self._failover, request, deadline)
         while True:
-            member, timeout = tries.next()
-            try:
-                metadata = await self._metadata(member, timeout)
-                stub = self._stub(member, method)
-                answer = await stub(request, timeout=timeout, metadata=metadata)
-            except grpc.RpcError as error:
-                pause = tries.failed(error)
-            else:
-                tries.answered()
-                return answer, tries.resent
+            async with self._asking.turn(deadline):
+                member, timeout = tries.next()
+                try:
+                    answer = await self._try(member, method, request, Deadline.after(timeout))
+                except grpc.RpcError as error:
+                    pause = tries.failed(error)
+                else:
+                    tries.answered()
+                    return answer, tries.resent
             await asyncio.sleep(pause)
+
+    async def _try(self, member: Member, method: Method, request: Message, limit: Deadline) -> Any:
+        metadata = await self._metadata(member, limit)
+        stub = self._stub(member, method)
+        return await stub(request, timeout=limit.remaining(), metadata=metadata)
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
         """See `Lease.get`."""
         if not lease.usable():
-            async with self._granting:
+            async with self._granting.turn(deadline):
                 if not lease.usable():
                     sent_at = time.monotonic()
                     answer, _ = await self.call(GRANT, lease.grant(), deadline)
@@ -98,14 +108,14 @@ class AioChannels:
             self._channels[endpoint] = channel
         return channel
 
-    async def _metadata(self, member: Member, timeout: float) -> Metadata | None:
+    async def _metadata(self, member: Member, limit: Deadline) -> Metadata | None:
         if not self._failover.authentication.name:
             borrowed = self._threads.borrowed
             return None if borrowed is None else borrowed.metadata()
         if member.token is None:
-            async with self._authenticating:
+            async with self._authenticating.turn(limit):
                 if member.token is None:
-                    await self._authenticate(member, timeout)
+                    await self._authenticate(member, limit.remaining())
         return member.metadata()
 
     async def _authenticate(self, member: Member, timeout: float) -> None:
@@ -115,6 +125,59 @@ class AioChannels:
             member.token = answer.token
         except grpc.RpcError as error:
             member.no_token(error)
+
+
+class _Turns:
+    """So many at a time, in the order in which they came.
+
+    (Not `asyncio.Semaphore`: it knows no deadline, and `asyncio.wait_for` around it may swallow a
+    cancellation before Python 3.12.)
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._line: deque[asyncio.Future[bool]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Wait for a turn, but not longer than to the deadline: the block finds out about that."""
+        mine = await self._take(deadline.remaining())
+        try:
+            yield
+        finally:
+            if mine:
+                self._give()
+
+    async def _take(self, timeout: float) -> bool:
+        if self._free:
+            self._free -= 1
+            return True
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[bool] = loop.create_future()
+        self._line.append(turn)
+        alarm = loop.call_later(timeout, _too_late, turn)
+        try:
+            return await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self._give()  # it was given in the very moment of the cancellation
+            turn.cancel()
+            raise
+        finally:
+            alarm.cancel()
+
+    def _give(self) -> None:
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._free += 1
+
+
+def _too_late(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)
 
 
 def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:

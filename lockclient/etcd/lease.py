@@ -28,7 +28,6 @@ class Lease:
         self._ttl = ttl
         self._reuse = reuse
         self._lock = threading.Lock()
-        self._noting = threading.Lock()
         self.id = 0
         self._lost = False  # and nobody has been told
         # On our clock and from before the request was sent: never later than etcd's own view.
@@ -45,12 +44,12 @@ class Lease:
             Refusal: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
         """
-        with self._lock:
-            if not self.usable():
-                sent_at = time.monotonic()
-                answer, _ = self._channels.call(GRANT, self.grant(), deadline)
-                self.granted(answer, sent_at)
-            return self.id
+        if not self.usable():
+            # Without a lock: behind it everyone would wait for the time limits of everyone else.
+            sent_at = time.monotonic()
+            answer, _ = self._channels.call(GRANT, self.grant(), deadline)
+            self.granted(answer, sent_at)
+        return self.id
 
     def grant(self) -> wire.LeaseGrant:
         """Return the request for a new one, for who asks by other means."""
@@ -62,7 +61,7 @@ class Lease:
         Threads and event loops may have asked at once. Then the first one stands, because tickets
         may be bound to it, and the others end by themselves.
         """
-        with self._noting:
+        with self._lock:
             if not self.usable():
                 self.id, self._until = answer.id, sent_at + answer.ttl
 

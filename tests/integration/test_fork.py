@@ -17,8 +17,9 @@ from lockclient.etcd.store import EtcdStore
 from tests.processes import Figure
 
 CHILDREN = 24
-LONGEST = 2.0
-"""Seconds from the end of a child's main module to its own, as the issue says."""
+LONGEST = 10.0
+"""Seconds from the end of a child's main module to its own: 2 are the aim (see test_exits), but a
+machine may stand still for a moment, and a child that hangs does for good."""
 
 HEAD = """
 import os, sys, threading, time

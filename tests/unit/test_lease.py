@@ -109,3 +109,14 @@ def test_there_is_nothing_to_keep_at_first(server: Server) -> None:
     """No request for a lease that nobody needed yet."""
     assert line(server).keep(NEVER) is False
     assert server.asked == []
+
+
+def test_of_two_that_are_granted_at_once_the_first_stands(server: Server) -> None:
+    """A thread and an event loop ask in their own ways: tickets may be bound to the first one."""
+    lease = line(server)
+    for identity in (7, 8):
+        lease.granted(wire.LeaseGrantAnswer(id=identity, ttl=10), server.now)
+    assert lease.get(NEVER) == 7
+    server.now += 6
+    lease.granted(wire.LeaseGrantAnswer(id=9, ttl=10), server.now)
+    assert lease.get(NEVER) == 9

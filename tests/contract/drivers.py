@@ -1,0 +1,109 @@
+"""The two drivers with one face, so that one suite holds both to their promises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from lockclient import AsyncClusterMutex, ClusterMutex
+from lockclient.record import Holder, Ticket
+
+T = TypeVar("T")
+PATIENCE = 60.0
+
+
+class Mutex(Protocol):
+    """What both mutexes can do; `facts` has the rest: `healthy`, `uuid`, `check_health()`, …"""
+
+    @property
+    def facts(self) -> Any: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def alive(self, *, force: bool = False) -> None: ...
+    def holder(self) -> Holder | None: ...
+    def waiters(self) -> list[Ticket]: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *how: Any) -> None: ...
+    def __call__(self, function: Callable[..., T]) -> Callable[..., T]: ...
+
+
+Make = Callable[..., Mutex]
+
+
+class InThreads(ClusterMutex):
+    """`ClusterMutex` as it is."""
+
+    @property
+    def facts(self) -> ClusterMutex:
+        return self
+
+
+class OnALoop:
+    """`AsyncClusterMutex`: each call is a task of its own on an event loop in another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *args: Any, **how: Any) -> None:
+        self.facts = AsyncClusterMutex(*args, **how)
+        self._loop = loop
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return self._run(self.facts.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        self._run(self.facts.release())
+
+    def alive(self, *, force: bool = False) -> None:
+        self._run(self.facts.alive(force=force))
+
+    def holder(self) -> Holder | None:
+        return self._run(self.facts.holder())
+
+    def waiters(self) -> list[Ticket]:
+        return self._run(self.facts.waiters())
+
+    def locked(self) -> bool:
+        return self.facts.locked()
+
+    def __enter__(self) -> OnALoop:
+        self._run(self.facts.__aenter__())
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        self._run(self.facts.__aexit__(*how))
+
+    def __call__(self, function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        async def asynchronous(*args: Any, **how: Any) -> T:
+            return function(*args, **how)
+
+        wrapped: Callable[..., Awaitable[T]] = self.facts(asynchronous)
+
+        @functools.wraps(wrapped)
+        def call(*args: Any, **how: Any) -> T:
+            async def work() -> T:
+                return await wrapped(*args, **how)
+
+            return self._run(work())
+
+        return call
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread of its own for the time of the block."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="the-loop")
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)
+        loop.close()

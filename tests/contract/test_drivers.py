@@ -1,0 +1,355 @@
+"""What `ClusterMutex` and `AsyncClusterMutex` promise alike, on each store."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from lockclient import LockLost, LockNotHeld, LockTimeout
+from lockclient.store import Remove
+from tests.contract.asking import Ask, holder, removal, take
+from tests.contract.conftest import Subject
+from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex, OnALoop, running_loop
+from tests.processes import wait_until
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
+    """Make a mutex of each driver's in turn."""
+    if request.param == "threads":
+        yield lambda name="x", **how: InThreads(name, store=subject.store, **how)
+        return
+    with running_loop() as loop:
+        yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)
+
+
+def start(work: Callable[[], object]) -> threading.Thread:
+    """Do it in a thread."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def together(*work: Callable[[], object]) -> None:
+    """Do all of it at once, to its end."""
+    threads = [start(each) for each in work]
+    for each in threads:
+        each.join(PATIENCE)
+        assert not each.is_alive()
+
+
+def remove(ask: Ask, mutex: Mutex) -> None:
+    """Remove a lock from its holder as the unlocker does."""
+    record = replace(removal(mutex.facts.record), why="No sign of life from it.")
+    ask(Remove(record, None))
+
+
+class TestGetting:
+    def test_it_is_held_from_acquire_to_release(self, make: Make) -> None:
+        """Everyone can see who has it, where and what for; afterwards nobody has."""
+        one, other = make(reason="why ✓", expected_runtime=60), make()
+        assert not one.locked()
+        assert one.acquire() is True
+        assert (one.locked(), one.facts.healthy) == (True, True)
+        seen = other.holder()
+        assert seen is not None
+        assert seen.subkeys() == one.facts.record.subkeys()
+        assert (seen.uuid, seen.reason) == (one.facts.uuid, "why ✓")
+        assert seen.fencing_token == one.facts.fencing_token > 0
+        assert other.waiters() == []
+        one.release()
+        assert (one.locked(), one.facts.healthy) == (False, False)
+        assert other.holder() is None
+
+    def test_with_holds_it_in_the_block_only(self, make: Make) -> None:
+        """An exception of the block goes on as it is, and the lock is free."""
+        one, error = make(), ValueError("mine")
+
+        def fail() -> None:
+            with one:
+                assert one.locked()
+                raise error
+
+        with pytest.raises(ValueError, match="mine") as caught:
+            fail()
+        assert caught.value is error
+        assert one.holder() is None
+
+    def test_with_raises_where_acquire_returns_false(self, make: Make) -> None:
+        """`LockTimeout` says which lock, how long, held by whom; and it survives pickling."""
+        with make(reason="first") as held:
+            with pytest.raises(LockTimeout) as caught, make(timeout=0.1):
+                pytest.fail("the lock is somebody else's")
+            error = pickle.loads(pickle.dumps(caught.value))
+            assert (error.name, error.holder.uuid) == ("x", held.facts.uuid)
+            assert "The lock 'x' could not be had within 0.1 s." in str(error)
+            assert f"held by {held.facts.record.describe()}" in str(error)
+
+    def test_as_a_decorator_each_call_holds_it(self, make: Make) -> None:
+        """The function keeps its name, its arguments and its result."""
+        one = make()
+
+        @one
+        def work(number: int, *, factor: int) -> int:
+            """Doc."""
+            assert one.locked()
+            return number * factor
+
+        assert (work(3, factor=4), work(1, factor=2)) == (12, 2)
+        assert (work.__name__, work.__doc__) == ("work", "Doc.")
+        assert not one.locked()
+
+    @pytest.mark.parametrize(
+        "how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.1}, {"blocking": True}]
+    )
+    def test_who_does_not_get_it_leaves_nothing(self, make: Make, how: dict[str, float]) -> None:
+        """Neither lock nor ticket, and the holder is not disturbed."""
+        with make() as held:
+            began = time.monotonic()
+            assert make(timeout=0.1).acquire(**how) is False  # type: ignore[arg-type]
+            assert time.monotonic() - began < 20
+            assert held.waiters() == []
+            seen = held.holder()
+            assert seen is not None
+            assert seen.uuid == held.facts.uuid
+        assert make().acquire(blocking=False)
+
+    def test_it_goes_to_the_waiters_in_their_order(self, make: Make) -> None:
+        """Each gets it once, and one at a time; tokens rise."""
+        first, got = make(), list[tuple[int, int]]()
+        first.acquire()
+        threads = []
+        for number in range(4):
+
+            def wait(number: int = number) -> None:
+                with make() as mine:
+                    got.append((number, mine.facts.fencing_token))
+
+            threads.append(start(wait))
+            wait_until(lambda: len(first.waiters()) == number + 1, what="the ticket")  # noqa: B023
+        assert got == []
+        token = first.facts.fencing_token
+        first.release()
+        for each in threads:
+            each.join(PATIENCE)
+        assert [number for number, _ in got] == [0, 1, 2, 3]
+        tokens = [token, *(each for _, each in got)]
+        assert tokens == sorted(set(tokens))
+
+    def test_users_of_one_object_contend_for_it(self, make: Make) -> None:
+        """It is no lock of a thread's or task's: the second one waits for the first."""
+        one, inside, most = make(), [0], [0]
+
+        def work() -> None:
+            for _ in range(3):
+                with one:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    inside[0] -= 1
+
+        together(*[work] * 4)
+        assert most == [1]
+        assert one.holder() is None
+
+    def test_a_waiter_whose_place_is_lost_queues_again(self, make: Make, subject: Subject) -> None:
+        """It is told that the tickets are gone, or finds out, and gets the lock all the same."""
+        first, second = make(), make()
+        first.acquire()
+        thread = start(second.acquire)
+        wait_until(first.waiters, what="the ticket")
+        subject.lose_line()
+        assert first.waiters() == []
+        first.release()
+        thread.join(PATIENCE)
+        assert second.locked()
+        second.release()
+
+    def test_a_crashed_holder_of_the_same_identity_is_succeeded(self, make: Make, ask: Ask) -> None:
+        """At once, with a higher token; any other identity has to wait."""
+        token = take(ask, holder("x", identity="worker-7")).token
+        assert not make(identity="worker-8").acquire(blocking=False)
+        with make(identity="worker-7", timeout=0.0) as heir:
+            assert heir.facts.fencing_token > token
+            assert heir.facts.record.identity == "worker-7"
+        assert heir.holder() is None
+
+
+class TestReleasing:
+    def test_anyone_may_release_it_once(self, make: Make) -> None:
+        """From another thread, another task; a second release is told off."""
+        one = make()
+        one.acquire()
+        together(one.release)
+        assert not one.locked()
+        assert one.holder() is None
+        with pytest.raises(LockNotHeld, match="'x' is not held by this object: release"):
+            one.release()
+
+    def test_of_many_that_release_one_succeeds(self, make: Make) -> None:
+        """The others are told off."""
+        one, told_off = make(), list[LockNotHeld]()
+
+        def release() -> None:
+            try:
+                one.release()
+            except LockNotHeld as error:
+                told_off.append(error)
+
+        one.acquire()
+        together(*[release] * 5)
+        assert len(told_off) == 4
+
+    def test_who_does_not_hold_it_has_no_facts(self, make: Make) -> None:
+        """Nor can it say that it is alive, or be asked for its health."""
+        one = make()
+        for what in ("fencing_token", "uuid", "record", "guard"):
+            with pytest.raises(LockNotHeld, match=rf"'x' is not held by this object: {what}"):
+                getattr(one.facts, what)
+        for call in (one.alive, one.facts.check_health):
+            with pytest.raises(LockNotHeld, match="'x' is not held"):
+                call()
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("how", "error"),
+        [
+            ({"blocking": False, "timeout": 1}, ValueError),
+            ({"timeout": -0.5}, ValueError),
+            ({"timeout": math.nan}, ValueError),
+            ({"timeout": math.inf}, OverflowError),
+            ({"timeout": "1"}, TypeError),
+        ],
+    )
+    def test_bad_ones_of_acquire(
+        self, make: Make, how: dict[str, object], error: type[Exception]
+    ) -> None:
+        """As `threading.Lock` refuses them."""
+        with pytest.raises(error):
+            make().acquire(**how)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"name": ""},
+            {"timeout": -1},
+            {"expected_runtime": 0},
+            {"expected_runtime": 1000},
+            {"reason": 5},
+            {"identity": ""},
+            {"on_lost": "print"},
+        ],
+    )
+    def test_bad_ones_of_the_constructor(self, make: Make, how: dict[str, object]) -> None:
+        """Each is named."""
+        with pytest.raises(ValueError, match=r"must|has 0"):
+            make(**how)
+
+    def test_it_shows_itself(self, make: Make) -> None:
+        """As `threading.Lock` does, and with its name."""
+        one = make()
+        shown = r"<{} lockclient\.\w+\.AsyncClusterMutex object 'x' at 0x\w+>"
+        if isinstance(one, InThreads):
+            shown = r"<{} tests\.contract\.drivers\.InThreads object 'x' at 0x\w+>"
+        assert re.fullmatch(shown.format("unlocked"), repr(one.facts))
+        with one:
+            assert re.fullmatch(shown.format("locked"), repr(one.facts))
+
+
+class TestHolding:
+    def test_a_push_moves_the_stamps(self, make: Make) -> None:
+        """With `force` always; what the holder knows is what stands in the store."""
+        with make(expected_runtime=60, auto_unlock_after=90) as held:
+            first = held.facts.record
+            held.alive()  # just pushed: there is nothing to do
+            assert held.facts.record == first
+            held.alive(force=True)
+            second = held.holder()
+            assert second is not None
+            assert second.subkeys() == held.facts.record.subkeys()
+            for stamp in ("alive_at", "alert_at", "auto_unlock_at"):
+                assert getattr(second, stamp) > getattr(first, stamp)
+
+    def test_keepalive_pushes_in_the_background(self, make: Make) -> None:
+        """Nobody calls `alive()`, and the stamps move."""
+        with make(expected_runtime=0.4, auto_unlock_after=30, keepalive=True) as held:
+            first = held.facts.record.alive_at
+            wait_until(lambda: held.facts.record.alive_at > first + 0.1, what="several pushes")
+            assert held.facts.healthy
+
+    def test_the_guard_names_the_holder(self, make: Make, subject: Subject) -> None:
+        """It is the store's own comparison for this acquisition."""
+        with make() as held:
+            assert held.facts.guard == subject.store.guard("x", held.facts.uuid)
+            assert held.facts.guard.value == held.facts.uuid.encode()
+
+    def test_who_works_long_is_told_of_its_removal(self, make: Make, ask: Ask) -> None:
+        """Without a call of its own: `healthy`, `check_health()`, `alive()`, `on_lost`, once."""
+        told: list[LockLost] = []
+        one = make(on_lost=told.append)
+        one.acquire()
+        remove(ask, one)
+        wait_until(lambda: told, what="on_lost")
+        assert not one.facts.healthy
+        for call in (one.facts.check_health, one.alive, lambda: one.alive(force=True)):
+            with pytest.raises(LockLost, match="No sign of life from it"):
+                call()
+        with pytest.raises(LockLost, match="was removed from this holder") as caught:
+            one.release()
+        assert caught.value.removal is not None
+        assert caught.value.removal.removed_by == "unlocker-1"
+        assert len(told) == 1
+        assert not one.locked()
+
+    def test_who_asks_is_told_at_once(self, make: Make, ask: Ask) -> None:
+        """A push or a release finds out by itself that the lock is gone, whoever has it now."""
+        one, next_one = make(), make()
+        one.acquire()
+        remove(ask, one)
+        with pytest.raises(LockLost):
+            one.alive(force=True)
+        assert next_one.acquire(blocking=False)
+        with pytest.raises(LockLost):
+            one.release()
+        next_one.facts.check_health()
+        next_one.release()
+
+    def test_the_time_that_runs_out_is_a_loss(self, make: Make) -> None:
+        """Nobody has removed it, but somebody may: then nothing of it is left behind either."""
+        told: list[LockLost] = []
+        one = make(expected_runtime=0.2, auto_unlock_after=0.4, on_lost=told.append)
+        one.acquire()
+        wait_until(lambda: told, what="on_lost")
+        assert not one.facts.healthy
+        with pytest.raises(LockLost, match=r"confirmed for 0\.4 s"):
+            one.facts.check_health()
+        with pytest.raises(LockLost, match="must be taken for lost"):
+            one.release()
+        wait_until(lambda: one.holder() is None, what="the end of it")
+        assert len(told) == 1
+
+    def test_a_loss_does_not_hide_what_the_block_raised(self, make: Make, ask: Ask) -> None:
+        """It becomes the cause; a loss that the block has met already is raised as it is."""
+        error = ValueError("mine")
+
+        def work(fail: Callable[[Mutex], None]) -> None:
+            with make() as held:
+                remove(ask, held)
+                fail(held)
+
+        def fail(_: Mutex) -> None:
+            raise error
+
+        with pytest.raises(LockLost) as caught:
+            work(fail)
+        assert caught.value.__cause__ is error
+        with pytest.raises(LockLost) as caught:
+            work(lambda held: held.alive(force=True))
+        assert caught.value.__cause__ is None

@@ -1,0 +1,362 @@
+"""`AsyncClusterMutex` over a real etcd: cancellations, crowds, outages, loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    LockLost,
+    Settings,
+    StoreUnavailable,
+    driving,
+)
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.settings import made_of
+from tests.certificates import Authority, TlsEtcd
+from tests.etcds import Etcdctl, frozen, served
+from tests.processes import Figure, wait_until
+
+Main = Coroutine[Any, Any, None]
+
+
+def run(main: Main, seconds: float = 60) -> None:
+    """Run it on a loop of its own, with asyncio's debug mode, for a limited time."""
+    asyncio.run(asyncio.wait_for(main, seconds), debug=True)
+
+
+def left_over(etcdctl: Etcdctl, store: EtcdStore) -> str:
+    """Return what stands in the store of locks and tickets."""
+    root = store.settings.root
+    return "".join(etcdctl("get", "--prefix", f"{root}/{kind}/") for kind in ("locks", "queue"))
+
+
+class Stall:
+    """The longest time for which a loop stood still, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def measure(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            self.longest = max(self.longest, time.monotonic() - before - 0.01)
+
+
+@contextlib.asynccontextmanager
+async def stall_measured() -> AsyncIterator[Stall]:
+    """Measure for the time of the block."""
+    stall = Stall()
+    task = asyncio.create_task(stall.measure())
+    yield stall
+    task.cancel()
+
+
+class TestCancelling:
+    def test_at_random_moments_it_leaves_nothing(
+        self, store: EtcdStore, etcdctl: Etcdctl, figure: Figure
+    ) -> None:
+        """Free, held and contended locks, by `cancel()` and by `wait_for`, hundreds of times."""
+        choose = random.Random(11)
+        cancelled = [0]
+
+        async def cycle(name: str) -> None:
+            async with AsyncClusterMutex(name, store=store) as mutex:
+                await mutex.alive(force=True)
+
+        async def cycles(name: str) -> None:
+            for number in range(60):
+                task = asyncio.create_task(cycle(name))
+                if number % 3 == 0:
+                    task = asyncio.create_task(asyncio.wait_for(task, choose.uniform(0, 0.02)))
+                await asyncio.sleep(choose.uniform(0, choose.choice((0.005, 0.02, 0.1))))
+                task.cancel()
+                try:
+                    await task
+                except (asyncio.CancelledError, asyncio.TimeoutError):
+                    cancelled[0] += 1
+
+        async def main() -> None:
+            await asyncio.gather(*[cycles(name) for name in ("x", "x", "x", "y", "z")])
+            async with AsyncClusterMutex("x", store=store, timeout=30):
+                pass  # as soon as the traces are gone, if not before
+
+        run(main())
+        wait_until(lambda: left_over(etcdctl, store) == "", what="the end of all traces")
+        wait_until(lambda: not store._watcher._watches._by_number, what="the end of all watches")
+        figure(f"{cancelled[0]} of 300 cycles were cancelled, and left nothing")
+        assert cancelled[0] > 100
+
+    def test_the_clean_up_outlives_the_loop(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
+        """`asyncio.run` returns at once after the cancellation; the ticket goes all the same."""
+
+        async def main() -> None:
+            await AsyncClusterMutex("x", store=store).acquire()
+
+        with ClusterMutex("x", store=store) as held:
+            for _ in range(10):
+                with pytest.raises(asyncio.TimeoutError):
+                    asyncio.run(asyncio.wait_for(main(), 0.05))
+            wait_until(lambda: not held.waiters(), what="the tickets to go")
+        assert left_over(etcdctl, store) == ""
+
+
+class TestCrowd:
+    def test_a_thousand_tasks_on_one_loop(
+        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl, figure: Figure
+    ) -> None:
+        """Each gets it once, in the order of the line, one at a time; nothing is left."""
+        got: list[str] = []
+        inside = [0]
+
+        async def work() -> None:
+            mutex = AsyncClusterMutex("x", store=own_store, capture_backtrace=False)
+            async with mutex:
+                inside[0] += 1
+                assert inside[0] == 1
+                got.append(mutex.uuid)
+                await asyncio.sleep(0)
+                inside[0] -= 1
+
+        async def main() -> None:
+            async with stall_measured() as stall:
+                first = AsyncClusterMutex("x", store=own_store)
+                await first.acquire()
+                tasks = [asyncio.create_task(work()) for _ in range(1000)]
+                while len(line := await first.waiters()) < 1000:
+                    await asyncio.sleep(0.1)
+                threads = threading.active_count()
+                before, began = served(own_etcd)["Txn"], time.monotonic()
+                await first.release()
+                await asyncio.gather(*tasks)
+                seconds = time.monotonic() - began
+                requests = served(own_etcd)["Txn"] - before
+            assert got == [each.uuid for each in line]
+            assert threads < 20
+            assert requests < 4 * 1000
+            figure(
+                f"1000 tasks in {seconds:.1f} s, {requests / 1000:.2f} transactions a hand-over, "
+                f"{threads} threads, the loop stood still for {stall.longest * 1000:.0f} ms at most"
+            )
+
+        asyncio.run(asyncio.wait_for(main(), 120))
+        assert left_over(own_etcdctl, own_store) == ""
+
+
+class TestOutage:
+    def test_a_frozen_etcd_is_a_pause(
+        self,
+        own_etcd: Etcd,
+        own_store: EtcdStore,
+        own_etcdctl: Etcdctl,
+        figure: Figure,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """To a waiter, a holder and who comes meanwhile; the loop itself never stands still."""
+
+        async def main() -> None:
+            held = AsyncClusterMutex("x", store=own_store)
+            waiting = AsyncClusterMutex("x", store=own_store)
+            coming = AsyncClusterMutex("y", store=own_store, timeout=50)
+            await held.acquire()
+            waiter = asyncio.create_task(waiting.acquire())
+            while not await held.waiters():
+                await asyncio.sleep(0.02)
+            monkeypatch.setattr(driving, "PATIENCE", 0.5)
+            with frozen(own_etcd):
+                async with stall_measured() as stall:
+                    comer = asyncio.create_task(coming.acquire())
+                    await asyncio.sleep(2)
+                    await held.alive()  # no answer: no error before the deadline
+                    with pytest.raises(StoreUnavailable):
+                        await held.alive(force=True)
+                    assert held.healthy
+            monkeypatch.undo()
+            assert await comer
+            await held.alive(force=True)
+            await held.release()
+            assert await waiter
+            await waiting.release()
+            await coming.release()
+            figure(f"the loop stood still for {stall.longest * 1000:.0f} ms at most")
+            assert stall.longest < 1
+
+        run(main())
+        assert left_over(own_etcdctl, own_store) == ""
+
+    def test_nobody_waits_for_the_time_limits_of_others(
+        self,
+        own_etcd: Etcd,
+        own_store: EtcdStore,
+        figure: Figure,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A crowd wants a lease that nobody can be asked for, a patient one first of all."""
+
+        async def main() -> None:
+            async def work() -> None:
+                with pytest.raises(StoreUnavailable):
+                    await AsyncClusterMutex("x", store=own_store).acquire(timeout=1)
+
+            holder = AsyncClusterMutex("x", store=own_store)
+            await holder.acquire()
+            monkeypatch.setattr(own_store, "has_line", lambda: True)  # it has just run out
+            began = time.monotonic()
+            with frozen(own_etcd):
+                patient = asyncio.create_task(AsyncClusterMutex("x", store=own_store).acquire())
+                await asyncio.sleep(0)
+                await asyncio.gather(*[work() for _ in range(100)])
+                seconds = time.monotonic() - began
+                patient.cancel()
+            figure(f"100 tasks with a limit of 1 s were told after {seconds:.1f} s at most")
+            assert seconds < 6  # the patient one asks for ten seconds
+            await holder.release()
+
+        run(main())
+
+    def test_a_holder_is_told_when_its_time_runs_out(
+        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+    ) -> None:
+        """Though nobody can be asked; and what it leaves is cleaned up when etcd is back."""
+
+        async def main() -> None:
+            told = asyncio.Event()
+
+            async def on_lost(lost: LockLost) -> None:
+                told.set()
+
+            held = AsyncClusterMutex(
+                "x", store=own_store, expected_runtime=0.5, auto_unlock_after=1, on_lost=on_lost
+            )
+            await held.acquire()
+            with frozen(own_etcd):
+                await asyncio.wait_for(told.wait(), 20)
+                with pytest.raises(LockLost):
+                    await held.alive()
+                with pytest.raises(LockLost):
+                    await held.release()
+
+        run(main())
+        wait_until(lambda: left_over(own_etcdctl, own_store) == "", what="the end of the lock")
+
+
+class TestSecurity:
+    def test_a_hundred_tasks_want_one_token(
+        self, own_etcd: Etcd, own_etcdctl: Etcdctl, figure: Figure
+    ) -> None:
+        """And one more when that has become invalid."""
+        own_etcdctl("user", "add", "root:secret")
+        own_etcdctl("auth", "enable")
+        store = EtcdStore(Settings((own_etcd.endpoint,), user="root", password="secret"))
+
+        async def work(number: int) -> None:
+            async with AsyncClusterMutex(f"x{number}", store=store):
+                await asyncio.sleep(0)
+
+        async def main() -> None:
+            await asyncio.gather(*[work(number) for number in range(100)])
+            first = served(own_etcd)["Authenticate"]
+            for each in store._channels.failover.members:
+                each.token = "of yesterday"  # as one that has expired
+            await asyncio.gather(*[work(number) for number in range(100)])
+            second = served(own_etcd)["Authenticate"] - first
+            figure(f"200 tasks authenticated {first} times, and {second} times for a new token")
+            assert first <= 2
+            assert second <= 10
+
+        run(main())
+        store.close()
+
+    def test_with_certificates(self, etcd_binary: str, tmp_path: Path) -> None:
+        """Both ways: the server's and the client's."""
+        authority = Authority(tmp_path)
+        server = TlsEtcd(
+            *(authority, authority.issue("127.0.0.1"), etcd_binary),
+            *(tmp_path / "data", tmp_path / "etcd.log"),
+            ask_clients=True,
+        )
+        mine = authority.issue(user="mine")
+        with server:
+            files = {"cacert": authority.cacert, "cert": mine.cert, "key": mine.key}
+            store = EtcdStore(made_of(None, [server.endpoint], files))
+            run(two_in_turn(store, "x"))
+            store.close()
+
+
+async def two_in_turn(store: EtcdStore, name: str, rounds: int = 1) -> None:
+    """Hold a lock, wait for it, hold it again."""
+
+    async def work() -> None:
+        for _ in range(rounds):
+            async with AsyncClusterMutex(name, store=store, timeout=50) as mutex:
+                await mutex.alive(force=True)
+
+    await asyncio.gather(work(), work())
+
+
+class TestLoops:
+    def test_one_after_the_other(self, store: EtcdStore) -> None:
+        """Each has connections of its own, and the old ones go with their loops."""
+        for _ in range(5):
+            run(two_in_turn(store, "x"))
+        assert len(store._loops) == 1
+
+    def test_two_at_once(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
+        """In two threads, for one lock, beside a thread that uses `ClusterMutex`."""
+
+        def work() -> None:
+            for _ in range(40):
+                with ClusterMutex("x", store=store, timeout=50):
+                    pass
+
+        mains = [lambda: run(two_in_turn(store, "x", 20))] * 2
+        together = [threading.Thread(target=each) for each in (*mains, work)]
+        for each in together:
+            each.start()
+        for each in together:
+            each.join(60)
+            assert not each.is_alive()
+        assert left_over(etcdctl, store) == ""
+
+    def test_a_connection_of_somebody_elses(self, etcd: Etcd, root: str) -> None:
+        """That of an `etcd3` client: its calls are of the threads' kind, and serve a loop, too."""
+        import etcd3
+
+        client = etcd3.client(port=etcd.port)
+        store = EtcdStore(Settings(root=root), client)
+        run(two_in_turn(store, "x", 5))
+        store.close()
+        client.close()
+
+    def test_on_uvloop(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
+        """Another loop, the same promises."""
+
+        async def main() -> None:
+            await two_in_turn(store, "x", 5)
+            async with AsyncClusterMutex("x", store=store) as held:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(AsyncClusterMutex("x", store=store).acquire(), 0.2)
+                assert not await AsyncClusterMutex("x", store=store).acquire(timeout=0.2)
+                while await held.waiters():
+                    await asyncio.sleep(0.02)
+
+        loop = uvloop.new_event_loop()
+        try:
+            loop.run_until_complete(asyncio.wait_for(main(), 60))
+        finally:
+            loop.close()
+        assert left_over(etcdctl, store) == ""
