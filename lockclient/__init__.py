@@ -9,6 +9,7 @@ from lockclient.errors import (
     LockLost,
     LockNotHeld,
     LockTimeout,
+    StoreClosed,
     StoreError,
     StoreUnavailable,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "LockTimeout",
     "Removal",
     "Settings",
+    "StoreClosed",
     "StoreError",
     "StoreUnavailable",
     "Ticket",

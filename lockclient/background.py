@@ -21,7 +21,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from lockclient.driving import Inbox
-from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
 from lockclient.store import LINE_INTERVAL, Event, MutexStore, Withdraw
 from lockclient.timing import Deadline
 
@@ -208,6 +208,9 @@ class CleanUp:
                 with self._lock:
                     self._todo.appendleft((withdraw, done))
                 return next(self._pauses, _PAUSES[-1])
+            except StoreClosed:
+                name = withdraw.name
+                log.info("What is left of %r is not cleaned up: the store is closed.", name)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
                 log.error("Cleaning up after %r is refused and tried on: %s", withdraw.name, error)
                 the_background().after(REFUSED_PAUSE, partial(self.add, withdraw, done))

@@ -96,5 +96,9 @@ class StoreError(ClusterMutexError):
         self.unknown = unknown
 
 
+class StoreClosed(StoreError):
+    """The connection to the store was closed, by this program itself."""
+
+
 class InvalidLockName(ClusterMutexError, ValueError):
     """A lock's name is empty, too long, or has control characters."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError
+from lockclient.errors import StoreClosed, StoreError
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.faults import Fault, diagnose, more_telling, reason, refused, unavailable
 from lockclient.etcd.methods import Metadata
@@ -131,7 +131,7 @@ class Tries:
 
         Raises:
             StoreUnavailable: the time is up.
-            StoreError: the connections are closed.
+            StoreClosed: the connections are.
         """
         failover = self._failover
         member = self._member
@@ -145,10 +145,10 @@ class Tries:
             raise unavailable(failover.settings.endpoints, self._last, unknown=self.resent)
         return member, timeout
 
-    def closed(self) -> StoreError:
+    def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
         where = ", ".join(self._failover.settings.endpoints)
-        return StoreError(f"The connection to etcd at {where} was closed.", unknown=self.resent)
+        return StoreClosed(f"The connection to etcd at {where} was closed.", unknown=self.resent)
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.

@@ -55,7 +55,10 @@ class Worker:
                 by_token[token] = Hold(int(token), float(got), end)
                 found[name].append(by_token[token])
             elif what == "gave":
-                by_token[words[0]].end = float(words[1])
+                token, gave = words
+                # It may be one that was not healthy when it was got, or not when it was given.
+                if hold := by_token.get(token):
+                    hold.end = min(hold.end, float(gave))
         return found
 
 

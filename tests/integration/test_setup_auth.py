@@ -309,6 +309,7 @@ def test_the_unlocker_removes_and_the_dashboard_shows(guarded: Etcd) -> None:
         holder(guarded, "left", seconds=2) as left,
     ):
         left.process.kill()
+        wait_until(lambda: is_ready(shown.url), what=f"readiness: {shown.log_text()}")
         api = f"{shown.url}/api"
 
         def names(page: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import background
 from lockclient.background import Background, Line, clean_up
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.record import Holder
 from lockclient.store import Event, Outcome, Request, Take, Withdraw
 from lockclient.timing import Deadline
@@ -164,6 +164,19 @@ class TestCleaningUp:
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         clean_up(store, Withdraw("x", "me"))
         wait_until(lambda: store.model.lock("x").holder is None, 20)
+
+    def test_a_closed_store_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It is not opened again, so trying on would go on for as long as the program."""
+        caplog.set_level("INFO")
+        store = FailingStore(StoreClosed("The connection was closed."))
+        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
+        clean_up(store, Withdraw("x", "me"))
+        wait_until(lambda: "is not cleaned up: the store is closed" in caplog.text, 20)
+        clean_up(store, Withdraw("y", "me"))
+        wait_until(
+            lambda: not background._clean_up_of(store).pending(), 20, "the end of all clean-up"
+        )
+        assert store.model.lock("x").holder is not None
 
     def test_it_tells_when_it_is_done(self) -> None:
         """So that the caller can wait for it."""
