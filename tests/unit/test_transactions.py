@@ -77,9 +77,13 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Look("a/b", "me", 8),
         "",
         """\
-        get queue/a%2Fb/me
-        get locks/a%2Fb/uuid
-        get queue/a%2Fb/..queue/a%2Fb0 limit 1 by CREATE DESCEND created up to 7
+        txn
+          if
+          then
+            get queue/a%2Fb/me
+            get locks/a%2Fb/uuid
+            get queue/a%2Fb/..queue/a%2Fb0 limit 1 by CREATE DESCEND created up to 7
+          else
         """,
         "",
     ),
@@ -87,9 +91,13 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Look("a/b", "me", 8, "ahead", 12),
         "",
         """\
-        get queue/a%2Fb/me
-        get locks/a%2Fb/uuid
-        get locks/a%2Fb/uuid at 12
+        txn
+          if
+          then
+            get queue/a%2Fb/me
+            get locks/a%2Fb/uuid
+            get locks/a%2Fb/uuid at 12
+          else
         """,
         "",
     ),
@@ -172,14 +180,29 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         put withdrawn/a%2Fb/me  lease 5
         """,
     ),
-    "read": (Read("a/b"), "", "get locks/a%2Fb/..locks/a%2Fb0\n", ""),
+    "read": (
+        Read("a/b"),
+        "",
+        """\
+        txn
+          if
+          then
+            get locks/a%2Fb/..locks/a%2Fb0
+          else
+        """,
+        "",
+    ),
     "read all": (
         Read("a/b", "me", waiters=True),
         "",
         """\
-        get locks/a%2Fb/..locks/a%2Fb0
-        get queue/a%2Fb/..queue/a%2Fb0
-        get removed/a%2Fb/me
+        txn
+          if
+          then
+            get locks/a%2Fb/..locks/a%2Fb0
+            get queue/a%2Fb/..queue/a%2Fb0
+            get removed/a%2Fb/me
+          else
         """,
         "",
     ),
