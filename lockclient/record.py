@@ -7,9 +7,11 @@ as far as it can be shown and named in `Holder.problems`; reading never raises.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from sys import intern
 from typing import Any, Final
 
 from lockclient.errors import InvalidLockName
@@ -24,6 +26,11 @@ REQUIRED: Final = ("uuid", "hostname", "alert_at")
 MAX_VALUE: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
 MAX_NAME: Final = 255
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+_KNOWN: Final = frozenset(SUBKEYS)
+_SHARED: Final = frozenset({"hostname", "thread", "identity", "process", "reason", "client"})
+"""Texts that many locks have in common: one copy of each is kept for all of them."""
 
 OK: Final = "ok"
 ALERT: Final = "alert"
@@ -65,19 +72,31 @@ class Holder:
         """Build the holder of lock `name` from its subkeys; never raises."""
         return cls(name, fencing_token=fencing_token).updated(values)
 
-    def updated(self, values: Mapping[str, bytes | None]) -> Holder:
+    def updated(
+        self,
+        values: Mapping[str, bytes | None],
+        fencing_token: int | None = None,
+        *,
+        backtrace: bool = True,
+    ) -> Holder:
         """Return the holder after these subkeys were written, or deleted where None.
 
-        Unknown subkeys are ignored, so that a newer client may write more than we know.
+        Unknown subkeys are ignored, so that a newer client may write more than we know. Without
+        `fencing_token` that stays what it is; without `backtrace` that is checked but not kept.
         """
         fields: dict[str, Any] = {}
         problems = {key: text for key, text in self.problems.items() if key not in values}
         for key, value in values.items():
-            if key in SUBKEYS:
+            if key in _KNOWN:
                 fields[key], problem = (None, None) if value is None else _parse(key, value)
                 if problem:
                     problems[key] = problem
-        return replace(self, **fields, problems=problems or _NO_PROBLEMS)
+        fields["problems"] = problems or _NO_PROBLEMS
+        if not backtrace:
+            fields["backtrace"] = None
+        if fencing_token is not None:
+            fields["fencing_token"] = fencing_token
+        return replace(self, **fields)
 
     def stamped(self, stamps: Stamps, *, taken: bool = False) -> Holder:
         """Return the holder after a push of its stamps, or with `taken` as it takes the lock."""
@@ -245,7 +264,7 @@ def check_name(name: object) -> str:
             f"A lock's name must have 1 to {MAX_NAME} bytes in UTF-8; this one has {size}.",
             name=name,
         )
-    if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
+    if _CONTROL.search(name):
         raise InvalidLockName(f"The lock name {name!r} has control characters.", name=name)
     return name
 
@@ -268,7 +287,7 @@ def _parse(key: str, value: bytes) -> tuple[Any, str | None]:
         return (int(text), None) if known else (None, f"{text[:40]!r} is no process id")
     if key == "uuid" and not text:
         return None, "is empty"
-    return text, None
+    return (intern(text) if key in _SHARED else text), None
 
 
 def _json_fields(value: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:

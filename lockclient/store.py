@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from lockclient.record import Holder, Removal, Ticket
 from lockclient.timing import Deadline, Stamps
@@ -313,8 +313,7 @@ class AsyncMutexStore(MutexStore, Protocol):
 Kind = Literal["locks", "queue", "removed", "unlockers"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):  # a million of them are made when so many keys are read
     """One value that was written (or deleted: `value` None), in neutral terms.
 
     `name` is the lock's name, or the unlocker's id; `part` is the subkey of a lock, or the uuid of
@@ -353,6 +352,9 @@ class ServiceStore(AsyncMutexStore, Protocol):
 
     def connected(self) -> bool:
         """Tell whether the store is reachable, as far as the running watch knows."""
+
+    def watch_restarts(self) -> int:
+        """Return how often the running watch broke; it goes on where it stopped."""
 
     def clock_offsets(self, timeout: float) -> list[float]:
         """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""

@@ -16,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from queue import SimpleQueue
 
 from lockclient.errors import ClusterMutexError
@@ -27,7 +29,8 @@ from lockclient.timing import Deadline
 log = logging.getLogger(__name__)
 
 _STAMPING = frozenset({"uuid", "locked_at", "alive_at", "auto_unlock_at"})
-_EMPTY = Holder("")
+_lock_of = attrgetter("kind", "name")
+_step_of = attrgetter("revision", "kind", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Transition:
 
 
 Listener = Callable[[list[Transition]], None]
+RemovalListener = Callable[[list[Removal], bool], None]
 
 
 class Table:
@@ -71,14 +75,23 @@ class Table:
         store: where to read; it stays the caller's to close.
         removals: how many of the newest removals to keep, their backtraces aside.
         on_change: called in the table's thread with each step's transitions.
+        on_removal: called there before it, with each step's new removals, and whether they were
+            found at the first reading. Each is told once, in the order of revisions.
     """
 
     def __init__(
-        self, store: ServiceStore, *, removals: int = 0, on_change: Listener | None = None
+        self,
+        store: ServiceStore,
+        *,
+        removals: int = 0,
+        on_change: Listener | None = None,
+        on_removal: RemovalListener | None = None,
     ) -> None:
         self._store = store
         self._keep_removals = removals
         self._on_change = on_change
+        self._on_removal = on_removal
+        self._untold: list[Removal] = []
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
         self._tickets: dict[str, dict[str, Ticket]] = {}
@@ -198,16 +211,17 @@ class Table:
 
     def _load(self) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
-        if self._keep_removals:
+        if self._keep_removals or self._on_removal:
             kinds += ("removed",)
-        fresh = _Reading(found=not self._ready.is_set(), known=self._rows)
+        first = not self._ready.is_set()
+        fresh = _Reading(found=first, known=self._rows)
         for batch in self._store.load(kinds, Deadline.after(120)):
             fresh.add(batch)
         with self._lock:
             before, self._rows = self._rows, fresh.rows
             self._tickets, self._unlockers = {}, {}
             self._removals = {}
-            for change in fresh.others:
+            for change in sorted(fresh.others, key=lambda each: each.created):
                 self._apply_other(change)
             self._revision = fresh.revision
         self.loads += 1
@@ -218,7 +232,7 @@ class Table:
             for name in names
             if before.get(name) is not fresh.rows.get(name)
         ]
-        self._tell(changed)
+        self._tell(changed, first=first)
 
     def _follow(self) -> bool:
         """Apply batches until stopped, or until one says that something may have been missed.
@@ -243,9 +257,7 @@ class Table:
         seen_at = time.monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
-        for (_, kind, name), group in groupby(
-            batch.changes, key=lambda each: (each.revision, each.kind, each.name)
-        ):
+        for (_, kind, name), group in groupby(batch.changes, key=_step_of):
             changes = list(group)
             if kind != "locks":
                 for change in changes:
@@ -275,7 +287,7 @@ class Table:
                 self._unlockers.pop(name, None)
             else:
                 self._unlockers[name] = value[:1000].decode(errors="replace")
-        elif change.kind == "removed" and self._keep_removals:
+        elif change.kind == "removed" and (self._keep_removals or self._on_removal):
             self._apply_removal(change)
 
     def _apply_removal(self, change: Change) -> None:
@@ -285,14 +297,25 @@ class Table:
             return
         removal = Removal.read(*key, change.value)
         slim = replace(removal, holder=replace(removal.holder, backtrace=None))
+        # Neither one that an earlier reading or the watch told already, nor one written again.
+        if self._on_removal and self._revision < change.created == change.revision:
+            self._untold.append(slim)
+        if not self._keep_removals:
+            return
         self._removals[key] = (change.created, slim)
         if len(self._removals) > self._keep_removals:
             del self._removals[min(self._removals, key=lambda each: self._removals[each][0])]
 
-    def _tell(self, changed: list[Transition]) -> None:
+    def _tell(self, changed: list[Transition], *, first: bool = False) -> None:
+        removals, self._untold = self._untold, []
+        calls: list[Callable[[], None]] = []
+        if removals and self._on_removal is not None:
+            calls.append(partial(self._on_removal, removals, first))
         if changed and self._on_change is not None:
+            calls.append(partial(self._on_change, changed))
+        for call in calls:
             try:
-                self._on_change(changed)
+                call()
             except Exception:  # a listener's mistake must not stop the picture
                 log.exception("A listener of the table of all locks failed.")
 
@@ -311,7 +334,7 @@ class _Reading:
         self.revision = batch.revision
         # When the page has arrived, not when it was asked for: nothing on it was written later.
         seen_at = time.monotonic()
-        for (kind, name), group in groupby(batch.changes, key=lambda each: (each.kind, each.name)):
+        for (kind, name), group in groupby(batch.changes, key=_lock_of):
             if kind != "locks":
                 self.others.extend(group)
                 continue
@@ -334,7 +357,7 @@ def _updated(
 ) -> Row | None:
     """Return the row after these changes of one lock; None if nothing is left of it."""
     if row is None:
-        row = Row(replace(_EMPTY, name=name), 0, seen_at, found)
+        row = Row(Holder(name), 0, seen_at, found)
     values: dict[str, bytes | None] = {}
     token, stamp_revision = row.holder.fencing_token, row.stamp_revision
     stamped = False
@@ -345,10 +368,8 @@ def _updated(
             token = change.revision if change.value is not None else 0
         elif change.part == "auto_unlock_at":
             stamp_revision = change.revision if change.value is not None else 0
-    holder = row.holder.updated(values)
-    if holder.backtrace is not None or token != holder.fencing_token:
-        holder = replace(holder, backtrace=None, fencing_token=token)
-    if holder == replace(_EMPTY, name=name):
+    holder = row.holder.updated(values, token, backtrace=False)
+    if holder.uuid is None and holder == Holder(name):
         return None
     if not stamped:
         return replace(row, holder=holder)

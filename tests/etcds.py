@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lockclient.cli.local import Etcd
-from tests.processes import wait_until
+from tests.processes import Service, wait_until
 
 Etcdctl = Callable[..., str]
 
@@ -53,8 +53,8 @@ def served(server: Etcd) -> Counter[str]:
 
 
 @contextmanager
-def frozen(server: Etcd) -> Iterator[None]:
-    """Stop a server where it stands, as a machine that hangs, for the time of the block."""
+def frozen(server: Etcd | Service) -> Iterator[None]:
+    """Stop a program where it stands, as a machine that hangs, for the time of the block."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     # A thread that runs on another core goes on for a moment after the signal was sent.

@@ -70,6 +70,8 @@ class Keyspace:
         self.root = root
         self.everything = _below(f"{root}/".encode())
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
+        self._locks = f"{root}/locks".encode()
+        self._lock_of = lru_cache(maxsize=4096)(self._name_of)
 
     def _keys_of(self, name: str) -> LockKeys:
         segment = encode(name)
@@ -87,9 +89,19 @@ class Keyspace:
         """Return the key of an unlocker's sign of life."""
         return f"{self.root}/unlockers/{encode(unlocker)}".encode()
 
+    def _name_of(self, folder: bytes) -> str | None:
+        """Return the name of the lock whose keys are in this folder; None if it is none."""
+        locks, _, segment = folder.rpartition(b"/")
+        return decode(segment.decode(errors="replace")) if locks == self._locks else None
+
     def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
         """Return kind, name and part of a key; None if it is none of ours."""
+        # Nearly all keys are those of locks, a dozen of each one after the other.
+        folder, _, subkey = key.rpartition(b"/")
+        lock = self._lock_of(folder)
         try:
+            if lock is not None:
+                return "locks", lock, subkey.decode()
             kind, *segments = key[len(self.everything[0]) :].decode().split("/", 2)
         except UnicodeDecodeError:
             return None

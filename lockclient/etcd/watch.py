@@ -68,6 +68,8 @@ class Watcher:
         self._connected = False
         self._refused_at = -math.inf
         self._paused = False
+        self.restarts = 0
+        """How often a stream that stood has broken, and was to be opened again."""
         forking.add(self)
 
     def pause(self) -> None:
@@ -142,6 +144,7 @@ class Watcher:
                 if self._paused:
                     self._paused, first = False, True
                     continue
+                self.restarts += self._connected
                 lasted = time.monotonic() - opened_at
                 if not told or (self._connected and lasted > _STEADY):  # once an outage
                     log.warning("The watch on etcd broke (%s) and is opened again.", cause)

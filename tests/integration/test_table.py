@@ -118,6 +118,40 @@ def test_the_newest_removals_are_kept(store: EtcdStore, start: Start) -> None:
     assert start(store).removals() == []
 
 
+def test_each_removal_is_told_once(store: EtcdStore, start: Start) -> None:
+    """Before its lock is told to be gone, however many come at once, and over readings anew."""
+    told: list[tuple[str, bool]] = []
+    gone: list[int] = []
+
+    def note(removals: list[Removal], found: bool) -> None:
+        told.extend((each.holder.name, found) for each in removals)
+
+    def note_gone(changed: list[Transition]) -> None:
+        gone.extend(len(told) for each in changed if each.after is None)
+
+    def remove(name: str) -> None:
+        held = ClusterMutex(name, store=store)
+        held.acquire()
+        removal = Removal(held.record, time.time(), "ann", "force-unlock", "why")
+        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
+
+    remove("before")
+    table = start(store, on_removal=note, on_change=note_gone)
+    for number in range(150):
+        if number % 50 == 25:
+            table.resync()
+        remove(f"lock {number}")
+    wait_until(lambda: len(told) >= 151, what="all removals")
+    table.resync()
+    wait_until(lambda: table.loads == 5, what="the last reading")
+    remove("last")
+    wait_until(lambda: told[-1] == ("last", False), what="the last removal")
+    expected = [(f"lock {number}", False) for number in range(150)]
+    assert told == [("before", True), *expected, ("last", False)]
+    assert gone[-1] == len(told)
+    assert table.removals() == []
+
+
 def test_reading_again_keeps_what_has_not_changed(store: EtcdStore, start: Start) -> None:
     """Whoever counts time by a row's `seen_at` counts on."""
     told: list[Transition] = []
