@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import click
 from prometheus_client import disable_created_metrics
 
 from lockclient.config import open_store
+from lockclient.errors import StoreError
 from lockclient.serving import (
     EndSignal,
     HttpServer,
@@ -19,7 +21,7 @@ from lockclient.serving import (
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.app import create_app
-from unlocker.service import Unlocker
+from unlocker.service import MAX_REMOVALS, Unlocker
 
 log = logging.getLogger("unlocker")
 
@@ -31,6 +33,23 @@ def _check_seconds(_ctx: click.Context, param: click.Parameter, value: float) ->
     if not 0 <= value <= 86400:  # click's own range would take `nan`
         raise click.BadParameter(f"{value:g} is not from 0 to 86400 seconds.", param=param)
     return value
+
+
+class Limit(click.ParamType[int | None]):
+    """A number from 1 on, or `off`. Not 0, which might mean either "none" or "any number"."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Return the number, or None for `off`."""
+        text = str(value).strip().lower()
+        if text == "off":
+            return None
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
+            self.fail(f"{value!r} is neither a number from 1 on nor `off`.", param, ctx)
+        return int(text)
 
 
 @click.command(
@@ -47,6 +66,16 @@ def _check_seconds(_ctx: click.Context, param: click.Parameter, value: float) ->
     help="How long locks that were there when it started stay beyond their auto_unlock_at, "
     "to make up for wrong clocks of their hosts.",
 )
+@click.option(
+    "--max-removals",
+    metavar="N|off",
+    type=Limit(),
+    default=str(MAX_REMOVALS),
+    show_default=True,
+    help="How many locks all unlockers together may remove in a minute, or a fifth of all locks if "
+    "that is more. So many due at once are more often a broken network than dead holders; the "
+    "rest waits its turn. `off`: no limit.",
+)
 @click.version_option(__version__)
 def main(
     settings: Settings | None,
@@ -54,6 +83,7 @@ def main(
     log_level: str,
     log_format: str,
     grace: float,
+    max_removals: int | None,
 ) -> None:
     """Watch all locks, alert on silent ones and remove abandoned ones.
 
@@ -64,14 +94,21 @@ def main(
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()
-    unlocker = Unlocker(open_store(settings), grace=grace, version=__version__)
+    unlocker = Unlocker(
+        open_store(settings), grace=grace, max_removals=max_removals, version=__version__
+    )
     server = HttpServer(create_app(unlocker), listen)
+    try:
+        unlocker.check_rights()
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
     log.info(
-        "%s listens on %s and watches %s, grace %g s.",
+        "%s listens on %s and watches %s, grace %g s, %s.",
         unlocker.identity,
         server.url,
         settings.url(),
         grace,
+        "no limit of removals" if max_removals is None else f"{max_removals} removals a minute",
     )
     unlocker.start()
     server.start()

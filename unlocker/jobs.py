@@ -64,3 +64,5 @@ class Jobs:
                 # A run further away than its interval: the clock was put back since it was set.
                 if job.next_run_time - now > job.trigger.interval + timedelta(seconds=_LOOK):
                     job.modify(next_run_time=now)
+            # It may have planned its sleep between a jump back and one forward: no run shows it.
+            self._scheduler.wakeup()

@@ -8,6 +8,7 @@ ages: an age that is scraped once is wrong a second later.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from lockclient.record import Holder
+from unlocker.brake import Braking
 from unlocker.policy import ClockCheck
 
 LISTED = 100
 """Locks past their alert, and client hosts, that get series of their own: what comes from outside
 must not fill Prometheus."""
+
+_SILENCE = 3600.0
+"""Seconds since its last push after which a host's skew is not shown any more."""
 
 _SHOWN = 100
 """Characters of a text in a label."""
@@ -42,7 +47,9 @@ REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
 
 HOWS = ("auto-unlock", "force-unlock", "other")
-TASKS = ("sweep", "heartbeat", "clock-check")
+TASKS = ("sweep", "heartbeat", "clock-check", "resync")
+
+_DURATIONS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,9 @@ class Picture:
         past_alert: holders past their alert, `LISTED` at most.
         store_up: whether the store is reachable, as far as known.
         loads: how often all locks were read.
+        watch_restarts: how often the watch broke.
         check: the last clock check.
-        successes: task to the Unix time at which it last succeeded.
+        braking: what the brake does.
     """
 
     locks: Mapping[str, int]
@@ -68,8 +76,9 @@ class Picture:
     past_alert: Sequence[Holder]
     store_up: bool
     loads: int
+    watch_restarts: int
     check: ClockCheck | None
-    successes: Mapping[str, float]
+    braking: Braking
 
 
 class Skews:
@@ -77,20 +86,21 @@ class Skews:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_host: OrderedDict[str, float] = OrderedDict()
+        self._by_host: OrderedDict[str, tuple[float, float]] = OrderedDict()  # skew, and when
 
     def note(self, hostname: str, seconds: float) -> None:
         """Remember a host's skew, and forget the host not heard of for longest if need be."""
         with self._lock:
-            self._by_host[shorten(hostname)] = seconds
+            self._by_host[shorten(hostname)] = seconds, time.monotonic()
             self._by_host.move_to_end(shorten(hostname))
             if len(self._by_host) > LISTED:
                 self._by_host.popitem(last=False)
 
     def all(self) -> dict[str, float]:
-        """Return host to seconds."""
+        """Return host to seconds, without hosts that were silent for long: their alerts end."""
+        since = time.monotonic() - _SILENCE
         with self._lock:
-            return dict(self._by_host)
+            return {host: skew for host, (skew, at) in self._by_host.items() if at > since}
 
 
 class Metrics:
@@ -99,6 +109,7 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
         self.skews = Skews()
+        self.successes = dict.fromkeys(TASKS, 0.0)
         self._version = version
         self.alerts = self._counter("clustermutex_alerts", "Locks seen to go past their alert.")
         self.auto_unlocks = self._counter(
@@ -115,6 +126,13 @@ class Metrics:
             "how",
             HOWS,
         )
+        self.requests = self._counter(
+            "clustermutex_unlocker_store_requests",
+            "Requests to the store: a page of all locks, a look, a removal, a sign of life, a "
+            "round of asking for the time.",
+            "task",
+            TASKS,
+        )
         self.failures = self._counter(
             "clustermutex_unlocker_store_failures",
             "Requests that the store did not answer in time or refused.",
@@ -130,7 +148,13 @@ class Metrics:
         self.sweeps = Histogram(
             "clustermutex_unlocker_sweep_duration_seconds",
             "How long a look for what is due took, with its removals.",
-            buckets=(0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10),
+            buckets=_DURATIONS,
+            registry=self.registry,
+        )
+        self.resyncs = Histogram(
+            "clustermutex_unlocker_resync_duration_seconds",
+            "How long reading all locks took.",
+            buckets=_DURATIONS,
             registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
@@ -144,15 +168,19 @@ class Metrics:
             counter.labels(value)
         return counter
 
+    def succeeded(self, task: str) -> None:
+        """Take note that one of `TASKS` has just succeeded."""
+        self.successes[task] = time.time()
+
     def show(self, picture: Callable[[], Picture]) -> None:
         """Serve gauges from what `picture` returns at each scrape."""
-        self.registry.register(_Gauges(picture, self.skews, self._version))
+        self.registry.register(_Gauges(picture, self, self._version))
 
 
 class _Gauges(Collector):
-    def __init__(self, picture: Callable[[], Picture], skews: Skews, version: str) -> None:
+    def __init__(self, picture: Callable[[], Picture], metrics: Metrics, version: str) -> None:
         self._picture = picture
-        self._skews = skews
+        self._metrics = metrics
         self._version = version
 
     def describe(self) -> list[Metric]:
@@ -165,12 +193,14 @@ class _Gauges(Collector):
         yield from self._of_locks(picture)
         yield from self._past_alert(picture.past_alert)
         yield from self._of_process(picture)
+        yield from _of_brake(picture.braking)
+        yield from _of_clock(picture.check)
         yield _by_label(
             "clustermutex_client_clock_skew_seconds",
             "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
-            f"ours, the push's way included. The {LISTED} hosts that pushed last.",
+            f"ours, the push's way included. The {LISTED} hosts that pushed last, within an hour.",
             "hostname",
-            self._skews.all(),
+            self._metrics.skews.all(),
         )
 
     def _of_locks(self, picture: Picture) -> Iterator[Metric]:
@@ -236,25 +266,52 @@ class _Gauges(Collector):
             "How often all locks were read: at the start, at a resync, after a lost watch.",
             picture.loads,
         )
+        yield CounterMetricFamily(
+            "clustermutex_unlocker_watch_restarts",
+            "How often the watch on the store broke and was to be opened again.",
+            picture.watch_restarts,
+        )
         yield _by_label(
             "clustermutex_unlocker_last_success_timestamp_seconds",
             "When a task of this unlocker last succeeded; 0 is never.",
             "task",
-            {task: picture.successes.get(task, 0.0) for task in TASKS},
+            self._metrics.successes,
         )
-        check = picture.check
-        yield GaugeMetricFamily(
-            "clustermutex_unlocker_clock_trusted",
-            "Whether our wall clock agrees with the store's members' (1) or not (0).",
-            float(check is not None and check.trusted),
-        )
-        offset = GaugeMetricFamily(
-            "clustermutex_unlocker_clock_offset_seconds",
-            "How far the members' wall clocks, by their median, are ahead of ours.",
-        )
-        if check is not None and check.offset is not None:
-            offset.add_metric([], check.offset)
-        yield offset
+
+
+def _of_brake(braking: Braking) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "clustermutex_unlocker_brake_engaged",
+        "Whether locks that are due are kept back, or were a minute ago, because of --max-removals "
+        "(1) or not (0).",
+        float(braking.engaged),
+    )
+    yield GaugeMetricFamily(
+        "clustermutex_unlocker_removals_withheld",
+        "Locks that are due and kept back because of --max-removals.",
+        braking.withheld,
+    )
+    yield GaugeMetricFamily(
+        "clustermutex_unlocker_removals_limit",
+        "Auto-unlocks of all unlockers together that pass in a minute; infinite with "
+        "--max-removals off.",
+        braking.limit,
+    )
+
+
+def _of_clock(check: ClockCheck | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "clustermutex_unlocker_clock_trusted",
+        "Whether our wall clock agrees with the store's members' (1) or not (0).",
+        float(check is not None and check.trusted),
+    )
+    offset = GaugeMetricFamily(
+        "clustermutex_unlocker_clock_offset_seconds",
+        "How far the members' wall clocks, by their median, are ahead of ours.",
+    )
+    if check is not None and check.offset is not None:
+        offset.add_metric([], check.offset)
+    yield offset
 
 
 def shorten(text: str) -> str:

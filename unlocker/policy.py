@@ -9,20 +9,28 @@ its error cancels, and it holds itself to D from before it sent the push.
 - A lock that was found was written before `seen_at`, so `seen_at + D` is safe for it, too. Sooner
   than that only a wall clock can tell: it is believed if it agreed with the members' at a check
   made after the lock was seen. Of the two the one that is behind counts, and the grace comes on
-  top, so that a holder whose clock is wrong by up to the grace loses nothing.
-- Both count from the last push that we know of. One that we do not know of changes the revision of
-  `auto_unlock_at`, which the transaction that removes compares: such a push always wins.
+  top, so that a holder whose clock is behind by up to the grace loses nothing, less the 1.5 s to
+  which a check is exact. (One that is ahead loses nothing anyway.) A host further behind is what
+  no one can tell from a dead holder: who has such hosts sets the grace to a day, and then D counts.
+- Both count from the last push that we know of. One that we do not know of, because it is on its
+  way or we were stopped, changes the revision of `auto_unlock_at`, which the transaction that
+  removes compares: such a push always wins.
 A wall-clock moment is turned into a monotonic one with both clocks read together around the check;
-no wall clock is read after it, so putting it forward later removes nothing.
+no wall clock is read after it, so one that is moved later, or drifts, removes nothing. To us a host
+that is suspended is the same: its monotonic clock stands still, so that every lock is due later by
+as long as that took. In SIGSTOP it goes on: then locks look due on waking, and the revision tells.
 
 Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
-between sweeps, C the time to the next clock check (1 s, and what the members take to answer), and R
-the time to remove what came due before it: a holder that falls silent is removed within
-D + P + S + R of its last push; a lock that was found, within S + R of the later of C after it was
-seen and the grace and 2 s after its `auto_unlock_at`; with no clock to trust, within D + S + R of
-when it was first seen. While the store is away, nothing is removed; when it is back, all of this
-holds again. What can't be decided, because neither the lock nor a clock tells enough, is never
-removed until it can; nor is a lock whose data are broken.
+between sweeps (4 s after the wall clock was put back, which the scheduler goes by), C the time to
+the next clock check (S, and the second that the members have to answer), and R the time to remove
+what came due before it: a holder that falls silent is removed within D + P + S + R of its last
+push, and the thousandth of D. A lock that was found is removed within D + S + R, and the
+thousandth, of when it was first seen; with a clock to trust, if that is sooner, within S + R of
+the later of C after it was seen and the grace and 2 s after its `auto_unlock_at`. While the store
+is away or we are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end
+of that, because one look is left out for the news to come first.
+What can't be decided, because neither the lock nor a clock tells enough, is never removed until it
+can; nor is a lock whose data are broken.
 """
 
 from __future__ import annotations
@@ -138,7 +146,8 @@ def _moment(
         return counted
     at = check.moment(stamp)
     # A write that was seen happen is a sign of life, whatever it says: the extra time is for it.
-    return (at if row.found else max(at, row.seen_at)) + extra
+    at = (at if row.found else max(at, row.seen_at)) + extra
+    return at if counted is None else min(at, counted)
 
 
 def _sign(row: Row) -> float | None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from lockclient.errors import StoreError
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Holder, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline
+from unlocker.brake import Brake, Key
 from unlocker.metrics import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.watchlist import Item, Watchlist
 
@@ -36,6 +37,7 @@ class Remover:
     Args:
         store: where the locks are.
         watchlist: knows whether a lock still is as it was when it was judged.
+        brake: says when it is enough; it is to be told of all removals before the watchlist is.
         identity: who the records say did it.
         metrics: where attempts are counted.
         ending: when set, no further lock is begun.
@@ -45,17 +47,21 @@ class Remover:
         self,
         store: ServiceStore,
         watchlist: Watchlist,
+        brake: Brake,
         identity: str,
         metrics: Metrics,
         ending: threading.Event,
     ) -> None:
         self._store = store
         self._watchlist = watchlist
+        self._brake = brake
         self._identity = identity
         self._metrics = metrics
         self._ending = ending
         self._pending: deque[Item] = deque()
-        self._refused: set[tuple[str, str | None]] = set()
+        self._refused: set[Key] = set()
+        self._unsure: set[Key] = set()
+        self._last: Item | None = None
 
     def run(self, due: Iterable[Item]) -> None:
         """Try to remove these locks, and those left over from earlier runs, once each.
@@ -64,23 +70,67 @@ class Remover:
             StoreUnavailable: the store did not answer; the rest is left for the next run.
         """
         self._pending.extend(due)
-        budget = Deadline.after(_BUDGET)
+        budget, withheld = Deadline.after(_BUDGET), 0
         for _ in range(len(self._pending)):
             if budget.expired() or self._ending.is_set():
                 return
             item = self._pending.popleft()
-            if not self._watchlist.current(item):
+            if self._over(item):
                 self._refused.discard(_key(item))
                 continue
-            result = FAILED
-            try:
-                result = self._attempt(item)
-            finally:
-                self._metrics.auto_unlocks.labels(result).inc()
-                if result == FAILED:
-                    self._pending.append(item)
-                else:
-                    self._refused.discard(_key(item))
+            if not self._may_go_on():
+                self._pending.appendleft(item)
+                return
+            if self._brake.full(self._held()):
+                self._pending.appendleft(item)
+                withheld = self._drop_over()
+                break
+            self._try(item)
+        self._brake.withhold(withheld, self._held())
+
+    def _over(self, item: Item) -> bool:
+        """Tell whether there is nothing left to do about a lock, not even to count it."""
+        return not self._watchlist.current(item) and _key(item) not in self._unsure
+
+    def _drop_over(self) -> int:
+        """Forget what needs no removal any more; return how much is left."""
+        self._pending = deque(each for each in self._pending if not self._over(each))
+        self._refused.intersection_update(map(_key, self._pending))
+        return len(self._pending)
+
+    def _held(self) -> int:
+        return sum(self._watchlist.counts().values())
+
+    def _may_go_on(self) -> bool:
+        """Wait until the brake has counted all removals up to our last one: see `brake` for why.
+
+        The table tells of that in the same step in which it tells that the lock is gone.
+        """
+        deadline = Deadline.after(_PATIENCE)
+        while self._last is not None and self._watchlist.current(self._last):
+            if deadline.expired() or self._ending.wait(0.002):
+                return False
+        self._last = None
+        return True
+
+    def _try(self, item: Item) -> None:
+        key, result = _key(item), FAILED
+        try:
+            result = self._attempt(item)
+        except StoreUnavailable:
+            self._unsure.add(key)
+            self._brake.count([key])  # it may have happened
+            raise
+        finally:
+            self._metrics.auto_unlocks.labels(result).inc()
+            if result == FAILED:
+                self._pending.append(item)
+            else:
+                self._refused.discard(key)
+                self._unsure.discard(key)
+        if result == REMOVED and not self._brake.off:
+            self._brake.count([key])
+            self._last = item
 
     def _attempt(self, item: Item) -> str:
         try:
@@ -101,7 +151,12 @@ class Remover:
         assert isinstance(seen, Seen)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._ended(seen.removal)
-        if seen.stamp_revision != row.stamp_revision or seen.holder.broken():
+        # Not current: it is looked at only because an earlier request of ours was not answered.
+        if (
+            seen.stamp_revision != row.stamp_revision
+            or seen.holder.broken()
+            or not self._watchlist.current(item)
+        ):
             return CHANGED
         removal = self._record(seen.holder, item.verdict.silent_since)
         outcome = self._store.ask(Remove(removal, row.stamp_revision), deadline)
@@ -138,7 +193,7 @@ class Remover:
         )
 
 
-def _key(item: Item) -> tuple[str, str | None]:
+def _key(item: Item) -> Key:
     return item.row.holder.name, item.row.holder.uuid
 
 

@@ -10,15 +10,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import cast
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
-from lockclient.store import ServiceStore
+from lockclient.record import Removal
+from lockclient.store import Kind, ServiceStore
 from lockclient.table import Row, Table, Transition
 from lockclient.timing import Deadline, Now
+from unlocker.brake import WINDOW, Brake
+from unlocker.counted import CountedStore
 from unlocker.jobs import Jobs
 from unlocker.metrics import HOWS, LISTED, Metrics, Picture
 from unlocker.policy import ClockCheck
+from unlocker.removed import Removed
 from unlocker.remover import Remover
 from unlocker.watchlist import Item, Watchlist
 
@@ -35,10 +40,15 @@ _TTL = 10.0
 _PATIENCE = 2.0
 _CLOCK_PATIENCE = 1.0
 """Seconds for a member to tell the time: one that takes longer can't tell it well."""
+_READ: tuple[Kind, ...] = ("unlockers", "locks", "queue")
+_FIRST_LOOK = 1.0
+"""Seconds to learn at the start whether we may read: the service is to begin all the same."""
+_STOPPED = 3 * SWEEP
+"""Seconds without a sweep after which this process, or its machine, must have been stopped."""
 _LATE = 15.0
 """Seconds without a sweep after which the service is not ready: its budget, and some."""
-_REMOVALS = 100
-"""The newest removals that the table keeps: more of them within one second are not counted."""
+MAX_REMOVALS = 50
+"""Locks that may be removed in a minute if nobody says otherwise."""
 
 
 class Unlocker:
@@ -47,19 +57,32 @@ class Unlocker:
     Args:
         store: closed by `stop()`.
         grace: seconds that a lock judged by a wall clock gets beyond its `auto_unlock_at`.
+        max_removals: see `brake`; None: no limit.
         version: shown in the metrics and the sign of life.
     """
 
-    def __init__(self, store: ServiceStore, *, grace: float = 10.0, version: str = "") -> None:
+    def __init__(
+        self,
+        store: ServiceStore,
+        *,
+        grace: float = 10.0,
+        max_removals: int | None = MAX_REMOVALS,
+        version: str = "",
+    ) -> None:
         # The last part, because two containers on one host's network may both be its pid 1.
         self.identity = f"unlocker@{socket.gethostname()}:{os.getpid()}-{secrets.token_hex(2)}"
         self.metrics = Metrics(version)
-        self._store = store
+        self._store = store = cast("ServiceStore", CountedStore(store, self.metrics))
         self._where = ", ".join(store.endpoints())
         self._ending = threading.Event()
         self._watchlist = Watchlist(grace)
-        self._table = Table(store, removals=_REMOVALS, on_change=self._on_change)
-        self._remover = Remover(store, self._watchlist, self.identity, self.metrics, self._ending)
+        self._brake = Brake(max_removals)
+        self._table = Table(
+            store, removals=LISTED, on_change=self._on_change, on_removal=self._on_removal
+        )
+        self._remover = Remover(
+            store, self._watchlist, self._brake, self.identity, self.metrics, self._ending
+        )
         self._jobs = Jobs()
         self._announcement = json.dumps(
             {
@@ -75,11 +98,20 @@ class Unlocker:
         self._away = False
         self._refused: set[str] = set()
         self._swept_at = time.monotonic()
-        self._successes: dict[str, float] = {}
-        self._removals: dict[tuple[str, str | None], str] | None = None
         self.metrics.show(self.picture)
+        self.metrics.registry.register(Removed(self._table.removals))
 
     # ------------------------------------------------------------ life
+
+    def check_rights(self) -> None:
+        """See at the start whether the store lets us read: who may not is told at once.
+
+        Raises:
+            StoreError: it does not. One that does not answer is waited for later, by `start`.
+        """
+        with suppress(StoreUnavailable):
+            for kind in _READ:
+                next(self._store.load((kind,), Deadline.after(_FIRST_LOOK)), None)
 
     def start(self) -> None:
         """Begin, in threads of its own."""
@@ -115,7 +147,7 @@ class Unlocker:
         if not self._up():
             return (
                 f"The store at {self._where} does not answer: "
-                "no lock is alerted on or removed until it does."
+                "no lock is alerted on or removed until it does, in time."
             )
         late = time.monotonic() - self._swept_at
         if late > _LATE:
@@ -124,16 +156,18 @@ class Unlocker:
 
     def picture(self) -> Picture:
         """Return what the metrics show now."""
+        locks = self._watchlist.counts()
         return Picture(
-            locks=self._watchlist.counts(),
+            locks=locks,
             undecided=self._watchlist.undecided(),
             lines=self._table.waiters().values(),
             unlockers=len(self._table.unlockers()),
             past_alert=self._watchlist.past_alert(LISTED),
             store_up=self._up(),
             loads=self._table.loads,
+            watch_restarts=self._store.watch_restarts(),
             check=self._check,
-            successes=dict(self._successes),
+            braking=self._brake.state(sum(locks.values())),
         )
 
     def _up(self) -> bool:
@@ -145,10 +179,10 @@ class Unlocker:
         with self.metrics.sweeps.time():
             was_up, self._was_up = self._was_up, self._up()
             # What is known of locks is old news while the store is away, and until the watch has
-            # caught up: thousands of alerts on locks that are well would be told.
-            if was_up and self._was_up:
+            # caught up: thousands of alerts on locks that are well would be told. So it is on
+            # waking after a stop: what was pushed meanwhile is still on its way.
+            if was_up and self._was_up and time.monotonic() - self._swept_at < _STOPPED:
                 with self._task("sweep"):
-                    self._count_removals()
                     progress = self._watchlist.advance(time.monotonic())
                     for item in progress.alerts:
                         self._alert(item)
@@ -169,9 +203,8 @@ class Unlocker:
         self._watchlist.reconsider(check)
         self._check = check
         if check.offset is None:
-            self.metrics.failures.labels("clock-check").inc()
             return
-        self._successes["clock-check"] = time.time()
+        self.metrics.succeeded("clock-check")
         if not check.trusted and (was is None or was.offset is None or was.trusted):
             log.warning(
                 "This host's wall clock is %.1f s %s the store's members': set it right. Until "
@@ -187,16 +220,14 @@ class Unlocker:
         try:
             yield
         except StoreUnavailable:
-            self.metrics.failures.labels(task).inc()
             away = True  # the store itself logs the begin and the end of that, once each
         except ClusterMutexError as error:
-            self.metrics.failures.labels(task).inc()
             if task not in self._refused:
                 log.warning("The store refuses the %s, trying on: %s", task, error)
             self._refused.add(task)
         else:
             self._refused.discard(task)
-            self._successes[task] = time.time()
+            self.metrics.succeeded(task)
         if away or task == "heartbeat":  # a sweep that went well may have asked nothing
             self._away = away
 
@@ -207,14 +238,16 @@ class Unlocker:
         holder = item.row.holder
         log.warning("Lock %r is past its alert, held by %s.", holder.name, _line(holder.describe()))
 
-    def _count_removals(self) -> None:
-        """Count what was removed since the last look, by anyone; the first look is the start."""
-        kept = self._table.removals()
-        now = {(each.holder.name, each.holder.uuid): each.how for each in kept}
-        if self._removals is not None:
-            for key in now.keys() - self._removals.keys():
-                self.metrics.removals.labels(now[key] if now[key] in HOWS else "other").inc()
-        self._removals = now
+    def _on_removal(self, removals: list[Removal], found: bool) -> None:
+        """Count what anyone removed since the start; called in the table's thread."""
+        if found:  # by the removers' clocks: there is no other way to tell when they were
+            since = time.time() - WINDOW
+            removals = [each for each in removals if (each.removed_at or 0) > since]
+        else:
+            for each in removals:
+                self.metrics.removals.labels(each.how if each.how in HOWS else "other").inc()
+        automatic = (each.holder for each in removals if each.how == "auto-unlock")
+        self._brake.count((holder.name, holder.uuid) for holder in automatic)
 
     def _on_change(self, changes: list[Transition]) -> None:
         """Take in what the table brought; called in the table's thread."""

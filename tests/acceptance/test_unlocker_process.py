@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,38 +18,8 @@ from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.store import Read, Seen
 from lockclient.timing import Deadline
-from tests.processes import BIN, Service, start_service, wait_until
-
-UNLOCKER = [sys.executable, "-m", "unlocker"]
-"""As a module, so that the tests also run where the console script is not installed."""
-
-
-def unlocker(settings: Settings, *options: str) -> Service:
-    """Start one on a free port, with a grace of 1 s."""
-    words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--grace", "1", *options]
-    return start_service([*UNLOCKER, *words])
-
-
-def fetch(service: Service, path: str) -> tuple[int, str]:
-    """GET a page; return its status and text."""
-    try:
-        with urllib.request.urlopen(f"{service.url}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def ready(service: Service) -> bool:
-    """Tell whether it says that it can do its work."""
-    return fetch(service, "/readyz")[0] == 200
-
-
-def figure(service: Service, sample: str) -> float | None:
-    """Return a sample of its metrics, named as it stands there; None if it is not there."""
-    found = re.search(rf"^{re.escape(sample)} (\S+)$", fetch(service, "/metrics")[1], re.MULTILINE)
-    return float(found[1]) if found else None
-
+from tests.processes import BIN, start_service, wait_until
+from tests.unlockers import UNLOCKER, fetch, figure, ready, unlocker
 
 HOLDER = """
 import sys, time

@@ -255,8 +255,9 @@ class TestFoundLocks:
     def test_one_that_is_overdue_is_removed_after_the_grace(
         self, settings: Settings, store: EtcdStore
     ) -> None:
-        holder = take(store, held("a", alert=0.1, unlock=0.2))
-        time.sleep(0.3)
+        # Its time is up now, and counted anew from now it would be in an hour.
+        silent = held("a").stamped(Runtime(1, 3600).stamps(time.time() - 3600))
+        holder = take(store, silent)
         with running(settings):
             removal = wait_removed(store, holder).removal
         assert removal is not None

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Holder
-from lockclient.timing import Now
-from unlocker.metrics import LISTED, Metrics, Picture, Skews
+from lockclient.store import Batch, Read, Request, ServiceStore
+from lockclient.timing import Deadline, Now
+from unlocker.brake import Braking
+from unlocker.counted import CountedStore
+from unlocker.metrics import LISTED, TASKS, Metrics, Picture, Skews
 from unlocker.policy import ClockCheck
 
 QUIET = Picture(
@@ -26,8 +35,9 @@ QUIET = Picture(
     past_alert=(),
     store_up=False,
     loads=0,
+    watch_restarts=0,
     check=None,
-    successes={},
+    braking=Braking(engaged=False, withheld=0, limit=50),
 )
 SILENT = Holder(
     "nightly", "u", "web-1", 4711, reason="totals", alert_at=1_800_000_000.5, auto_unlock_at=1.9e9
@@ -56,12 +66,17 @@ def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[An
         (
             "clustermutex_unlocker_store_failures_total",
             "task",
-            ["sweep", "heartbeat", "clock-check"],
+            ["sweep", "heartbeat", "clock-check", "resync"],
+        ),
+        (
+            "clustermutex_unlocker_store_requests_total",
+            "task",
+            ["sweep", "heartbeat", "clock-check", "resync"],
         ),
         (
             "clustermutex_unlocker_last_success_timestamp_seconds",
             "task",
-            ["sweep", "heartbeat", "clock-check"],
+            ["sweep", "heartbeat", "clock-check", "resync"],
         ),
     ],
 )
@@ -83,6 +98,9 @@ def test_nothing_is_computed_before_a_scrape() -> None:
 
 
 def test_what_the_service_knows_is_shown() -> None:
+    metrics = Metrics("1.2.3")
+    before = time.time()
+    metrics.succeeded("sweep")
     found = samples(
         replace(
             QUIET,
@@ -92,10 +110,14 @@ def test_what_the_service_knows_is_shown() -> None:
             unlockers=2,
             store_up=True,
             loads=5,
+            watch_restarts=6,
             check=ClockCheck(Now(1, 1), -0.25),
-            successes={"sweep": 1_800_000_000.0},
-        )
+            braking=Braking(engaged=True, withheld=8, limit=math.inf),
+        ),
+        metrics,
     )
+    last = found["clustermutex_unlocker_last_success_timestamp_seconds", ("task", "sweep")]
+    assert before <= last <= time.time()
     expected = {
         ("clustermutex_locks", ("state", "broken")): 3,
         ("clustermutex_locks_undecided",): 4,
@@ -104,9 +126,12 @@ def test_what_the_service_knows_is_shown() -> None:
         ("clustermutex_unlockers",): 2,
         ("clustermutex_unlocker_store_up",): 1,
         ("clustermutex_unlocker_table_loads_total",): 5,
+        ("clustermutex_unlocker_watch_restarts_total",): 6,
         ("clustermutex_unlocker_clock_trusted",): 1,
         ("clustermutex_unlocker_clock_offset_seconds",): -0.25,
-        ("clustermutex_unlocker_last_success_timestamp_seconds", ("task", "sweep")): 1.8e9,
+        ("clustermutex_unlocker_brake_engaged",): 1,
+        ("clustermutex_unlocker_removals_withheld",): 8,
+        ("clustermutex_unlocker_removals_limit",): math.inf,
         ("clustermutex_unlocker_info", ("version", "1.2.3")): 1,
     }
     assert {key: found[key] for key in expected} == expected
@@ -166,3 +191,103 @@ def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
     assert kept["host-0"] == 0.5
     assert kept["new"] == 1.0
     assert "host-1" not in kept
+
+
+def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an alert on it would never end."""
+    skews = Skews()
+    skews.note("gone", 50.0)
+    later = time.monotonic() + 3601
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    skews.note("here", 1.0)
+    assert skews.all() == {"here": 1.0}
+
+
+def test_promtool_has_nothing_to_say() -> None:
+    """Neither at the start nor with all there is: names, types, help texts, units."""
+    full = replace(QUIET, past_alert=[SILENT], check=ClockCheck(Now(1, 1), 0.1), lines=[2])
+    for picture in (QUIET, full):
+        metrics = Metrics("1")
+        metrics.skews.note("web-1", 0.1)
+        metrics.show(lambda picture=picture: picture)  # type: ignore[misc]
+        page = generate_latest(metrics.registry)
+        done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
+    metrics = Metrics("1")
+    few = len(samples(QUIET, metrics))
+    for number in range(10 * LISTED):
+        metrics.skews.note(f"host-{number}", 0.0)
+    many = replace(
+        QUIET,
+        past_alert=[replace(SILENT, name=f"lock {number}") for number in range(LISTED)],
+        lines=range(1000),
+    )
+    metrics.registry = CollectorRegistry()
+    assert len(samples(many, metrics)) <= few + 4 * LISTED
+
+
+class FlakyStore:
+    """A store that answers, or does not."""
+
+    trouble: Exception | None = None
+
+    def _answer(self, what: Any) -> Any:
+        if self.trouble:
+            raise self.trouble
+        return what
+
+    def ask(self, _request: Request, _deadline: Deadline) -> str:
+        return str(self._answer("an outcome"))
+
+    def load(self, _kinds: object, _deadline: Deadline) -> Iterator[Batch]:
+        yield Batch((), 1)
+        yield self._answer(Batch((), 1))
+
+    def clock_offsets(self, _timeout: float) -> list[float]:
+        return [] if self.trouble else [0.1]
+
+    def announce(self, *_: object) -> None:
+        self._answer(None)
+
+    def connected(self) -> bool:
+        return True
+
+
+def test_every_request_and_failure_is_counted_for_its_task() -> None:
+    """And what is no request is handed on as it is."""
+    metrics, flaky = Metrics("1"), FlakyStore()
+    store = cast("ServiceStore", CountedStore(cast("ServiceStore", flaky), metrics))
+    soon = Deadline.after(1)
+
+    def all_of_them() -> None:
+        with suppress(StoreUnavailable, StoreError):
+            store.ask(Read("a"), soon)
+        with suppress(StoreUnavailable, StoreError):
+            list(store.load(("locks",), soon))
+        with suppress(StoreUnavailable, StoreError):
+            store.announce("me", "value", 10, soon)
+        store.clock_offsets(1)
+        assert store.connected()
+
+    def count(counter: Counter) -> dict[str, float]:
+        [family] = counter.collect()
+        totals = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["task"]: each.value for each in totals}
+
+    all_of_them()
+    assert count(metrics.failures) == dict.fromkeys(TASKS, 0)
+    assert count(metrics.requests) == dict.fromkeys(TASKS, 1) | {"resync": 2}
+    assert metrics.successes["resync"] > 0
+    last = metrics.successes["resync"]
+    for flaky.trouble in (StoreUnavailable("away"), StoreError("refused")):
+        all_of_them()
+    assert count(metrics.failures) == dict.fromkeys(TASKS, 2)
+    assert count(metrics.requests) == dict.fromkeys(TASKS, 3) | {"resync": 6}
+    assert metrics.successes["resync"] == last
+    found = samples(QUIET, metrics)
+    assert found["clustermutex_unlocker_resync_duration_seconds_count",] == 1

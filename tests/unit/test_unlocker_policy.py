@@ -167,9 +167,17 @@ class TestALockThatWasFound:
         row = lock(found=True, alive_at=WALL + 11, auto_unlock_at=WALL + 71)
         assert due(row, check()) == 1060
 
-    def test_with_stamps_from_the_future_within_the_grace_it_is_believed(self) -> None:
-        row = lock(found=True, alive_at=WALL + 9, auto_unlock_at=WALL + 69)
-        assert due(row, check()) == 1079
+    @pytest.mark.parametrize("ahead", [0, 9, 11, 3600, 1e9])
+    def test_it_never_gets_more_than_its_whole_duration(self, ahead: float) -> None:
+        """That is safe without any clock, so a grace longer than that changes nothing."""
+        row = lock(found=True, alive_at=WALL + ahead, auto_unlock_at=WALL + ahead + 5)
+        assert due(row, check()) == 1005
+
+    def test_a_host_further_behind_than_the_grace_cannot_be_told_from_a_dead_one(self) -> None:
+        """That is the limit of what is promised; a grace of a day gives it its whole duration."""
+        row = lock(found=True, alive_at=WALL - 3600, auto_unlock_at=WALL - 3540)
+        assert judge(row, check(), GRACE).due == pytest.approx(1000 - 3540 + GRACE)
+        assert judge(row, check(), 86400.0).due == pytest.approx(1060, abs=0.2)
 
     def test_with_contradicting_stamps_and_no_clock_it_is_never_removed(self) -> None:
         row = lock(found=True, alive_at=WALL + 100, auto_unlock_at=WALL + 60)

@@ -21,6 +21,7 @@ from lockclient.record import Holder, Removal
 from lockclient.store import Done, Gone, Outcome, Read, Remove, Request, Seen, ServiceStore
 from lockclient.table import Row, Transition
 from lockclient.timing import Deadline
+from unlocker.brake import Brake
 from unlocker.metrics import Metrics
 from unlocker.remover import Remover
 from unlocker.watchlist import Item, Watchlist
@@ -36,6 +37,7 @@ class FakeStore:
     removals: dict[str, Removal] = field(default_factory=dict)
     instead: dict[str, Callable[[Remove], Outcome]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    on_removed: Callable[[str], None] = lambda _name: None
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         assert deadline.remaining() <= 2
@@ -54,19 +56,32 @@ class FakeStore:
             return Gone(there.uuid if there else None, self.removals.get(holder.name))
         del self.locks[holder.name]
         self.removals[holder.name] = request.removal
+        self.on_removed(holder.name)
         return Done(9)
 
 
 class Case:
-    """A remover with locks that are due, in the store and on the list."""
+    """A remover with locks that are due, in the store and on the list.
 
-    def __init__(self) -> None:
+    Args:
+        most: what the brake lets pass.
+        told: the table tells at once that a lock is gone.
+    """
+
+    def __init__(self, most: int | None = 1000, *, told: bool = True) -> None:
         self.store = FakeStore()
         self.watchlist = Watchlist(grace=0)
         self.metrics = Metrics("1")
         self.ending = threading.Event()
+        self.brake = Brake(most)
         store = cast("ServiceStore", self.store)
-        self.remover = Remover(store, self.watchlist, ME, self.metrics, self.ending)
+        self.remover = Remover(store, self.watchlist, self.brake, ME, self.metrics, self.ending)
+        if told:
+            self.store.on_removed = self.tell
+
+    def tell(self, name: str) -> None:
+        """Tell what the table tells when a lock is gone."""
+        self.watchlist.update([Transition(name, None, None, live=True)])
 
     def due(self, *names: str, **facts: Any) -> list[Item]:
         """Put locks into the store and on the list, and let their time pass."""
@@ -160,9 +175,13 @@ def test_another_replica_that_got_in_first_is_no_failure(case: Case) -> None:
     assert case.results() == {"gone": 1}
 
 
+@pytest.mark.parametrize("told", [True, False])
 def test_a_removal_whose_answer_was_lost_is_counted_as_ours(
-    case: Case, caplog: pytest.LogCaptureFixture
+    told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also if the watch tells that the lock is gone before it is asked for again."""
+    case = Case(told=told)
+
     def remove_silently(request: Remove) -> Outcome:
         case.store.remove(request)
         raise StoreUnavailable("no answer")
@@ -237,3 +256,75 @@ def test_the_record_of_a_lock_that_says_too_much_fits_into_a_request(case: Case)
     removal = case.store.removals["a"]
     assert len(removal.value()) < 1024 * 1024
     assert removal.holder.reason == text[:4096]
+
+
+def test_a_removal_in_doubt_that_did_not_happen_does_not_happen_when_the_lock_has_changed(
+    case: Case,
+) -> None:
+    case.store.instead["a"] = unavailable
+    with pytest.raises(StoreUnavailable):
+        case.remover.run(case.due("a"))
+    case.store.instead.clear()
+    case.tell("a")  # another verdict about it is on the list by now, or none
+    case.remover.run([])
+    assert case.results() == {"failed": 1, "changed": 1}
+    assert case.store.asked == ["a"]
+    case.remover.run([])
+    assert case.results() == {"failed": 1, "changed": 1}
+
+
+class TestTheBrake:
+    def names(self, number: int) -> list[str]:
+        return [f"lock {each}" for each in range(number)]
+
+    def test_what_is_beyond_it_stays_and_it_says_so_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        case = Case(most=5)
+        case.remover.run(case.due(*self.names(12)))
+        for _ in range(3):
+            case.remover.run([])
+        assert case.results() == {"removed": 5}
+        assert len(case.store.asked) == 5
+        assert case.brake.state(7).withheld == 7
+        assert case.brake.state(7).engaged
+        [line] = [each.getMessage() for each in caplog.records if "brake" in each.getMessage()]
+        assert "7 locks are due beyond the 5" in line
+        assert "--max-removals off" in line
+
+    def test_a_holder_that_comes_back_keeps_its_lock(self) -> None:
+        case = Case(most=1)
+        case.remover.run(case.due("a", "b", "c"))
+        case.tell("b")
+        case.remover.run([])
+        assert case.brake.state(1).withheld == 1
+
+    def test_it_is_off_when_told_so(self) -> None:
+        """Then nothing waits for the watch to tell of each removal either."""
+        case = Case(most=None, told=False)
+        case.remover.run(case.due(*self.names(300)))
+        assert case.results() == {"removed": 300}
+
+    def test_an_unlocker_that_has_not_heard_of_its_last_removal_does_not_go_on(self) -> None:
+        """It has not heard either of what others removed before that: see `brake`."""
+        case = Case(most=5, told=False)
+        due = case.due("a", "b")
+        threading.Timer(0.2, case.ending.set).start()  # else it waits 2 s
+        case.remover.run(due)
+        assert case.store.asked == ["a"]
+        case.ending.clear()
+        case.tell("a")
+        case.remover.run([])
+        assert case.store.asked == ["a", "b"]
+
+    def test_a_request_in_doubt_counts(self) -> None:
+        """It may have happened; and when it is asked again, it counts but once."""
+        case = Case(most=2)
+        case.store.instead["a"] = unavailable
+        with pytest.raises(StoreUnavailable):
+            case.remover.run(case.due("a"))
+        assert not case.brake.full(0)
+        case.store.instead.clear()
+        case.remover.run(case.due("b", "c", "d"))
+        assert case.store.asked == ["a", "a", "b"]
+        assert case.results() == {"failed": 1, "removed": 2}

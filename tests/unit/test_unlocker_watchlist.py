@@ -186,8 +186,8 @@ def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Watc
     watchlist.reconsider(ClockCheck(Now(1, WALL + 1), 0.0))
     watchlist.reconsider(ClockCheck(Now(2, WALL + 3602), 0.0))
     assert names(watchlist, 29) == ([], [])
-    assert names(watchlist, 69) == (["a"], [])
-    assert names(watchlist, 71) == ([], ["a"])
+    assert names(watchlist, 59) == (["a"], [])
+    assert names(watchlist, 61) == ([], ["a"])
 
 
 def test_states_are_counted(watchlist: Watchlist) -> None:

@@ -1,0 +1,187 @@
+"""An unlocker on a clock of its own, the promises that were made to holders, and what came of them.
+
+Early is before the holder's own deadline: its monotonic clock, read before it sent its last push,
+plus its `auto_unlock_after`. Nothing is allowed for there. In time is by the bounds stated on top
+of `unlocker/policy.py`, plus `SLACK` for a machine that is busy with other tests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder
+from lockclient.settings import Settings
+from lockclient.store import Done, Push, Take, Taken, Unlock
+from lockclient.table import Table, Transition
+from lockclient.timing import Deadline, Runtime
+from tests.clocks import Clock
+from tests.processes import wait_until
+from tests.unlockers import figure, ready, unlocker
+
+GRACE = 10.0
+SWEEP, SWEEP_PUT_BACK = 1.0, 4.0
+"""Seconds between two looks for what is due, at most."""
+CHECK = 2.0
+"""Seconds to the next clock check and its answer."""
+SLACK = 6.0
+ALERT = 0.8
+"""The part of its time after which a silent lock is past its alert."""
+
+
+@dataclass
+class Promise:
+    """What a holder was promised with its last push that the store took.
+
+    Attributes:
+        lasts: seconds from a push to `auto_unlock_at`.
+        sent, answered: monotonic times around the push.
+        ahead: seconds that the holder's wall clock is ahead of the right time.
+    """
+
+    lasts: float
+    sent: float
+    answered: float
+    ahead: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a case: sentences on what went wrong, and the longest time after being due."""
+
+    case: str
+    locks: int
+    faults: list[str]
+    slowest: float
+
+
+class Removals:
+    """Sees when locks go, by a watch of its own."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.at: dict[str, float] = {}
+        self._table = Table(store, on_change=self._note)
+        self._table.start()
+        assert self._table.wait_ready(30)
+
+    def _note(self, changes: list[Transition]) -> None:
+        now = time.monotonic()
+        self.at.update({each.name: now for each in changes if each.after is None})
+
+    def stop(self) -> None:
+        self._table.stop()
+
+
+class Site:
+    """An unlocker with a clock of its own, and the locks that it watches."""
+
+    def __init__(
+        self, stack: ExitStack, etcd: Etcd, library: Path, *, grace: float = GRACE
+    ) -> None:
+        self.settings = Settings(endpoints=(etcd.endpoint,), root=f"/clocks-{uuid4().hex[:12]}")
+        self.clock = Clock(library)
+        self.promises: dict[str, Promise] = {}
+        self.started_at = math.inf
+        self.awake_at = -math.inf
+        self._grace = grace
+        self._holders: dict[str, Holder] = {}
+        self._stack = stack
+        self._store = EtcdStore(self.settings)
+        stack.callback(self._store.close)
+        self.removals = Removals(self._store)
+        stack.callback(self.removals.stop)
+
+    def start(self) -> None:
+        """Start the unlocker and wait until it has read what there is."""
+        started = unlocker(self.settings, grace=self._grace, env=self.clock.env)
+        self.service = self._stack.enter_context(started)
+        wait_until(lambda: ready(self.service), timeout=60, what="readiness")
+        self.started_at = time.monotonic()
+
+    def wait_for_its_verdict(self) -> bool:
+        """Wait until it has judged the locks that it found; return whether it trusts its clock."""
+        undecided = "clustermutex_locks_undecided"
+        wait_until(lambda: figure(self.service, undecided) == 0, what="a clock check")
+        return figure(self.service, "clustermutex_unlocker_clock_trusted") == 1
+
+    def take(self, name: str, lasts: float, *, ahead: float = 0.0, ago: float = 0.0) -> None:
+        """Take a lock on a host whose clock is `ahead`; `ago`: as if it had been so long ago."""
+        sent = time.monotonic() - ago
+        stamps = Runtime(lasts * ALERT, lasts).stamps(time.time() - ago + ahead)
+        holder = Holder(name, uuid4().hex, f"host{ahead:+g}", locked_at=stamps.alive_at)
+        answer = self._store.ask(Take(holder.stamped(stamps)), Deadline.after(30))
+        assert isinstance(answer, Taken)
+        self._holders[name] = holder
+        self.promises[name] = Promise(lasts, sent, time.monotonic() - ago, ahead)
+
+    def push(self, *names: str) -> None:
+        """Push locks as their holders do. (One that comes too late, on a busy machine, is gone.)"""
+        for name in names:
+            promise, sent = self.promises[name], time.monotonic()
+            stamps = Runtime(promise.lasts * ALERT, promise.lasts).stamps(
+                time.time() + promise.ahead
+            )
+            uuid = self._holders[name].uuid or ""
+            if isinstance(self._store.ask(Push(name, uuid, stamps), Deadline.after(30)), Done):
+                answered = time.monotonic()
+                self.promises[name] = replace(promise, sent=sent, answered=answered)
+
+    def push_until(self, condition: Callable[[], bool], names: Sequence[str]) -> None:
+        """Push locks again and again until the condition holds, for a minute at most."""
+        until = time.monotonic() + 60
+        while not condition() and time.monotonic() < until:
+            self.push(*names)
+            time.sleep(0.2)
+
+    def fill_the_watch(self) -> None:
+        """Write 2 MB that have nothing to do with the locks, but come before what is next."""
+        for _ in range(20):
+            stamps = Runtime(1000, 2000).stamps(time.time())
+            noise = Holder("noise", uuid4().hex, "host", backtrace="x" * 100_000).stamped(stamps)
+            for request in (Take(noise), Unlock("noise", noise.uuid or "")):
+                self._store.ask(request, Deadline.after(30))
+
+    def alerts(self) -> set[str]:
+        """Return the locks of which the unlocker's log says that they are past their alert."""
+        return set(re.findall(r"Lock '([^']*)' is past its alert", self.service.log_text()))
+
+    def wait_for_the_end(self) -> None:
+        """Wait until everything is removed, or should long have been."""
+        last = max(promise.sent + promise.lasts for promise in self.promises.values())
+        until = max(last, self.started_at + 10) + 20
+        while time.monotonic() < until and self.promises.keys() - self.removals.at.keys():
+            time.sleep(0.02)
+
+    def due(self, promise: Promise, *, trusted: bool) -> float:
+        """Return by when a lock is to be removed, by `unlocker/policy.py` but for S and R."""
+        whole = promise.lasts * 1.001 + 0.002
+        if promise.sent > self.started_at:
+            moment = promise.answered + whole
+        else:
+            moment = self.started_at + whole
+            if trusted:
+                overdue = promise.sent + promise.ahead + promise.lasts + self._grace + 2
+                moment = min(moment, max(overdue, self.started_at + CHECK))
+        return max(moment, self.awake_at + SWEEP)  # the first look is left out
+
+    def report(self, case: str, sweep: float, *, trusted: bool = False) -> Report:
+        """Say which locks went too early or too late, and how long removals took."""
+        faults, slowest = [], 0.0
+        for name, promise in self.promises.items():
+            gone = self.removals.at.get(name, math.inf)
+            spare = gone - (promise.sent + promise.lasts)
+            delay = gone - self.due(promise, trusted=trusted)
+            slowest = max(slowest, delay)
+            if spare < 0:
+                faults.append(f"{case}: {name} went {-spare:.3f} s early")
+            if delay > sweep + SLACK:
+                faults.append(f"{case}: {name} went {delay - sweep:.3f} s late")
+        return Report(case, len(self.promises), faults, slowest)

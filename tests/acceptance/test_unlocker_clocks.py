@@ -1,0 +1,286 @@
+"""The `unlocker` program on clocks that are wrong: no lock is removed early, and none is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from lockclient.cli.local import Etcd
+from lockclient.timing import Now
+from tests.acceptance.clock_site import SWEEP, SWEEP_PUT_BACK, Promise, Report, Site
+from tests.clocks import Clock, compile_library
+from tests.etcds import frozen
+from tests.processes import Figure, wait_until
+
+HOUR = 3600.0
+
+
+# ---------------------------------------------------------------- clocks of the unlocker
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the unlocker's clock goes.
+
+    Attributes:
+        ahead, gains: as it starts.
+        jumps: where it is put every `STEP` seconds once it has looked at what it found; with
+            `restless` from before its start on.
+        trusted: what it is to say of its clock; None: that depends on the moment.
+    """
+
+    ahead: float = 0.0
+    gains: float = 0.0
+    jumps: tuple[float, ...] = ()
+    restless: bool = False
+    trusted: bool | None = None
+
+
+CASES = {
+    "right": Case(trusted=True),
+    "an hour ahead": Case(HOUR, trusted=False),
+    "an hour behind": Case(-HOUR, trusted=False),
+    "put forward": Case(jumps=(HOUR, HOUR, 2 * HOUR), trusted=True),
+    "put back": Case(jumps=(-HOUR, -HOUR, -2 * HOUR), trusted=True),
+    "wrong, then set right": Case(HOUR, jumps=(0.0,), trusted=False),
+    "restless": Case(jumps=(HOUR, 0, -HOUR, 0, 5, -5, 0), restless=True),
+    "drifting ahead": Case(gains=0.1),
+    "drifting behind": Case(gains=-0.1),
+}
+STEP = 0.4
+
+
+def run(case: str, etcd: Etcd, library: Path) -> Report:
+    """Let an unlocker with such a clock find locks and see others, until it has removed all."""
+    plan = CASES[case]
+    with ExitStack() as stack:
+        site = Site(stack, etcd, library)
+        site.take("found", 8)
+        site.take("found, its host 8 s behind", 8, ahead=-8)
+        site.take("found, its host an hour ahead", 8, ahead=HOUR)
+        site.take("found, pushed later", 8)
+        site.take("found, dead for long", 3, ago=1000)
+        if plan.trusted is False:  # with a clock to trust, that is beyond the grace
+            site.take("found, its host an hour behind", 8, ahead=-HOUR)
+        if plan.trusted:
+            site.take("found, dead, by a clock to trust", 600, ago=1000)
+        site.push("found, pushed later")
+        site.clock.move(plan.ahead, gains=plan.gains)
+        moving = stack.enter_context(moved(site.clock, plan.jumps)) if plan.restless else None
+        site.start()
+        pushed = ["found, pushed later"]
+        for ahead in (0.0, HOUR, -HOUR):
+            for lasts in (1.5, 3.0, 4.5):
+                site.take(f"seen for {lasts} s, its host {ahead:+g} s", lasts, ahead=ahead)
+            pushed.append(f"pushed, its host {ahead:+g} s")
+            site.take(pushed[-1], 3, ahead=ahead)
+        if plan.trusted is not None:
+            assert site.wait_for_its_verdict() is plan.trusted
+        for step in range(10):
+            if step < len(plan.jumps) and moving is None:
+                site.clock.move(plan.jumps[step])
+            site.push(*pushed)
+            time.sleep(STEP)
+        site.wait_for_the_end()
+        sweep = SWEEP_PUT_BACK if plan.jumps else SWEEP
+        return site.report(case, sweep, trusted=plan.trusted is True)
+
+
+@contextmanager
+def moved(clock: Clock, jumps: Sequence[float]) -> Iterator[None]:
+    """Move a clock to and fro for the time of the block."""
+    ended = threading.Event()
+
+    def move() -> None:
+        for ahead in cycle(jumps):
+            if ended.wait(0.15):
+                return
+            clock.move(ahead)
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What moves clocks."""
+    return compile_library(tmp_path_factory.mktemp("clocks"))
+
+
+def test_a_moved_clock_is_what_programs_see(library: Path) -> None:
+    """Else all that follows would prove nothing."""
+    clock = Clock(library)
+    program = (
+        "import sys, time, datetime, threading\n"
+        "for _ in sys.stdin:\n"
+        "    threading.Event().wait(0.01)\n"
+        "    other = datetime.datetime.now().timestamp()\n"
+        "    print(time.time(), other, time.monotonic(), flush=True)\n"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        words, env={**os.environ, **clock.env}, stdin=PIPE, stdout=PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for ahead in (0.0, HOUR, -HOUR, 0.0):
+            clock.move(ahead)
+            before = Now.read()
+            print(file=process.stdin, flush=True)
+            wall, other, monotonic = map(float, process.stdout.readline().split())
+            after = Now.read()
+            for each in (wall, other):
+                assert before.wall - 0.001 <= each - ahead <= after.wall + 0.001
+            assert before.monotonic <= monotonic <= after.monotonic
+        clock.move(0.0, gains=1.0)
+        before = Now.read()
+        wait_until(lambda: time.monotonic() > before.monotonic + 0.2)
+        print(file=process.stdin, flush=True)
+        assert float(process.stdout.readline().split()[0]) >= before.wall + 0.4 - 0.01
+
+
+def test_whatever_the_unlockers_clock_says(etcd: Etcd, library: Path, figure: Figure) -> None:
+    """All at the same time, in an unlocker each."""
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        reports = list(pool.map(lambda case: run(case, etcd, library), CASES))
+    for each in reports:
+        figure(
+            f"{each.case}: {each.locks} locks, none early, {each.slowest:.1f} s after due at most"
+        )
+    assert [fault for each in reports for fault in each.faults] == []
+
+
+# ---------------------------------------------------------------- a laptop that sleeps
+
+
+def sleep(case: str, etcd: Etcd, library: Path) -> Report:
+    """Stop an unlocker for longer than its locks last, which are pushed meanwhile."""
+    with ExitStack() as stack:
+        site = Site(stack, etcd, library)
+        pushed = [f"found {number}" for number in range(10)]
+        for name in pushed:
+            site.take(name, 4)
+        site.start()
+        for number in range(20):
+            pushed.append(f"seen {number}")
+            site.take(pushed[-1], 4)
+        site.take("silent", 2)
+        with frozen(site.service):
+            site.fill_the_watch()
+            until = time.monotonic() + 5
+            site.push_until(lambda: time.monotonic() > until, pushed)
+            site.awake_at = time.monotonic()
+        site.push_until(lambda: "silent" in site.removals.at, pushed)
+        alerts = site.alerts()
+        site.wait_for_the_end()
+        report = site.report(case, SWEEP)
+        if alerts != {"silent"}:
+            report.faults.append(f"{case}: alerts on {alerts}")
+        return report
+
+
+def test_an_unlocker_that_slept_sees_what_was_pushed_meanwhile(
+    etcd: Etcd, library: Path, figure: Figure
+) -> None:
+    """On waking all locks look due, and the news of the pushes is still on its way.
+
+    What comes first then is a matter of luck: so three of them, with other news to read before.
+    """
+    names = ("one", "another", "a third")
+    with ThreadPoolExecutor(len(names)) as pool:
+        reports = list(pool.map(lambda name: sleep(name, etcd, library), names))
+    for each in reports:
+        figure(f"{each.locks} locks, none early, {each.slowest:.1f} s after due at most")
+    assert [fault for each in reports for fault in each.faults] == []
+
+
+# ---------------------------------------------------------------- clocks of the clients
+
+CLIENT = """
+import sys, time
+from lockclient import ClusterMutex, Settings, open_store
+
+url, seconds = sys.argv[1:]
+store, held = open_store(Settings.load(url)), []
+for name in map(str.strip, sys.stdin):
+    mutex = ClusterMutex(
+        name, expected_runtime=1, auto_unlock_after=float(seconds), store=store, timeout=30
+    )
+    mutex.acquire()
+    held.append(mutex)
+    for _ in range(5):
+        time.sleep(0.2)
+        sent = time.monotonic()
+        mutex.alive(force=True)
+    print(sent, time.monotonic(), flush=True)
+"""
+CLIENTS = {
+    "an hour ahead": Case(HOUR),
+    "an hour behind": Case(-HOUR),
+    "restless": Case(jumps=(HOUR, 0, -HOUR, -5, 5)),
+    "drifting ahead": Case(gains=0.1),
+}
+LASTS = 6.0
+
+
+class Client:
+    """A program that takes locks, pushes each a few times and then forgets it, on its own clock."""
+
+    def __init__(self, stack: ExitStack, site: Site, clock: Clock, case: str) -> None:
+        self._site = site
+        self._case = case
+        words = [sys.executable, "-c", CLIENT, site.settings.url(), f"{LASTS}"]
+        self._process = stack.enter_context(
+            subprocess.Popen(
+                words, env={**os.environ, **clock.env}, stdin=PIPE, stdout=PIPE, text=True
+            )
+        )
+        stack.callback(self._process.kill)
+
+    def take(self, what: str) -> None:
+        """Have it take a lock and push it for the last time."""
+        name = f"{what}, client {self._case}"
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(name, file=self._process.stdin, flush=True)
+        sent, answered = map(float, self._process.stdout.readline().split())
+        self._site.promises[name] = Promise(LASTS, sent, answered)
+
+
+def test_whatever_the_clients_clocks_say(etcd: Etcd, library: Path, figure: Figure) -> None:
+    """The unlocker's own clock is right. With a grace of a day, also what it finds is safe."""
+    with ExitStack() as stack:
+        site = Site(stack, etcd, library, grace=86400)
+        clients = []
+        for case, plan in CLIENTS.items():
+            clock = Clock(library)
+            clock.move(plan.ahead, gains=plan.gains)
+            if plan.jumps:
+                stack.enter_context(moved(clock, plan.jumps))
+            clients.append(Client(stack, site, clock, case))
+        with ThreadPoolExecutor(len(clients)) as pool:
+            list(pool.map(lambda client: client.take("found"), clients))
+            site.start()
+            assert site.wait_for_its_verdict()
+            list(pool.map(lambda client: client.take("seen"), clients))
+        site.wait_for_the_end()
+        report = site.report("clients", SWEEP)
+    assert report.faults == []
+    figure(f"{report.locks} locks, none early, {report.slowest:.1f} s after due at most")

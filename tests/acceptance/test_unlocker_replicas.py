@@ -1,0 +1,166 @@
+"""Several real unlockers on the same locks: each lock removed once, whoever dies, and one brake."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from lockclient import Settings
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder, Removal
+from lockclient.store import Take, Taken
+from lockclient.table import Table
+from lockclient.timing import Deadline, Runtime
+from tests.processes import Figure, Service, wait_until
+from tests.unlockers import REMOVED, figures, unlocker
+
+SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
+
+
+class Replicas:
+    """Unlockers on one root, and what the test itself sees of the locks there."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self.store = EtcdStore(settings)
+        stack.callback(self.store.close)
+        self.records: list[Removal] = []
+        self.table = Table(self.store, on_removal=self._note)
+        self.table.start()
+        stack.callback(self.table.stop)
+
+    def _note(self, removals: list[Removal], _found: bool) -> None:
+        self.records += removals
+
+    def start(self, *options: str) -> Service:
+        """Start one more, with a grace of 1 s."""
+        return self._stack.enter_context(unlocker(self._settings, *options))
+
+    def take(self, number: int, after: float) -> Holder:
+        """Take a lock and fall silent: it is due in `after` seconds."""
+        now = time.time()
+        holder = Holder(f"lock {number}", uuid4().hex, "web-1", 4711, locked_at=now)
+        holder = holder.stamped(Runtime(after / 2, after).stamps(now))
+        taken = self.store.ask(Take(replace(holder, backtrace="…")), Deadline.after(10))
+        assert isinstance(taken, Taken)
+        return holder
+
+    def check_each_removed_once(self, holders: list[Holder]) -> None:
+        """Wait until the locks are gone; each has one record, and went no sooner than it may."""
+        wait_until(lambda: not self.table.rows(), timeout=60, what="all locks to be removed")
+        wait_until(lambda: len(self.records) >= len(holders), what="all records")
+        by_uuid = {each.holder.uuid: each for each in self.records}
+        assert len(self.records) == len(by_uuid) == len(holders)
+        for holder in holders:
+            removed_at = by_uuid[holder.uuid].removed_at
+            assert removed_at is not None
+            assert holder.auto_unlock_at is not None
+            assert removed_at >= holder.auto_unlock_at - 0.002  # stamps are rounded
+
+    def late(self) -> list[float]:
+        """Return how many seconds after their time locks were removed, in order."""
+        return sorted(
+            (each.removed_at or 0) - (each.holder.auto_unlock_at or 0) for each in self.records
+        )
+
+
+def wait_ready(service: Service) -> Service:
+    """Wait until it has read all locks and has a clock to trust."""
+    name = "clustermutex_unlocker_clock_trusted"
+    wait_until(lambda: figures(service)["clustermutex_unlocker_store_up"], what="the locks")
+    wait_until(lambda: figures(service)[name], what="a clock")
+    return service
+
+
+@pytest.fixture
+def replicas(settings: Settings) -> Iterator[Replicas]:
+    with ExitStack() as stack:
+        yield Replicas(settings, stack)
+
+
+def test_each_lock_is_removed_once_and_counted_once(replicas: Replicas, figure: Figure) -> None:
+    """All come due within a blink, so that all unlockers go for the same ones."""
+    services = [replicas.start("--max-removals", "off") for _ in range(3)]
+    for each in services:
+        wait_ready(each)
+    holders = [replicas.take(number, 3) for number in range(150)]
+    replicas.check_each_removed_once(holders)
+
+    # The counters come a moment after the removals.
+    wait_until(lambda: sum(figures(each)[REMOVED] for each in services) >= 150, what="the counts")
+    removed = Counter(each.removed_by for each in replicas.records)
+    own = [figures(each) for each in services]
+    assert sum(each[REMOVED] for each in own) == 150
+    assert sorted(each[REMOVED] for each in own if each[REMOVED]) == sorted(removed.values())
+    assert [each[SEEN] for each in own] == [150] * 3
+    assert [each['clustermutex_auto_unlocks_total{result="failed"}'] for each in own] == [0] * 3
+    assert own[0]["clustermutex_unlockers"] == 3
+    figure(
+        f"three unlockers removed {' + '.join(map(str, removed.values()))} of 150 locks, "
+        f"the last {replicas.late()[-1]:.2f} s after its time"
+    )
+
+
+def test_kill_9_of_any_at_any_moment_costs_nothing(replicas: Replicas, figure: Figure) -> None:
+    """Locks come due all the time, while one unlocker after the other dies and another starts."""
+    moments = random.Random(5)
+    services = [wait_ready(replicas.start("--max-removals", "off")) for _ in range(3)]
+    holders = []
+    kills = 0
+    for number in range(160):
+        holders.append(replicas.take(number, 2 + moments.random()))
+        time.sleep(0.03)
+        if number % 20 == 19:
+            time.sleep(moments.random() / 10)
+            victim = services.pop(moments.randrange(3))
+            victim.process.kill()
+            kills += 1
+            # One stands by from the start on, so that two at least know all locks at any time.
+            services.append(replicas.start("--max-removals", "off"))
+    replicas.check_each_removed_once(holders)
+    late = replicas.late()
+    figure(
+        f"{kills} kills, {len(holders)} locks: removed {late[len(late) // 2]:.2f} s after their "
+        f"time by the median, {late[-1]:.2f} s at most"
+    )
+
+
+def test_one_brake_for_all_and_a_person_can_overrule_it(replicas: Replicas, figure: Figure) -> None:
+    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.brake`."""
+    services = [replicas.start("--max-removals", "12") for _ in range(3)]
+    for each in services:
+        wait_ready(each)
+    holders = [replicas.take(number, 2) for number in range(60)]
+    withheld = "clustermutex_unlocker_removals_withheld"
+    for each in services:
+        wait_until(lambda each=each: figures(each)[withheld], what="the brake")  # type: ignore[misc]
+    wait_until(lambda: len({figures(each)[withheld] for each in services}) == 1, what="agreement")
+    passed = len(replicas.records)
+    assert 12 <= passed <= 14
+    for each in services:
+        now = figures(each)
+        assert now["clustermutex_unlocker_brake_engaged"] == 1
+        assert now["clustermutex_unlocker_removals_limit"] == 12
+        assert now[withheld] == 60 - passed
+        assert each.log_text().count("The brake is on") == 1
+
+    # One that starts anew knows what was removed before it came.
+    services.pop().process.kill()
+    late = wait_ready(replicas.start("--max-removals", "12"))
+    wait_until(lambda: figures(late)[withheld], what="the brake of the new one")
+    assert len(replicas.records) == passed
+
+    wait_ready(replicas.start("--max-removals", "off"))
+    replicas.check_each_removed_once(holders)
+    for each in [*services, late]:
+        wait_until(lambda each=each: figures(each)[withheld] == 0, what="an end")  # type: ignore[misc]
+        assert "is off again" not in each.log_text()  # for a minute it stays on
+    figure(f"three unlockers with a brake of 12 removed {passed} of 60 locks")

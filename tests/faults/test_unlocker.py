@@ -1,0 +1,276 @@
+"""The `unlocker` program on an etcd that forbids, forgets, is full, or slow.
+
+Nothing is removed wrongly, nothing is missed afterwards, and it says how things are: in `/readyz`,
+in the metrics, and in the log once. (An etcd that is away is in the acceptance tests.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreError
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder
+from lockclient.store import Read, Seen, Take
+from lockclient.timing import Deadline, Runtime
+from tests.etcds import etcdctl_of, frozen
+from tests.processes import wait_until
+from tests.unlockers import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
+
+
+def seen(store: EtcdStore, name: str) -> Seen:
+    """Read a lock."""
+    found = store.ask(Read(name), Deadline.after(10))
+    assert isinstance(found, Seen)
+    return found
+
+
+def mutex(store: EtcdStore, name: str, after: float) -> ClusterMutex:
+    """Take a lock that is due when it is silent for so many seconds."""
+    found = ClusterMutex(name, expected_runtime=after / 2, auto_unlock_after=after, store=store)
+    assert found.acquire(timeout=20)
+    return found
+
+
+@pytest.fixture(scope="module")
+def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of an etcd with a user `ann` who may do nothing."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with Etcd(etcd_binary, folder / "data", folder / "etcd.log") as server:
+        etcdctl = etcdctl_of(server)
+        etcdctl("user", "add", "root:root")
+        etcdctl("role", "add", "root")
+        etcdctl("user", "grant-role", "root", "root")
+        etcdctl("user", "add", "ann:ann")
+        etcdctl("auth", "enable")
+        yield server.endpoint
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("", "asks for a user"),
+        ("ann:wrong", "Check ETCDCTL_USER and ETCDCTL_PASSWORD"),
+        ("ann:ann", "`clustermutex setup-auth"),
+    ],
+    ids=["no user", "wrong password", "no role"],
+)
+def test_missing_rights_are_told_in_one_line_at_the_start(
+    guarded: str, user: str, words: str
+) -> None:
+    done = subprocess.run(
+        [*UNLOCKER, "--url", f"etcd://{guarded}"],
+        env={**os.environ, **({"ETCDCTL_USER": user} if user else {})},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """The locks of before are gone; those taken since are watched, and have all their time."""
+    with unlocker(own_store.settings) as service:
+        wait_until(lambda: ready(service), what="readiness")
+        for number in range(5):
+            mutex(own_store, f"old {number}", 600)
+        held = 'clustermutex_locks{state="ok"}'
+        wait_until(lambda: figure(service, held) == 5, what="the locks")
+        own_etcd.stop()
+        wait_until(lambda: not ready(service), what="unreadiness")
+        shutil.rmtree(own_etcd.data)
+        own_etcd.start()
+        wait_until(lambda: ready(service), what="readiness again")
+        wait_until(lambda: figure(service, held) == 0, what="the locks to be gone")
+        taken = time.monotonic()
+        mutex(own_store, "old 0", 3)
+        wait_until(lambda: seen(own_store, "old 0").holder is None, what="the removal")
+        assert time.monotonic() - taken >= 3
+        wait_until(lambda: figure(service, REMOVED) == 1, what="the count")
+        assert figure(service, "clustermutex_unlocker_watch_restarts_total") == 1
+        assert (figure(service, "clustermutex_unlocker_table_loads_total") or 0) >= 2
+        log = service.log_text()
+        assert log.count("The watch on etcd broke") == 1
+        assert log.count("does not answer") <= 1  # only if it was asked something meanwhile
+        assert "Traceback" not in log
+
+
+def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """While the unlocker was stopped, so that its watch can't go on where it was."""
+    held = 'clustermutex_locks{state="ok"}'
+    with unlocker(own_store.settings) as service:
+        wait_until(lambda: ready(service), what="readiness")
+        mutex(own_store, "silent", 3)
+        pushed, released = mutex(own_store, "pushed", 3), mutex(own_store, "released", 600)
+        wait_until(lambda: figure(service, held) == 3, what="the locks")
+        with frozen(service):
+            own_etcd.stop()  # else the news would wait for it in the connection
+            own_etcd.start()
+            pushed.alive(force=True)
+            released.release()
+            last = mutex(own_store, "taken meanwhile", 600)
+            etcdctl_of(own_etcd)("compact", str(seen(own_store, "pushed").revision))
+            wait_until(lambda: not pushed.healthy, what="its time to be over")
+        wait_until(lambda: seen(own_store, "silent").holder is None, what="the removal")
+        wait_until(lambda: seen(own_store, "pushed").holder is None, what="the other")
+        wait_until(lambda: figure(service, held) == 1, what="the release to be known")
+        assert last.healthy
+        assert (figure(service, "clustermutex_unlocker_table_loads_total") or 0) >= 2
+        assert "Traceback" not in service.log_text()
+
+
+def test_an_etcd_out_of_space(etcd_binary: str, tmp_path: Path) -> None:
+    """It takes no sign of life and no record, and still locks are removed: so it is ready."""
+    etcd = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
+    etcd.extra = ["--quota-backend-bytes", "1000000"]
+    with etcd:
+        store = EtcdStore(Settings(endpoints=(etcd.endpoint,)))
+        try:
+            now = time.time()
+            mutex(store, "a", 3)
+            big = Holder("big", "u", "h", reason="x" * 1_200_000, locked_at=now)
+            with pytest.raises(StoreError):
+                store.ask(Take(big.stamped(Runtime(1, 2).stamps(now))), Deadline.after(10))
+            with unlocker(store.settings) as service:
+                wait_until(lambda: ready(service), what="readiness")
+                wait_until(lambda: seen(store, "a").holder is None, what="the removal")
+                wait_until(lambda: figure(service, REMOVED) == 1, what="the count")
+                failures = 'clustermutex_unlocker_store_failures_total{task="heartbeat"}'
+                wait_until(lambda: (figure(service, failures) or 0) >= 2, what="two refusals")
+                beat = 'clustermutex_unlocker_last_success_timestamp_seconds{task="heartbeat"}'
+                assert figure(service, beat) == 0
+                assert ready(service)
+                log = service.log_text()
+                assert log.count("The store refuses the heartbeat") == 1
+                assert log.count("etcd is out of space for the record") == 1
+                etcdctl_of(etcd)("alarm", "disarm")
+                wait_until(lambda: figure(service, beat), what="a sign of life")
+        finally:
+            store.close()
+
+
+class SlowLine:
+    """A TCP proxy that hands on what the server says only after `delay` seconds."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.delay = 0.0
+        self.endpoint = ""
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slow-line", daemon=True)
+
+    def __enter__(self) -> SlowLine:
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._ended = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
+        self._ready.set()
+        await self._ended.wait()
+        server.close()
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(*self._target)
+        for job in (
+            self._pass(reader, server_writer, slow=False),
+            self._pass(server_reader, writer, slow=True),
+        ):
+            task = self._loop.create_task(job)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, slow: bool
+    ) -> None:
+        """Hand on in order, each piece `delay` seconds after it came."""
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def collect() -> None:
+            data = b"-"
+            while data:
+                data = await source.read(65536)
+                await pieces.put((time.monotonic() + (self.delay if slow else 0), data))
+
+        collector = asyncio.create_task(collect())
+        try:
+            while True:
+                moment, data = await pieces.get()
+                await asyncio.sleep(max(0.0, moment - time.monotonic()))
+                if not data:
+                    break
+                sink.write(data)
+                await sink.drain()
+        except ConnectionError:
+            pass  # the other end has gone, which is what the client sees, too
+        finally:
+            collector.cancel()
+            sink.close()
+
+
+def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """Too slow to trust one's picture: it says so, and removes nobody who pushes."""
+    with SlowLine(own_etcd.endpoint) as line, unlocker(Settings((line.endpoint,))) as service:
+        wait_until(lambda: ready(service), what="readiness")
+        alive = mutex(own_store, "alive", 1.5)
+        ending = threading.Event()
+
+        def work() -> None:
+            while not ending.wait(0.2):
+                alive.alive(force=True)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            line.delay = 2.0
+            status, text = wait_until(
+                lambda: fetch(service, "/readyz") if not ready(service) else None, what="a word"
+            )
+            assert status == 503
+            assert "does not answer" in text
+            assert figure(service, UP) == 0
+            mutex(own_store, "silent", 1.5)
+            slow_until = time.monotonic() + 6
+            while time.monotonic() < slow_until:
+                assert alive.healthy
+                assert not ready(service)
+                time.sleep(0.2)
+            line.delay = 0.0
+            wait_until(lambda: ready(service), what="readiness again")
+            wait_until(lambda: seen(own_store, "silent").holder is None, what="the removal")
+            assert figure(service, UP) == 1
+            assert alive.healthy
+            assert service.log_text().count("does not answer") == 1
+            assert "Traceback" not in service.log_text()
+        finally:
+            ending.set()
+            worker.join()
+        alive.release()

@@ -1,0 +1,54 @@
+"""Who lost a lock a moment ago: what an alert on an auto-unlock has to name.
+
+A counter can't say it, and the lock's own series are gone by then. It is read from the removal
+records in the store, so that every replica shows the same and one that starts again loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lockclient.record import Removal
+from unlocker.metrics import shorten
+
+SHOWN = 600.0
+"""Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
+
+
+class Removed(Collector):
+    """A gauge for each lock that was auto-unlocked lately.
+
+    Args:
+        removals: returns the newest removals, the newest first, not more than may be shown.
+    """
+
+    def __init__(self, removals: Callable[[], Sequence[Removal]]) -> None:
+        self._removals = removals
+
+    def describe(self) -> list[Metric]:
+        """Name nothing in advance: else the registry would collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Compute the gauge."""
+        family = GaugeMetricFamily(
+            "clustermutex_lock_auto_unlocked_timestamp_seconds",
+            f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
+            labels=["name", "hostname", "pid", "reason"],
+        )
+        since = time.time() - SHOWN
+        newest: dict[tuple[str, ...], float] = {}
+        for removal in self._removals():
+            at = removal.removed_at
+            if removal.how == "auto-unlock" and at is not None and at > since:
+                holder = removal.holder
+                who = (holder.hostname or "", str(holder.pid or ""), holder.reason or "")
+                # A process can lose one lock twice; two samples of one name end a whole scrape.
+                newest.setdefault((holder.name, *map(shorten, who)), at)
+        for labels, at in newest.items():
+            family.add_metric(labels, at)
+        yield family
