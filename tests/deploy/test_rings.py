@@ -1,0 +1,134 @@
+"""It really rings: from a worker that forgets `alive()` to a message in somebody's hand.
+
+With the real Prometheus and Alertmanager and the files under `deploy/`; `tests/deploy/stack.py`
+says which times in them are shortened.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.etcd.store import EtcdStore
+from tests.deploy.stack import Stack, get
+from tests.processes import Figure, wait_until
+
+WORKER = """
+import sys, time
+from lockclient import ClusterMutex, Settings, open_store
+
+store = open_store(Settings.load(sys.argv[1]))
+mutex = ClusterMutex(sys.argv[2], reason=sys.argv[3],
+                     expected_runtime=1, auto_unlock_after=10, store=store)
+mutex.acquire()
+print("has it", flush=True)
+time.sleep(600)
+"""
+NAME, REASON = 'deploy/"größe" a+b&c', "rebuild <totals>"
+
+
+@pytest.fixture
+def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds `NAME` and never says that it is alive."""
+    words = [sys.executable, "-c", WORKER, stack.settings.url(), NAME, REASON]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def locks(stack: Stack) -> Iterator[dict[str, ClusterMutex]]:
+    """Two locks that this process holds and is late with; nobody removes them."""
+    store = EtcdStore(stack.settings)
+    made = {
+        name: ClusterMutex(name, expected_runtime=1, auto_unlock_after=None, store=store)
+        for name in ("released", "kept")
+    }
+    for lock in made.values():
+        assert lock.acquire()
+    yield made
+    store.close()
+
+
+def test_alerts_arrive_name_who_it_is_and_end(
+    stack: Stack,
+    worker: subprocess.Popen[str],
+    locks: dict[str, ClusterMutex],
+    figure: Figure,
+) -> None:
+    """One story, because each part needs what the one before it left."""
+    began, receiver = time.monotonic(), stack.receiver
+
+    alert = receiver.told("firing", "LockPastAlert", name=NAME)
+    said = alert["annotations"]
+    assert NAME in said["summary"]
+    assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
+    assert said["dashboard_url"].startswith(stack.url("mutexdash"))
+    page = get(said["dashboard_url"]).decode()
+    assert "größe" in page
+    assert "rebuild &lt;totals&gt;" in page
+    assert said["runbook_url"].endswith("runbook.md#lockpastalert")
+    figure(f"LockPastAlert arrived {time.monotonic() - began:.1f} s after the lock was taken")
+
+    for name in locks:
+        receiver.told("firing", "LockPastAlert", name=name)
+    worker.kill()
+    locks["released"].release()
+    alert = receiver.told("firing", "LockAutoUnlocked", name=NAME)
+    said = alert["annotations"]
+    assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
+    assert "rebuild &lt;totals&gt;" in get(said["dashboard_url"]).decode()
+    receiver.told("resolved", "LockPastAlert", name=NAME)
+    receiver.told("resolved", "LockPastAlert", name="released")
+
+    stack.unlocker.process.kill()
+    killed = time.monotonic()
+    receiver.told("firing", "UnlockerDown", severity="critical")
+    figure(f"UnlockerDown arrived {time.monotonic() - killed:.1f} s after it was killed")
+    others = wait_until(lambda: held_back(stack), what="the rest to be inhibited")
+    assert {"LockPastAlert", "LockAutoUnlocked"} <= others
+    # Prometheus forgets the lock, of which it hears no more, and tells Alertmanager so.
+    wait_until(
+        lambda: (
+            not stack.query('ALERTS{alertname="LockPastAlert"}')
+            and not [each for each in stack.alerts() if each["labels"].get("name") == "kept"]
+        ),
+        what="LockPastAlert to end",
+    )
+
+    stack.start_unlocker()
+    receiver.told("resolved", "UnlockerDown", severity="critical")
+    wait_until(
+        lambda: stack.query('ALERTS{alertname="LockPastAlert", name="kept"}'),
+        what="LockPastAlert to fire again",
+    )
+    # All that while nobody was told that it was over, since it was not.
+    assert len(receiver.about("LockPastAlert", name="kept")) == 1
+    locks["kept"].release()
+    receiver.told("resolved", "LockPastAlert", name="kept")
+    figure(f"the whole story took {time.monotonic() - began:.0f} s")
+
+
+def held_back(stack: Stack) -> set[str]:
+    """Return the names of the alerts that UnlockerDown holds back, once that is all but itself."""
+    alerts = stack.alerts()
+    (down,) = [
+        each
+        for each in alerts
+        if each["labels"]["alertname"] == "UnlockerDown"
+        and each["labels"]["severity"] == "critical"
+    ]
+    rest = [each for each in alerts if each is not down]
+    if not all(down["fingerprint"] in each["status"]["inhibitedBy"] for each in rest):
+        return set()
+    return {each["labels"]["alertname"] for each in rest}

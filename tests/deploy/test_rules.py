@@ -1,0 +1,106 @@
+"""The alert rules by promtool, their links, the runbook, and Alertmanager's file by amtool."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+CHECKOUT = Path(__file__).parents[2]
+DEPLOY = CHECKOUT / "deploy"
+RULES = DEPLOY / "prometheus/clustermutex.rules.yml"
+RUNBOOK = CHECKOUT / "docs/runbook.md"
+CASES = sorted((Path(__file__).parent / "rules").glob("*.yml"))
+WANTED = {
+    *("LockPastAlert", "LockOverdue", "LockAutoUnlocked", "LockLineLong", "BrokenLock"),
+    *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return all alerting rules as they stand in the file."""
+    groups = YAML(typ="safe").load(RULES)["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def run(*command: str | Path) -> None:
+    """Run a checker, which says what it does not like."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("config", ["prometheus.yml", "kubernetes.yml"])
+def test_prometheus_takes_its_files(config: str) -> None:
+    """The rules that they name included."""
+    run("promtool", "check", "config", DEPLOY / "prometheus" / config)
+
+
+@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
+def test_rules_fire_and_end_when_they_should(cases: Path) -> None:
+    """`rules/*.yml`: each threshold from both sides, what is said, and an unlocker that died."""
+    run("promtool", "test", "rules", cases)
+
+
+def test_all_alerts_are_there_and_each_is_tested() -> None:
+    """In its threshold and in its words."""
+    assert {rule["alert"] for rule in rules()} == WANTED
+    for name in ("thresholds", "annotations"):
+        text = (Path(__file__).parent / f"rules/{name}.yml").read_text(encoding="utf-8")
+        assert set(re.findall(r"\b(?:Lock|Unlocker|Clock|Etcd|Broken)[A-Z]\w+", text)) >= WANTED
+
+
+def test_alertmanager_takes_its_file() -> None:
+    run("amtool", "check-config", DEPLOY / "alertmanager/alertmanager.yml")
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [({"severity": "critical"}, "pager"), ({"severity": "warning"}, "people"), ({}, "people")],
+)
+def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receiver: str) -> None:
+    words = [f"{label}={value}" for label, value in labels.items()]
+    config = f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}"
+    run(
+        *("amtool", "config", "routes", "test", config),
+        *(f"--verify.receivers={receiver}", "service=clustermutex", *words),
+    )
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_how_bad_it_is_and_where_to_go_on(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["service"] == "clustermutex"  # what inhibition looks for
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    said = rule["annotations"]
+    assert {"summary", "description", "dashboard_url", "runbook_url"} <= said.keys()
+    assert said["runbook_url"].endswith(f"}}#{rule['alert'].lower()}")
+
+
+def test_every_link_leads_to_a_section_of_the_runbook_and_every_section_is_led_to() -> None:
+    """A section's anchor is its heading in lower case, as GitHub and others make it."""
+    text = RUNBOOK.read_text(encoding="utf-8")
+    headings = Counter(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    assert headings == Counter(WANTED)
+    inside = {*re.findall(r"\]\(#(\w+)\)", text)}
+    assert inside <= {heading.lower() for heading in headings}
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        for part in ("**It means:**", "**Look at:**", "**Do:**"):
+            assert part in section, f"{section.split()[0]} lacks {part}"
+
+
+def test_files_that_the_runbook_links_to_are_there() -> None:
+    for link in re.findall(r"\]\(([^#)]+)[^)]*\)", RUNBOOK.read_text(encoding="utf-8")):
+        assert (RUNBOOK.parent / link).is_file(), link
+
+
+def test_where_links_lead_to_is_said_in_one_place() -> None:
+    """A newer file of rules can be put in place without an edit."""
+    assert "http://" not in RULES.read_text(encoding="utf-8")
+    (rule,) = YAML(typ="safe").load(DEPLOY / "prometheus/links.rules.yml")["groups"][0]["rules"]
+    assert rule["record"] == "clustermutex:links:info"
+    assert rule["labels"].keys() == {"dashboard", "runbook"}
+    assert not any(link.endswith("/") for link in rule["labels"].values())
