@@ -16,7 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cluster, cycle, handover, machine, micro, pictures, report, table, throughput
+from benchmarks import (
+    cluster,
+    cycle,
+    handover,
+    machine,
+    micro,
+    pictures,
+    report,
+    table,
+    throughput,
+    unlocker,
+)
 from benchmarks.figures import Results, figures
 from benchmarks.missing import Missing
 from benchmarks.servers import Servers
@@ -33,6 +44,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "alive": micro.alive,
     "costs": micro.costs,
     "table": table.measure,
+    "unlocker": unlocker.measure,
     "cluster": cluster.measure,
 }
 

@@ -81,6 +81,22 @@ def _threads(sections: Results) -> Reached:
     return _ratio(row["ours_over_floor"])
 
 
+def _unlocker(*keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
+    def measure(sections: Results) -> Reached:
+        found = sections["unlocker"]
+        for key in keys:
+            found = found[key]
+        return Reached(found / unit)
+
+    return measure
+
+
+def _unlocker_idle(sections: Results) -> Reached:
+    found = sections["unlocker"]
+    # A reading of everything costs what the first one did. It may not have come in that time.
+    return Reached((found["idle"] + found["ready_cpu"] / found["resync"]) * 100)
+
+
 def _ratio(spread: dict[str, float]) -> Reached:
     return Reached(spread["ratio"], spread["low"], spread["high"])
 
@@ -104,4 +120,19 @@ FIGURES = (
     Figure("requests etcd serves for a hand-over, at most, whatever the line", 4, _requests),
     Figure("alive() that need not push, median", 1, _alive, unit="µs"),
     Figure("64 threads, cycles a second / bare floor", 0.85, _threads, at_least=True),
+    Figure("unlocker, start to ready", 45, _unlocker("ready"), unit="s"),
+    Figure("unlocker, memory at most", 300, _unlocker("peak_rss", unit=1e6), unit="MB"),
+    Figure("unlocker, CPU with nothing changing, resync included", 3, _unlocker_idle, unit="%"),
+    Figure("unlocker, CPU with 500 pushes a second", 40, _unlocker("busy", unit=0.01), unit="%"),
+    Figure("unlocker, from due to removed, median", 0.6, _unlocker("single", "median"), unit="s"),
+    Figure("unlocker, from due to removed, p99", 1.5, _unlocker("single", "p99"), unit="s"),
+    Figure(
+        "unlocker, 1,000 due at the same moment, all removed", 5, _unlocker("at_once"), unit="s"
+    ),
+    Figure(
+        "unlocker, a scrape of /metrics, p99 with 500 pushes a second",
+        50,
+        _unlocker("busy_scrape", "p99", unit=1e-3),
+        unit="ms",
+    ),
 )

@@ -56,6 +56,7 @@ def text(results: Results) -> str:
         "costs": "What single parts cost",
         "cluster": "A three-member etcd, all of it on this machine",
         "capacity": "What a three-member etcd carries",
+        "unlocker": "The unlocker with very many locks",
         "figures": "The figures to reach",
     }
     found = blocks(results)
@@ -234,6 +235,41 @@ def _capacity(section: Results) -> str:
     )
 
 
+def _unlocker(section: Results) -> str:
+    many = section["at_once_locks"]
+    rows = [
+        ["start to ready", _time(section["ready"])],
+        ["start to ready, CPU time", _time(section["ready_cpu"])],
+        ["memory (RSS) at the end", _mb(section["rss"])],
+        ["memory (RSS) at most", _mb(section["peak_rss"])],
+        ["CPU with nothing changing", f"{section['idle']:.1%} of a core"],
+        [
+            f"all locks read again every {section['resync']} s, reckoned as the start",
+            f"{section['ready_cpu'] / section['resync']:.1%} of a core",
+        ],
+        [
+            f"CPU with {section['target']} pushes a second (of {section['rate']:.0f} measured)",
+            f"{section['busy']:.1%} of a core",
+        ],
+        [f"from due to removed, median of {section['single_locks']}", _of(section, "single")],
+        ["from due to removed, p99", _of(section, "single", "p99")],
+        [f"{many:,} due at the same moment: all removed after", _time(section["at_once"])],
+        ["a scrape of `/metrics`, median", _of(section, "scrape")],
+        ["a scrape of `/metrics`, p99", _of(section, "scrape", "p99")],
+        ["a scrape while locks are pushed, median", _of(section, "busy_scrape")],
+        ["a scrape while locks are pushed, p99", _of(section, "busy_scrape", "p99")],
+    ]
+    return table([f"with {section['locks']:,} locks", "measured"], rows)
+
+
+def _of(section: Results, what: str, key: str = "median") -> str:
+    return _time(section[what][key])
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
 def _figures(rows: list[Results]) -> str:
     def number(row: Results, key: str) -> str:
         value = row[key]
@@ -257,6 +293,7 @@ _SECTIONS: dict[str, Callable[[Any], str]] = {
     "handover": _handover,
     "throughput": _throughput,
     "cluster": _cluster,
+    "unlocker": _unlocker,
 }
 
 
