@@ -28,7 +28,8 @@ push, and the thousandth of D. A lock that was found is removed within D + S + R
 thousandth, of when it was first seen; with a clock to trust, if that is sooner, within S + R of
 the later of C after it was seen and the grace and 2 s after its `auto_unlock_at`. While the store
 is away or we are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end
-of that, because one look is left out for the news to come first.
+of that, because one look is left out for the news to come first. More than `--max-removals` in a
+minute wait for their turn: see `brake`.
 What can't be decided, because neither the lock nor a clock tells enough, is never removed until it
 can; nor is a lock whose data are broken.
 """
