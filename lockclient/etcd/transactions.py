@@ -87,7 +87,7 @@ class Transactions:
             case TakeOrQueue():
                 return _read_queued(answer, resent)
             case Look():
-                return _read_look(request, answer.responses[0].txn, revision)
+                return _read_look(request, answer)
             case Claim():
                 return _taken_or_refused(
                     request.holder.uuid, answer, resent, request.ticket_revision
@@ -95,7 +95,7 @@ class Transactions:
             case Withdraw():
                 return Done(revision)
             case Read():
-                return self._read_seen(request, answer.responses[0].txn, revision)
+                return self._read_seen(request, answer)
             case Remove(removal=removal):
                 if answer.succeeded:
                     return Done(revision)
@@ -136,13 +136,13 @@ class Transactions:
 
     def _look(self, request: Look) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        reads = _only_reads(txn)
-        _get(reads, keys.ticket(request.uuid))
-        _get(reads, keys.uuid)
+        _get(txn.success, keys.ticket(request.uuid))
+        _get(txn.success, keys.uuid)
         if request.left_at is not None:
-            _get(reads, keys.uuid, revision=request.left_at)
+            _get(txn.success, keys.uuid, revision=request.left_at)
         else:
-            _youngest(reads, keys, limit=1, before=request.ticket_revision)
+            _youngest(txn.success, keys, limit=1, before=request.ticket_revision)
+        _through_raft(txn)
         return txn
 
     def _claim(self, request: Claim) -> wire.Txn:
@@ -226,12 +226,12 @@ class Transactions:
 
     def _read(self, request: Read) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        reads = _only_reads(txn)
-        _get(reads, *keys.lock)
+        _get(txn.success, *keys.lock)
         if request.waiters:
-            _get(reads, *keys.line)
+            _get(txn.success, *keys.line)
         if request.uuid is not None:
-            _get(reads, keys.removal(request.uuid))
+            _get(txn.success, keys.removal(request.uuid))
+        _through_raft(txn)
         return txn
 
     def _remove(self, request: Remove, lease: int) -> wire.Txn:
@@ -251,7 +251,7 @@ class Transactions:
         _who_and_why(txn, keys, uuid)
         return txn
 
-    def _read_seen(self, request: Read, answer: wire.TxnAnswer, revision: int) -> Seen:
+    def _read_seen(self, request: Read, answer: wire.TxnAnswer) -> Seen:
         prefix = len(self._keys_of(request.name).lock[0])
         found = {kv.key[prefix:].decode(errors="replace"): kv for kv in _kvs(answer, 0)}
         token = found["uuid"].mod_revision if "uuid" in found else 0
@@ -266,7 +266,7 @@ class Transactions:
         removal = None
         if request.uuid is not None and (records := _kvs(answer, 1 + request.waiters)):
             removal = Removal.read(request.name, request.uuid, records[0].value)
-        return Seen(holder, stamp, tuple(tickets), removal, revision)
+        return Seen(holder, stamp, tuple(tickets), removal, answer.header.revision)
 
 
 # ---------------------------------------------------------------- small parts
@@ -306,15 +306,15 @@ def _put(operations: _Operations, key: bytes, value: str, lease: int = 0) -> Non
     put.key, put.value, put.lease = key, value.encode(), lease
 
 
-def _only_reads(txn: wire.Txn) -> _Operations:
-    """Return where to put the operations of a transaction that only reads.
+def _through_raft(txn: wire.Txn) -> None:
+    """Add a transaction of nothing to one that only reads, so that etcd sends it through raft.
 
-    In a transaction of its own inside, so that etcd sends it through raft. One that it sees to be
-    read-only is cancelled with its client, and before 3.4.23 and 3.5.7 that ends the whole server:
-    a client that is killed, or waits no longer, at the wrong moment is enough (etcd-io/etcd #14110,
-    #14891). It costs the members a write to their logs, and no revision.
+    One that it sees to be read-only is cancelled with its client, and before 3.4.23 and 3.5.7 that
+    ends the whole server: a client that is killed, or gives up, at the wrong moment is enough
+    (etcd-io/etcd #14110, #14891). It costs the members a write to their logs, and no revision. The
+    reads themselves stay outside of it: 3.4 does not check the rights to what is inside.
     """
-    return txn.success.add().txn.success
+    txn.success.add().txn.SetInParent()
 
 
 def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: int = 0) -> None:
@@ -372,7 +372,7 @@ def _read_queued(answer: wire.TxnAnswer, resent: bool) -> Outcome:
     return Queued(own.create_revision, ahead, _value(holder), revision, not last, resent)
 
 
-def _read_look(request: Look, answer: wire.TxnAnswer, revision: int) -> Position:
+def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
     own, holder, third = _kvs(answer, 0), _kvs(answer, 1), _kvs(answer, 2)
     stands = bool(own) and own[0].create_revision == request.ticket_revision
     ahead, unsure = None, False
@@ -384,7 +384,7 @@ def _read_look(request: Look, answer: wire.TxnAnswer, revision: int) -> Position
         unsure = not (
             _value(third) == request.predecessor and third[0].mod_revision == request.left_at
         )
-    return Position(stands, ahead, _value(holder), revision, unsure)
+    return Position(stands, ahead, _value(holder), answer.header.revision, unsure)
 
 
 def _taken_or_refused(

@@ -26,7 +26,7 @@ AUTO_UNLOCK = 0.3
 def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An unlocker that looks every 5 ms, so that its moment is as close to the edge as can be."""
     monkeypatch.setattr(service, "SWEEP", 0.005)
-    unlocker = service.Unlocker(open_store(settings))
+    unlocker = service.Unlocker(open_store(settings), max_removals=None)
     unlocker.start()
     wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
     yield

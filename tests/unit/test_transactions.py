@@ -77,12 +77,12 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Look("a/b", "me", 8),
         "",
         """\
+        get queue/a%2Fb/me
+        get locks/a%2Fb/uuid
+        get queue/a%2Fb/..queue/a%2Fb0 limit 1 by CREATE DESCEND created up to 7
         txn
           if
           then
-            get queue/a%2Fb/me
-            get locks/a%2Fb/uuid
-            get queue/a%2Fb/..queue/a%2Fb0 limit 1 by CREATE DESCEND created up to 7
           else
         """,
         "",
@@ -91,12 +91,12 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Look("a/b", "me", 8, "ahead", 12),
         "",
         """\
+        get queue/a%2Fb/me
+        get locks/a%2Fb/uuid
+        get locks/a%2Fb/uuid at 12
         txn
           if
           then
-            get queue/a%2Fb/me
-            get locks/a%2Fb/uuid
-            get locks/a%2Fb/uuid at 12
           else
         """,
         "",
@@ -184,10 +184,10 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Read("a/b"),
         "",
         """\
+        get locks/a%2Fb/..locks/a%2Fb0
         txn
           if
           then
-            get locks/a%2Fb/..locks/a%2Fb0
           else
         """,
         "",
@@ -196,12 +196,12 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Read("a/b", "me", waiters=True),
         "",
         """\
+        get locks/a%2Fb/..locks/a%2Fb0
+        get queue/a%2Fb/..queue/a%2Fb0
+        get removed/a%2Fb/me
         txn
           if
           then
-            get locks/a%2Fb/..locks/a%2Fb0
-            get queue/a%2Fb/..queue/a%2Fb0
-            get removed/a%2Fb/me
           else
         """,
         "",
