@@ -195,6 +195,13 @@ class Transactions:
                 key=keys.subkey("alive_at"),
                 value=alive_at.encode(),
             )
+            # What somebody wrote by hand and is no number is not later, though it may sort so.
+            txn.compare.add(
+                result=wire.Compare.LESS,
+                target=wire.Compare.VALUE,
+                key=keys.subkey("alive_at"),
+                value=b":",  # comes after the digits
+            )
             push = txn.failure.add().txn
         _is(push, keys.uuid, request.uuid)
         _put(push.success, keys.subkey("alive_at"), alive_at)

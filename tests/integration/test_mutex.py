@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, InvalidLockName, LockNotHeld, LockTimeout
+from lockclient import ClusterMutex, InvalidLockName, LockNotHeld, LockTimeout, Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from tests.etcds import Etcdctl, served
@@ -294,6 +294,18 @@ class TestSignsOfLife:
                 assert getattr(second, stamp) > getattr(first, stamp)
             assert second.locked_at == pytest.approx(first.locked_at, abs=0.001)
             assert second.auto_unlock_at == pytest.approx((second.alive_at or 0) + 90, abs=0.002)
+
+    @pytest.mark.parametrize("text", ["yesterday", "\U0001f512"])
+    def test_a_push_makes_good_what_somebody_wrote_there(
+        self, mutex: Make, settings: Settings, etcdctl: Etcdctl, text: str
+    ) -> None:
+        """A text that sorts after all numbers is no later push."""
+        with mutex() as held:
+            etcdctl("put", f"{settings.root}/locks/{held.name}/alive_at", input=text)
+            held.alive(force=True)
+            holder = held.holder()
+            assert holder is not None
+            assert holder.subkeys() == held.record.subkeys()
 
     def test_after_a_while_it_pushes_by_itself(self, mutex: Make) -> None:
         """At most a fiftieth of the expected runtime after the last push."""

@@ -137,6 +137,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """\
         value locks/a%2Fb/uuid = me
         value locks/a%2Fb/alive_at > 4.000
+        value locks/a%2Fb/alive_at < :
         """,
         "",
         """\
@@ -274,7 +275,9 @@ def comparison(compare: wire.Compare) -> str:
     field = compare.WhichOneof("expected")
     assert field is not None
     assert field.startswith(target.lower())
-    sign = {wire.Compare.EQUAL: "=", wire.Compare.GREATER: ">"}[compare.result]
+    sign = {wire.Compare.EQUAL: "=", wire.Compare.GREATER: ">", wire.Compare.LESS: "<"}[
+        compare.result
+    ]
     value = getattr(compare, field)
     said = value.decode() if isinstance(value, bytes) else value
     return f"{target.lower()} {span(compare.key, compare.range_end)} {sign} {said}"
