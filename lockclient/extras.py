@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SERVICES = ("click", "flask", "waitress", "apscheduler", "prometheus_client")
+_SERVICES = ("flask", "waitress", "apscheduler", "prometheus_client", "bcrypt", "limits")
+_COMMAND = ("click", "rich")
 
 
 @contextmanager
@@ -15,6 +16,9 @@ def needing_services(program: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _SERVICES:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in (*_SERVICES, *_COMMAND):
             raise
-        sys.exit(f"{program} needs {error.name}: pip install 'clustermutex[services]'.")
+        # The services bring the command along: with them everything that is missing is there.
+        extra = "command" if program == "clustermutex" and missing in _COMMAND else "services"
+        sys.exit(f"{program} needs {missing}: pip install 'clustermutex[{extra}]'.")

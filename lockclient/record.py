@@ -26,6 +26,8 @@ REQUIRED: Final = ("uuid", "hostname", "alert_at")
 MAX_VALUE: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
 MAX_NAME: Final = 255
+_LONGEST_BACKTRACE, _LONGEST_TEXT = 16 * 1024, 4 * 1024
+"""Characters that the record of a removal keeps."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 _KNOWN: Final = frozenset(SUBKEYS)
@@ -143,6 +145,21 @@ class Holder:
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
         return {key: getattr(self, key) for key in _FACTS}
+
+    def bounded(self) -> Holder:
+        """Return the holder with its texts cut so that a record of it fits into one request.
+
+        A lock's values may be so long that, written as JSON, the record would be more than the
+        store takes, and the lock could never be removed.
+        """
+        texts = {
+            key: text[:_LONGEST_TEXT]
+            for key in ("hostname", "thread", "identity", "reason", "client")
+            if (text := getattr(self, key)) is not None
+        }
+        # Its innermost frames are the last ones.
+        backtrace = self.backtrace and self.backtrace[-_LONGEST_BACKTRACE:]
+        return replace(self, backtrace=backtrace, **texts)
 
     def describe(self) -> str:
         """Say in one line who holds the lock: host, process, since when, what for."""

@@ -140,11 +140,17 @@ def configure_logging(level: str, style: str) -> None:
 class HttpServer:
     """A WSGI application under waitress, in a thread of its own.
 
+    Args:
+        proxied: the application itself tells which `X-Forwarded-…` headers to believe; else it
+            sees none.
+
     Raises:
         click.ClickException: the address can't be listened on.
     """
 
-    def __init__(self, app: Any, listen: tuple[str, int], *, threads: int = 4) -> None:
+    def __init__(
+        self, app: Any, listen: tuple[str, int], *, threads: int = 4, proxied: bool = False
+    ) -> None:
         host, port = listen
         try:
             # Figures and reasons in the waitress documentation: poll instead of select takes more
@@ -157,7 +163,7 @@ class HttpServer:
                 connection_limit=1000,
                 asyncore_use_poll=True,
                 channel_timeout=30,
-                clear_untrusted_proxy_headers=True,
+                clear_untrusted_proxy_headers=not proxied,
                 max_request_body_size=64 * 1024,
                 expose_tracebacks=False,
                 ident=None,

@@ -7,7 +7,7 @@ that keeps the promises written at the requests can stand behind `ClusterMutex`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -341,8 +341,28 @@ class Batch:
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one member of the store's cluster says of itself; what it does not say is empty.
+
+    Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
+    of ours, give or take half a second; `size` the bytes of its data; `cluster` all members that it
+    knows, as `name (URLs)`; `auth` whether it asks its clients for a user.
+    """
+
+    endpoint: str
+    version: str = ""
+    trouble: str = ""
+    ahead: float | None = None
+    leader: bool = False
+    size: int = 0
+    alarms: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
+    auth: bool | None = None
+
+
 class ServiceStore(AsyncMutexStore, Protocol):
-    """What the table and the services need on top."""
+    """What the table, the services and the command need on top."""
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         """Read all of these kinds at one revision, in pages; each batch carries that revision."""
@@ -364,6 +384,15 @@ class ServiceStore(AsyncMutexStore, Protocol):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's sign of life, as it ends."""
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
+
+    def members(self, timeout: float) -> list[Member]:
+        """Ask each address for what it says of itself, for `timeout` seconds a question."""
+
+    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
+        """Return which folders of the store this user may write to; empty: it can't be told."""
 
     def endpoints(self) -> tuple[str, ...]:
         """Name the store's addresses, for messages."""

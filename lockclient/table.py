@@ -112,6 +112,14 @@ class Table:
         """Begin to load and follow, in the background; `wait_ready` tells when it is loaded."""
         self._thread.start()
 
+    def read(self, deadline: Deadline) -> None:
+        """Read everything once, here and now, instead of `start()`: for who only takes a look.
+
+        Raises:
+            StoreUnavailable, StoreError: as `ServiceStore.load`.
+        """
+        self._load(deadline)
+
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until everything was read once; False if `timeout` seconds passed first."""
         return self._ready.wait(timeout)
@@ -188,7 +196,7 @@ class Table:
             watch: Subscription | None = None
             try:
                 if not complete:
-                    self._load()
+                    self._load(Deadline.after(120))
                     self._succeeded("read")
                 watch = self._store.follow(self._revision + 1, self._inbox.put)
                 complete = self._follow()
@@ -209,13 +217,13 @@ class Table:
         if self._troubles.pop(what, None) and not self._troubles:
             log.warning("The locks can be read and followed again.")
 
-    def _load(self) -> None:
+    def _load(self, deadline: Deadline) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
         if self._keep_removals or self._on_removal:
             kinds += ("removed",)
         first = not self._ready.is_set()
         fresh = _Reading(found=first, known=self._rows)
-        for batch in self._store.load(kinds, Deadline.after(120)):
+        for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
         with self._lock:
             before, self._rows = self._rows, fresh.rows

@@ -1,21 +1,83 @@
-"""The group that all commands join."""
+"""The group that all commands join: each is loaded when it is asked for, so that it starts soon."""
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+
 import click
 
-from lockclient.cli.demo import demo
-from lockclient.cli.setup_auth import setup_auth
-from lockclient.cli.up import up
+from lockclient.cli.common import debug_option
 from lockclient.version import __version__
 
+SECTIONS = {
+    "Locks for scripts": {
+        "run": "lockclient.cli.run:run",
+        "lock": "lockclient.cli.scripts:lock",
+        "alive": "lockclient.cli.scripts:alive",
+        "unlock": "lockclient.cli.scripts:unlock",
+    },
+    "Looking and acting": {
+        "ls": "lockclient.cli.listing:ls",
+        "show": "lockclient.cli.show:show",
+        "watch": "lockclient.cli.watching:watch",
+        "removed": "lockclient.cli.removed:removed",
+        "force-unlock": "lockclient.cli.forcing:force_unlock",
+        "doctor": "lockclient.cli.doctor:doctor",
+    },
+    "Setting up": {
+        "up": "lockclient.cli.up:up",
+        "demo": "lockclient.cli.demo:demo",
+        "setup-auth": "lockclient.cli.setup_auth:setup_auth",
+        "completion": "lockclient.cli.completion:completion",
+    },
+}
+"""The commands as the help shows them, and where each is."""
+_PLACES = {name: place for section in SECTIONS.values() for name, place in section.items()}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(_PLACES)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _PLACES:
+            return None
+        module, _, attribute = _PLACES[name].partition(":")
+        found: click.Command = getattr(import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _PLACES))
+        for title, names in SECTIONS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), command.get_short_help_str(formatter.width))
+                        for name, command in commands.items()
+                        if command is not None
+                    ]
+                )
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""
+    Exit status: 0 all is well; 1 it could not be done; 2 the command line is wrong; 69 etcd does
+    not answer or refuses; 70 a mistake of this program; 130 Ctrl-C. What else a command returns
+    stands in its own help.
+
+    Where the locks are is told by --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
+    (ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY, ETCDCTL_USER,
+    ETCDCTL_PASSWORD). NO_COLOR switches colours off.
+    """,
+)
 @click.version_option(__version__, prog_name="clustermutex")
-def group() -> None:
+@debug_option
+@click.pass_context
+def group(ctx: click.Context) -> None:
     """Distributed locks that people can see and trust."""
-
-
-group.add_command(up)
-group.add_command(demo)
-group.add_command(setup_auth)
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False

@@ -1,12 +1,86 @@
-"""The command's entry: the group that all commands join."""
+"""The command's entry: the group that all commands join, and how errors are told.
+
+An error is one line on stderr that says what happened and what to do; `--debug` shows the
+traceback before it.
+"""
 
 from __future__ import annotations
 
+import io
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
 from lockclient.extras import needing_services
+
+USAGE = 2
+UNAVAILABLE = 69
+"""etcd does not answer, or refuses (EX_UNAVAILABLE of sysexits.h)."""
+INTERNAL = 70
+"""A mistake of this program (EX_SOFTWARE)."""
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a locale can't write is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    # What the library logs of an outage would stand beside the one line that tells it.
+    logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
+        from lockclient.cli.common import Session
         from lockclient.cli.group import group
-    group(prog_name="clustermutex")
+
+        if "_CLUSTERMUTEX_COMPLETE" in os.environ:
+            import lockclient.cli.completion  # noqa: F401 - it tells click of our shells
+
+        session = Session()
+        try:
+            status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=session)
+        except Exception as error:  # noqa: BLE001 - the one place where all are told
+            status = _told(error, debug=session.debug)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _told(error: Exception, *, debug: bool) -> int:
+    """Tell an error and return the exit status."""
+    import click
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        raise error
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, click.Abort):
+        click.echo(err=True)
+        return INTERRUPTED
+    text, status = _sentence(error)
+    color = False if os.environ.get("NO_COLOR") else None
+    click.secho(f"clustermutex: {' '.join(text.split())}", fg="red", err=True, color=color)
+    return status
+
+
+def _sentence(error: Exception) -> tuple[str, int]:
+    import click
+
+    from lockclient.shown import plain
+
+    if isinstance(error, click.ClickException):
+        advice = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            advice = f" See {error.ctx.command_path} --help."
+        return plain(error.format_message(), block=True) + advice, error.exit_code
+    if isinstance(error, InvalidLockName):
+        return str(error), USAGE
+    if isinstance(error, (StoreUnavailable, StoreError)):
+        return plain(error, block=True), UNAVAILABLE
+    if isinstance(error, ClusterMutexError):
+        return plain(error, block=True), 1
+    what = plain(f"{type(error).__name__}: {error}", block=True)
+    return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

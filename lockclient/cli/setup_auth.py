@@ -140,11 +140,12 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
     "name (etcd's --client-cert-auth).",
 )
 def setup_auth(root: str, *, no_password: bool, **users: tuple[str, ...]) -> None:
-    """Print a script that gives etcd the least roles for each program, and users who have them.
+    """Print a script that gives etcd the least roles for each program.
 
-    Each kind of user can be given several times, or not at all: then only the role is made. A new
-    user's password is taken from CLIENT_PASSWORD, UNLOCKER_PASSWORD, DASHBOARD_PASSWORD or
-    OPERATOR_PASSWORD, or asked for; one that is there keeps its own.
+    It makes the users who have them, too. Each kind can be given several times, or not at all:
+    then only the role is made. A new user's password is taken from CLIENT_PASSWORD,
+    UNLOCKER_PASSWORD, DASHBOARD_PASSWORD or OPERATOR_PASSWORD, or asked for; one that is there
+    keeps its own.
 
     \b
         clustermutex setup-auth --client shop --unlocker unlocker > roles.sh

@@ -67,7 +67,8 @@ class Stack:
             if self.etcd.process is not None:
                 self._programs["etcd"] = self.etcd.process
             self.unlocker = self._service("unlocker", "127.0.0.1:0")
-            self.dashboard = self._service("mutexdash", self._listen)
+            # Whoever is on this machine may do the same in etcd itself.
+            self.dashboard = self._service("mutexdash", self._listen, "--allow-force-unlock")
             self._exits = self._exits.pop_all()
         return self
 
@@ -86,11 +87,11 @@ class Stack:
         """Return where a program's output goes."""
         return self.folder / f"{name}.log"
 
-    def _service(self, module: str, listen: str) -> str:
+    def _service(self, module: str, listen: str, *options: str) -> str:
         """Start one of our services and return its URL once it is ready."""
         log = self.log_of(module)
         log.write_bytes(b"")
-        command = [sys.executable, "-m", module, "--url", self.url, "--listen", listen]
+        command = [sys.executable, "-m", module, "--url", self.url, "--listen", listen, *options]
         with log.open("ab") as output:
             process = spawn(command, output=output)
         self._exits.callback(end, process)

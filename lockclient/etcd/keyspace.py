@@ -85,6 +85,14 @@ class Keyspace:
         """Return the range of all keys of one kind."""
         return _below(f"{self.root}/{kind}/".encode())
 
+    def locks_from(self, prefix: str) -> tuple[bytes, bytes]:
+        """Return the range of all keys of locks whose names begin with `prefix`.
+
+        A name's encoding begins with that of its beginning: each character is encoded by itself.
+        """
+        first = f"{self.root}/locks/{encode(prefix)}".encode()
+        return first, first[:-1] + bytes([first[-1] + 1])  # no byte of an encoding is the last one
+
     def unlocker(self, unlocker: str) -> bytes:
         """Return the key of an unlocker's sign of life."""
         return f"{self.root}/unlockers/{encode(unlocker)}".encode()

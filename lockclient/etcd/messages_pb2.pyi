@@ -25,7 +25,7 @@ class KeyValue(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Range(_message.Message):
-    __slots__ = ("key", "range_end", "limit", "revision", "sort_order", "sort_target", "max_create_revision")
+    __slots__ = ("key", "range_end", "limit", "revision", "sort_order", "sort_target", "keys_only", "max_create_revision")
     class Order(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Range.Order]
@@ -48,6 +48,7 @@ class Range(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     SORT_ORDER_FIELD_NUMBER: _ClassVar[int]
     SORT_TARGET_FIELD_NUMBER: _ClassVar[int]
+    KEYS_ONLY_FIELD_NUMBER: _ClassVar[int]
     MAX_CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     range_end: bytes
@@ -55,8 +56,9 @@ class Range(_message.Message):
     revision: int
     sort_order: Range.Order
     sort_target: Range.Target
+    keys_only: bool
     max_create_revision: int
-    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ..., revision: _Optional[int] = ..., sort_order: _Optional[_Union[Range.Order, str]] = ..., sort_target: _Optional[_Union[Range.Target, str]] = ..., max_create_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ..., revision: _Optional[int] = ..., sort_order: _Optional[_Union[Range.Order, str]] = ..., sort_target: _Optional[_Union[Range.Target, str]] = ..., keys_only: bool = ..., max_create_revision: _Optional[int] = ...) -> None: ...
 
 class RangeAnswer(_message.Message):
     __slots__ = ("header", "kvs", "more")

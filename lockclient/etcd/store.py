@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -32,6 +32,7 @@ from lockclient.store import (
     Guard,
     Kind,
     Look,
+    Member,
     Outcome,
     Remove,
     Request,
@@ -51,6 +52,8 @@ MARKED = 86400
 way somewhere does nothing when it arrives."""
 _PAGE = 10_000
 """Keys of a page: of a thousand locks or less, some 2 MB."""
+_NAMES_PAGE = 1000
+"""Keys of a page without values: of some eighty locks."""
 
 
 class EtcdStore:
@@ -232,14 +235,16 @@ class EtcdStore:
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
         """See `ServiceStore.announce`."""
         lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
+        kept = False
         try:
-            if lease.keep(deadline):
-                return
+            # By its lease first: that goes on in an etcd that is out of space for the value.
+            kept = lease.keep(deadline)
             key = self._keyspace.unlocker(unlocker)
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
             self._channels.call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
         except Refusal as refusal:
-            raise refusal.said from refusal.error
+            if not (kept and refusal.fault is Fault.NO_SPACE):
+                raise refusal.said from refusal.error
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """See `ServiceStore.withdraw_announcement`."""
@@ -254,6 +259,33 @@ class EtcdStore:
             return self._channels.call(method, request, deadline)[0]
         except Refusal as refusal:
             raise refusal.said from refusal.error
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        """See `ServiceStore.names`."""
+        pages = Pages(self._keyspace.locks_from(prefix))
+        found: list[str] = []
+        going_on = True
+        while going_on and len(found) < limit:
+            page = wire.Range(
+                key=pages.key, range_end=pages.range_end, limit=_NAMES_PAGE, keys_only=True
+            )
+            answer = self._call(RANGE, page, deadline)
+            parsed = (self._keyspace.parse(kv.key) for kv in answer.kvs)
+            found += [each[1] for each in parsed if each is not None and each[2] == "uuid"]
+            going_on = pages.read(answer.kvs[-1].key if answer.more else b"", more=answer.more)
+        return found[:limit]
+
+    def members(self, timeout: float) -> list[Member]:
+        """See `ServiceStore.members`."""
+        from lockclient.etcd import health  # only a doctor needs it, and all that it imports
+
+        return health.members(self.settings, timeout)
+
+    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
+        """See `ServiceStore.rights`."""
+        from lockclient.etcd import health
+
+        return health.rights(self._channels.call, self.settings.root, deadline)
 
     def endpoints(self) -> tuple[str, ...]:
         """See `ServiceStore.endpoints`."""

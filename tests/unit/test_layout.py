@@ -16,7 +16,7 @@ PACKAGES = ("lockclient", "unlocker", "mutexdash")
 LAYERS = (
     {"errors", "timing", "version", "settings", "extras"},
     {"record", "backtrace", "process"},
-    {"store"},
+    {"store", "shown"},
     {"engine", "table", "config", "driving"},
     {"background"},
     {"holding", "waiting"},
@@ -26,7 +26,15 @@ LAYERS = (
 )
 """The library from the bottom up: a module imports from lower layers only."""
 
-SERVICES_NEED = ("click", "flask", "waitress", "prometheus_client", "apscheduler")
+SERVICES_NEED = (
+    "click",
+    "flask",
+    "waitress",
+    "prometheus_client",
+    "apscheduler",
+    "bcrypt",
+    "limits",
+)
 
 
 def module_of(path: Path) -> str:

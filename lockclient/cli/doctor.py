@@ -1,0 +1,171 @@
+"""`clustermutex doctor`: is all there that locks need, and what is to be done."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from lockclient.cli import checks
+from lockclient.cli.checks import ERROR, FINE, LEVELS, WARNING, Clock, Finding
+from lockclient.cli.common import (
+    PATIENCE,
+    READING,
+    answering,
+    json_option,
+    locks_of,
+    opened,
+    print_json,
+    store_options,
+)
+from lockclient.errors import ClusterMutexError
+from lockclient.settings import Settings
+from lockclient.shown import plain
+from lockclient.store import Member, Read, ServiceStore, Unlock
+from lockclient.table import Table
+from lockclient.timing import Deadline
+
+STATUS = {FINE: 0, WARNING: 1, ERROR: 2}
+"""The exit status by the worst that was found, as monitoring plugins have it."""
+TRANSACTIONS = 50
+_ASKING = 2.0
+"""Seconds for a member to answer over HTTP."""
+_MEASURING = 10.0
+"""Seconds for all transactions together: so many as were done are enough."""
+_AT_LEAST = 1.0
+"""Seconds to listen to pushes, even when all unlockers were heard."""
+_COLOURS = {FINE: "green", WARNING: "yellow", ERROR: "red"}
+_NAME = "clustermutex-doctor"
+
+
+@click.command()
+@click.option(
+    "--listen",
+    type=click.FloatRange(0, 3600),
+    default=4.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to listen at most, until each unlocker has given its sign of life (every 3 s): "
+    "that and the pushes meanwhile tell what their clocks say.",
+)
+@json_option
+@store_options
+@click.pass_context
+def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool) -> None:
+    """Check all that locks need, a line for each, with what to do.
+
+    \b
+    member, cluster  can etcd be reached, which members, what they complain of
+    version          of etcd; a warning for 3.5.0 to 3.5.2, which can lose data
+    latency          of 50 transactions that change nothing: p50 and p99
+    rights, auth     what this user may do, and whether etcd asks for one
+    unlocker         is one running
+    clock            of etcd, unlockers and holders against this machine's
+    locks            past their alert or auto-unlock, broken, never expiring
+
+    Nothing is written. Exit status, as monitoring plugins have it: 0 all is well, 1 a warning,
+    2 an error; also 2 when etcd can't be reached.
+
+    \b
+    With --json:
+        status       the worst level: ok, warning or error
+        findings     a list: check, level, text, advice ("": nothing to do)
+    """
+    found: list[Finding] = []
+    with opened(settings) as store:
+        for finding in findings(store, settings, listen):
+            found.append(finding)
+            if not as_json:
+                _print(finding)
+    worst = max((each.level for each in found), key=LEVELS.index)
+    if as_json:
+        listed = [
+            {"check": each.check, "level": each.level, "text": each.text, "advice": each.advice}
+            for each in found
+        ]
+        print_json({"status": worst, "findings": listed})
+    else:
+        counts = Counter(each.level for each in found)
+        said = ", ".join(f"{level}: {counts[level]}" for level in reversed(LEVELS))
+        click.secho(said, bold=True)
+    ctx.exit(STATUS[worst])
+
+
+def _print(finding: Finding) -> None:
+    level = click.style(finding.level.ljust(7), _COLOURS[finding.level], bold=True)
+    advice = f" → {finding.advice}" if finding.advice else ""
+    click.echo(f"{level}  {finding.check:<8}  {finding.text}{advice}")
+
+
+def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator[Finding]:
+    """Yield what each check finds, the basic ones first."""
+    members = store.members(_ASKING)
+    yield from checks.members(members)
+    try:
+        answering(store)
+    except ClusterMutexError as error:
+        yield Finding("etcd", ERROR, str(error), "The other checks need it and were left out.")
+        return
+    table = Table(store)
+    table.start()
+    try:
+        yield from _asked(store, settings, members)
+        if not table.wait_ready(READING):
+            yield Finding("etcd", ERROR, "The locks could not be read.", table.trouble)
+            return
+        yield checks.unlockers(table.unlockers())
+        own = [each for each in map(checks.of_member, members) if each is not None]
+        yield from checks.clocks([*own, *_heard(table, listen)])
+        now = time.time()
+        yield from checks.locks(locks_of(table, now), now)
+    finally:
+        table.stop()
+
+
+def _asked(store: ServiceStore, settings: Settings, members: list[Member]) -> Iterator[Finding]:
+    try:
+        rights = store.rights(Deadline.after(PATIENCE))
+        yield checks.latency(*_measured(store, writing=rights.get("locks", False)))
+        auth = next((each.auth for each in members if each.auth is not None), None)
+        yield from checks.rights(rights, settings.user, auth=auth)
+    except ClusterMutexError as error:
+        yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
+
+
+def _measured(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
+    """Return how long transactions took, and which they were.
+
+    An unlock by nobody changes nothing, but as a transaction that could write it goes through
+    consensus and to the disks, as every lock does. Who may not write can only read.
+    """
+    request = Unlock(_NAME, str(uuid.uuid4())) if writing else Read(_NAME)
+    deadline = Deadline.after(_MEASURING)
+    seconds: list[float] = []
+    store.ask(request, deadline)  # the first one connects
+    while len(seconds) < TRANSACTIONS and (len(seconds) < 2 or not deadline.expired()):
+        began = time.perf_counter()
+        store.ask(request, Deadline.after(PATIENCE))
+        seconds.append(time.perf_counter() - began)
+    return seconds, "unlocks of nothing" if writing else "reads, for want of rights to write"
+
+
+def _heard(table: Table, longest: float) -> list[Clock]:
+    """Listen until all unlockers were heard, and return the clocks of unlockers and holders."""
+    began = time.monotonic()
+    first = {name: checks.announced(value).get("now") for name, value in table.unlockers().items()}
+    heard: dict[str, Clock] = {}
+    while (passed := time.monotonic() - began) < longest:
+        if passed > _AT_LEAST and heard.keys() >= table.unlockers().keys():
+            break
+        for name, value in table.unlockers().items():
+            now = checks.announced(value).get("now")
+            if name not in heard and isinstance(now, (int, float)) and now != first.get(name):
+                ahead = now - time.time()
+                heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead)
+        time.sleep(0.02)
+    wall, monotonic = time.time(), time.monotonic()
+    rows = [checks.of_holder(row, wall, monotonic) for row in table.rows().values()]
+    return [*heard.values(), *(each for each in rows if each is not None)]

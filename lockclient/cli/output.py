@@ -1,0 +1,89 @@
+"""What a command prints, passed on and taken for a sign of life (`--alive-on-output`)."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+_CHUNK = 64 * 1024
+_SETTLE = 0.1
+"""Seconds after which what was written into a pseudo-terminal has come out at the other end."""
+
+
+class Relay:
+    """Stands between a command's stdout and stderr and our own.
+
+    Each goes through a pipe, or, where ours is a terminal, through a pseudo-terminal of the same
+    size, so that the command prints as it does without us. If both are the same file, they share
+    one, so that their order stays as it is.
+
+    Args:
+        printed: called, in a thread, after each piece of output.
+    """
+
+    def __init__(self, printed: Callable[[], object]) -> None:
+        self._printed = printed
+        self._ended, self._end = os.pipe()
+        self.files: dict[int, int] = {}
+        """What the command is to have as its stdout and stderr."""
+        self._threads: list[threading.Thread] = []
+        for fd in (1, 2):
+            if fd == 2 and os.path.samestat(os.fstat(1), os.fstat(2)):
+                self.files[2] = self.files[1]
+                continue
+            source, self.files[fd] = _terminal(fd) if os.isatty(fd) else os.pipe()
+            self._threads.append(
+                threading.Thread(target=self._pass_on, args=(source, fd), daemon=True)
+            )
+
+    def start(self) -> None:
+        """Begin to pass on, now that the command has its ends."""
+        for fd in set(self.files.values()):
+            os.close(fd)
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Pass the rest on, after the command's end; what it left running is not waited for.
+
+        Takes as long as whoever reads our output does, as it would without us.
+        """
+        os.close(self._end)
+        for thread in self._threads:
+            thread.join()
+
+    def _pass_on(self, source: int, target: int) -> None:
+        with suppress(OSError):  # EIO: the other end of a pseudo-terminal is closed
+            while True:
+                ready, _, _ = select.select([source, self._ended], [], [])
+                if source not in ready:
+                    ready, _, _ = select.select([source], [], [], _SETTLE)
+                data = os.read(source, _CHUNK) if source in ready else b""
+                if not data:
+                    break
+                self._printed()
+                _write(target, data)
+        os.close(source)  # so that a command whose output nobody reads is told so
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]
+
+
+def _terminal(fd: int) -> tuple[int, int]:
+    """Return both ends of a pseudo-terminal that is like the terminal `fd`."""
+    import fcntl
+    import termios
+    import tty
+
+    ours, theirs = os.openpty()
+    attributes = termios.tcgetattr(theirs)
+    attributes[tty.OFLAG] &= ~termios.OPOST  # the real one does that
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    size = fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8))  # struct winsize: four shorts
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    return ours, theirs

@@ -1,0 +1,249 @@
+"""`clustermutex run`: hold a lock while a command runs."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import click
+
+from lockclient.cli.child import PASSED_ON, Child
+from lockclient.cli.getting import (
+    LOST,
+    Failure,
+    Interrupts,
+    Name,
+    ShellMutex,
+    Warnings,
+    die_of,
+    ending_cleanly,
+    failing_by_status,
+    getting_options,
+    say,
+    variables,
+)
+from lockclient.cli.output import Relay
+from lockclient.cli.signs import FollowedMutex, OutputSigns
+from lockclient.cli.wake import NEWS, Wake
+from lockclient.errors import ClusterMutexError, LockLost
+from lockclient.timing import LONGEST
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_SETTLE = 0.05
+"""Seconds between two looks at what is left of a process group."""
+
+
+class Run:
+    """A command under a lock that is held.
+
+    Args:
+        mutex: the lock.
+        wake: what tells of signals and, by `NEWS`, of the loss of the lock.
+        ends: whether the command is ended when the lock is lost.
+        grace: seconds from SIGTERM to SIGKILL then.
+    """
+
+    def __init__(self, mutex: ShellMutex, wake: Wake, *, ends: bool, grace: float) -> None:
+        self._mutex = mutex
+        self._wake = wake
+        self._ends = ends
+        self._grace = grace
+        self._kill_at = math.inf
+        self._lost = False
+
+    def supervise(self, child: Child) -> int:
+        """Wait for the command's end, pass signals on, end it when the lock is lost.
+
+        Returns the exit status that is to be ours.
+        """
+        self._notice_loss(child)  # what was told before we could hear it
+        while child.status is None:
+            for number in self._wake.hear(self._kill_at):
+                self._deal_with(number, child)
+            if time.monotonic() >= self._kill_at:
+                self._kill(child)
+        if not self._ending():
+            return child.status
+        # What it left in its process group works on without the lock: end that, too.
+        while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
+            self._wake.hear(min(self._kill_at, time.monotonic() + _SETTLE))
+        self._kill(child)
+        return LOST
+
+    def _ending(self) -> bool:
+        return self._lost and self._ends
+
+    def _deal_with(self, number: int, child: Child) -> None:
+        if number in (NEWS, signal.SIGCONT):
+            # By the clock first: when we were stopped, the lock may have been lost meanwhile, and
+            # the command must not do a step more.
+            self._notice_loss(child)
+        if number == signal.SIGCHLD:
+            if child.look():
+                self._notice_loss(child)
+                child.go_on()
+        elif number == signal.SIGTSTP:
+            child.stop_with_us()
+        elif number == signal.SIGCONT:
+            child.go_on()
+        elif number in PASSED_ON:
+            child.signal(number)
+
+    def _notice_loss(self, child: Child) -> None:
+        if self._lost or self._mutex.healthy:
+            return
+        self._lost = True
+        if not self._ends:
+            say("The lock is lost. The command goes on, as --on-lost ignore says.")
+            return
+        say(f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL.")
+        self._kill_at = time.monotonic() + self._grace
+        child.signal(signal.SIGTERM)
+        child.signal(signal.SIGCONT)  # one that is stopped would not hear it
+
+    def _kill(self, child: Child) -> None:
+        child.signal(signal.SIGKILL)
+        self._kill_at = math.inf
+
+
+def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int]) -> Child:
+    try:
+        return Child(command, env, files)
+    except FileNotFoundError as error:
+        raise Failure(
+            f"The command {command[0]!r} was not found (or the program that its first line names).",
+            NOT_FOUND,
+        ) from error
+    except OSError as error:
+        hint = ": is there a first line like #!/bin/sh?" if error.errno == errno.ENOEXEC else "."
+        raise Failure(
+            f"The command {command[0]!r} can't be executed ({error.strerror}){hint}",
+            NOT_EXECUTABLE,
+        ) from error
+
+
+def _release(mutex: ShellMutex, status: int, *, ends: bool) -> int:
+    """Give the lock back; return our exit status, which says so if it had been lost."""
+    try:
+        mutex.release()
+    except LockLost as lost:
+        if not ends or status == LOST:
+            return status
+        say(f"{lost} It was lost before the command ended, or in that moment.")
+        return LOST
+    except ClusterMutexError as error:
+        say(
+            f"The lock {mutex.name!r} could not be released: {error} "
+            "If it is not free in a moment, the unlocker or `clustermutex force-unlock` frees it."
+        )
+    return status
+
+
+def _begin(
+    command: tuple[str, ...],
+    variables: dict[str, str],
+    mutex: ShellMutex,
+    relay: Relay | None,
+) -> Child:
+    """Start the command under the lock, with these variables; if it can't be, release that."""
+    try:
+        with failing_by_status():
+            mutex.check_health()
+        child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
+    except Failure:
+        mutex.let_go()
+        raise
+    if relay is not None:
+        relay.start()
+    return child
+
+
+@click.command()
+@click.argument("name", type=Name())
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@getting_options
+@click.option(
+    "--on-lost",
+    type=click.Choice(["terminate", "ignore"]),
+    default="terminate",
+    show_default=True,
+    help="What becomes of the command when the lock is lost.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, LONGEST),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds from SIGTERM to SIGKILL when the lock is lost.",
+)
+@click.option(
+    "--alive",
+    type=click.Choice(["process", "output", "manual"]),
+    help="What counts as a sign of life: that the command lives, that it prints something, or "
+    "that it calls `clustermutex alive`.  [default: process]",
+)
+@click.option("--alive-on-output", is_flag=True, help="The same as --alive output.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    name: str,
+    command: tuple[str, ...],
+    on_lost: str,
+    grace: float,
+    alive: str | None,
+    alive_on_output: bool,
+    **options: Any,
+) -> None:
+    """Hold the lock NAME while COMMAND runs.
+
+    COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN in its
+    environment, the streams and the terminal as they are, and the signals that are sent to
+    clustermutex. Its exit status is passed on, 128 + n if signal n killed it. Statuses of our own
+    come with a line on stderr: 69 etcd does not answer or NAME can't be a lock's name, 75 somebody
+    else has the lock, 76 the lock was lost and COMMAND ended, 126 COMMAND can't be executed, 127
+    it was not found.
+    """
+    if alive_on_output and alive not in (None, "output"):
+        raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
+    sign = "output" if alive_on_output else alive or "process"
+    warnings = Warnings()
+    wake = Wake()
+    kind = FollowedMutex if sign == "manual" else ShellMutex
+    mutex = kind(name, keepalive=sign == "process", on_lost=lambda _: wake.tell(), **options)
+    interrupts = Interrupts()
+    with ending_cleanly(mutex, interrupts):
+        mutex.get()
+        warnings.tell()
+        wake.collect(PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
+    relay = _signs(mutex, sign)
+    ends = on_lost == "terminate"
+    child = _begin(command, variables(mutex, ctx), mutex, relay)
+    status = Run(mutex, wake, ends=ends, grace=grace).supervise(child)
+    status = _release(mutex, status, ends=ends)
+    wake.end()
+    interrupts.end()
+    if relay is not None:
+        relay.finish()
+    if child.interrupted and status != LOST:
+        # On a terminal of its own only the command has had it so far: a script around us ends, too.
+        os.kill(0, signal.SIGINT)
+        die_of(signal.SIGINT)
+    sys.exit(status)
+
+
+def _signs(mutex: ShellMutex, sign: str) -> Relay | None:
+    """Begin to look for signs of life of this kind."""
+    if isinstance(mutex, FollowedMutex):
+        mutex.follow()
+    if sign != "output":
+        return None
+    signs = OutputSigns(mutex)
+    signs.start()
+    return Relay(signs.printed)

@@ -1,0 +1,191 @@
+"""`clustermutex lock`, `alive` and `unlock`: a lock for a script of several steps.
+
+Locks have no lease, so no process needs to stay: a uuid is all that it takes to push or to release
+one, from anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from shlex import quote
+from typing import Any
+
+import click
+
+from lockclient import driving
+from lockclient.cli.common import opened, store_options
+from lockclient.cli.getting import (
+    LOST,
+    Failure,
+    Interrupts,
+    Name,
+    ShellMutex,
+    Warnings,
+    ending_cleanly,
+    failing_by_status,
+    getting_options,
+    say,
+    variables,
+)
+from lockclient.record import Holder, Removal, check_name
+from lockclient.settings import Settings
+from lockclient.store import Gone, Push, Read, Seen, Unlock
+from lockclient.timing import Deadline, Now, Runtime
+
+
+class _Exporting(click.Command):
+    """With `--export`, a failure prints what makes `eval` fail.
+
+    `eval "$(…)"` does not see the status of what is inside: a script would go on without its lock.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        export = "--export" in args
+        try:
+            return super().make_context(info_name, args, *more, **extra)
+        except click.ClickException as error:
+            _tell_eval(error.exit_code, export)
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            _tell_eval(error.exit_code, ctx.params["export"])
+            raise
+
+
+def _tell_eval(status: int, export: bool) -> None:
+    if export:
+        click.echo(f"(exit {status})")
+
+
+@click.command(cls=_Exporting)
+@click.argument("name", type=Name())
+@getting_options
+@click.option(
+    "--export", is_flag=True, help="Print variables for `eval`, instead of the uuid alone."
+)
+@click.pass_context
+def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None:
+    """Take the lock NAME, print its uuid and leave it held.
+
+    It is held until `clustermutex unlock`, or until no `clustermutex alive` has come for
+    --auto-unlock-after seconds. In a script:
+
+    \b
+      lock=$(clustermutex lock NAME --export) || exit
+      trap 'clustermutex unlock' EXIT
+      eval "$lock"
+
+    Statuses: 69 etcd does not answer or NAME can't be a lock's name, 75 somebody else has the lock.
+    """
+    Warnings()
+    # People look for the script, not for this process, which will be gone.
+    mutex = ShellMutex(name, pid=os.getppid(), **options)
+    interrupts = Interrupts()
+    with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
+        mutex.get()
+        while mutex.unsure():
+            # A take that was sent twice may arrive again, even after the unlock. Only a release
+            # by this process, which knows of it, makes that harmless.
+            with failing_by_status():
+                mutex.release()
+            mutex.get()
+        _hand_over(mutex, _exported(variables(mutex, ctx)) if export else mutex.uuid)
+
+
+def _hand_over(mutex: ShellMutex, text: str) -> None:
+    """Print what it takes to release the lock, or else release it: nobody else could."""
+    try:
+        # Not by print: what that could not write it would try again at the end.
+        os.write(sys.stdout.fileno(), f"{text}\n".encode())
+    except (OSError, AttributeError) as error:  # there is no sys.stdout if it was closed
+        mutex.let_go()
+        raise Failure(
+            f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", 1
+        ) from error
+
+
+def _exported(values: dict[str, str]) -> str:
+    return "export " + " ".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+def _whose(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the name and the uuid of a lock that is held, from the environment where not given."""
+    function = click.option(
+        "--uuid",
+        envvar="CLUSTERMUTEX_UUID",
+        show_envvar=True,
+        required=True,
+        help="What `lock` printed.",
+    )(function)
+    function = click.argument("name", type=Name(), envvar="CLUSTERMUTEX_NAME")(function)
+    return store_options(function)
+
+
+@click.command()
+@_whose
+def alive(name: str, uuid: str, settings: Settings) -> None:
+    """Push the alert and the auto-unlock of the lock NAME forward.
+
+    By as much as they were set to when the lock was taken: its work goes on. For a lock of
+    `clustermutex lock`, or for the command of `clustermutex run --alive manual`, which both need
+    no more than the environment that they have: `clustermutex alive`.
+
+    Statuses: 69 etcd does not answer: the lock is not lost by that; 76 it is not this holder's any
+    more: stop the work.
+    """
+    with failing_by_status(), opened(settings) as store:
+        seen = store.ask(Read(check_name(name), uuid), Deadline.after(driving.PATIENCE))
+        if not isinstance(seen, Seen):
+            raise TypeError(f"the store answered {seen!r} to Read")
+        holder = seen.holder
+        if holder is None or holder.uuid != uuid:
+            raise _lost(name, uuid, None if holder is None else holder.uuid, seen.removal)
+        now = Now.read()
+        # What is spoilt, or later than our clock, is overwritten whatever it is.
+        newest = holder.alive_at is not None and now.wall >= holder.alive_at
+        push = Push(name, uuid, _runtime(holder).stamps(now.wall), newest)
+        outcome = store.ask(push, Deadline.after(driving.PATIENCE))
+    if isinstance(outcome, Gone):
+        raise _lost(name, uuid, outcome.holder, outcome.removal)
+
+
+@click.command()
+@_whose
+def unlock(name: str, uuid: str, settings: Settings) -> None:
+    """Release the lock NAME, if it is still this holder's.
+
+    Statuses: 69 etcd does not answer; 76 the lock is not this holder's any more.
+    """
+    with failing_by_status(), opened(settings) as store:
+        unlock = Unlock(check_name(name), uuid)
+        outcome = store.ask(unlock, Deadline.after(driving.PATIENCE))
+    # Gone without a record after a second sending: the first one did it.
+    if isinstance(outcome, Gone) and not (outcome.resent and outcome.removal is None):
+        raise _lost(name, uuid, outcome.holder, outcome.removal)
+
+
+def _lost(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
+    how = f" It was removed: {removal.describe()}." if removal else ""
+    now = f" It is now held by {holder}." if holder else " Nobody holds it now."
+    return Failure(
+        f"The lock {name!r} is not held by {uuid}.{how}{now} Stop the work that it protects.", LOST
+    )
+
+
+def _runtime(holder: Holder) -> Runtime:
+    """Return how the lock was taken to be held, by its stamps; the defaults if they are spoilt."""
+    said, alert, unlock_at = holder.alive_at, holder.alert_at, holder.auto_unlock_at
+    try:
+        if said is None or alert is None:
+            raise ValueError("a stamp is missing")
+        # To the millisecond, as they are written: they must not creep from push to push.
+        unlock = None if unlock_at is None else round(unlock_at - said, 3)
+        return Runtime(round(alert - said, 3), unlock)
+    except ValueError as error:
+        say(f"The stamps of {holder.name!r} are spoilt ({error}); they are set to the defaults.")
+        return Runtime(300.0, 900.0)

@@ -1,0 +1,153 @@
+"""Completion in real shells, at a prompt in a terminal: commands, options, names from etcd."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.common import COMPLETED
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.timing import Deadline
+from tests.processes import BIN, wait_until
+from tests.terminals import Terminal, environment, piped
+
+NAMES = ("deploy/prod", "invoice run", "db:migrate", "it's, $(touch pwned)", "Grüße")
+ARGS = """
+PS1='PS> '
+args() { printf '<<'; printf '%s|' "$@"; echo '>>'; }
+"""
+RC = {
+    "bash": f'eval "$(clustermutex completion bash)"\n{ARGS}',
+    "zsh": f"autoload -U compinit\ncompinit -u -D\n"
+    f'eval "$(clustermutex completion zsh)"\n{ARGS}PROMPT_SP=\n',
+}
+START = {"bash": ["--rcfile", "rc", "-i"], "zsh": ["-d", "-i"]}
+
+
+@pytest.fixture
+def env(settings: Settings, store: EtcdStore, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Some locks that are held, and the environment of a shell that finds the command."""
+    with ExitStack() as exits:
+        for name in NAMES:
+            exits.enter_context(ClusterMutex(name, store=store))
+        yield {
+            **environment(settings, LANG="C.UTF-8", HOME=str(tmp_path), ZDOTDIR=str(tmp_path)),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+
+
+def shell(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"There is no {name}: apt-get install {name}.")
+    return found
+
+
+def completed(terminal: Terminal, typed: str, until: str) -> list[str]:
+    """Type a line and Tab; return the words of the line that the shell made of it.
+
+    They are got by putting another command in front, which prints what it is given.
+    """
+    wait_until(lambda: terminal.text.rstrip(" ").endswith("PS>"), 60, f"a prompt: {terminal.text}")
+    terminal.enter(f"{typed}\t")
+    shown = len(terminal.text)
+    wait_until(lambda: until in terminal.text[shown:], 60, f"{until!r} in {terminal.text!r}")
+    answers = len(_answers(terminal))
+    terminal.enter("\x01args \x05\n")
+    wait_until(lambda: len(_answers(terminal)) > answers, 60, f"the words: {terminal.text!r}")
+    words: list[str] = _answers(terminal)[-1].split("|")[1:-1]
+    return words
+
+
+def _answers(terminal: Terminal) -> list[str]:
+    return re.findall(r"<<(.*\|)>>\n", terminal.text)
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh"])
+def test_at_a_prompt(name: str, env: dict[str, str], tmp_path: Path) -> None:
+    """Whatever a lock is called: its name comes as one word, and is never run."""
+    for rc in ("rc", ".zshrc"):
+        (tmp_path / rc).write_text(RC[name])
+    words = ["env", "-C", str(tmp_path), shell(name), *START[name]]
+    with Terminal(words, env, columns=200) as terminal:
+        for typed, until, wanted in (
+            ("sho", "w", ["show"]),
+            ("show dep", "prod", ["show", "deploy/prod"]),
+            ("show inv", "run", ["show", "invoice run"]),
+            ("show db:mi", "grate", ["show", "db:migrate"]),
+            ("force-unlock --reason x it", "pwned", [*["force-unlock", "--reason", "x"], NAMES[3]]),
+            ("show G", "e", ["show", "Grüße"]),
+            ("ls --st", "ate", ["ls", "--state"]),
+            ("ls --state al", "ert", ["ls", "--state", "alert"]),
+        ):
+            assert completed(terminal, f"clustermutex {typed}", until) == wanted
+        if name == "bash":  # inside quotes that were opened already
+            for quote in "'\"":
+                words = completed(terminal, f"clustermutex show {quote}inv", "run")
+                assert words == ["show", "invoice run"]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_fish(env: dict[str, str], tmp_path: Path) -> None:
+    """By fish's own `complete -C`, which prints what it would offer (and quotes it itself)."""
+
+    def offered(line: str) -> list[str]:
+        script = f'clustermutex completion fish | source; complete -C "{line}"'
+        done = subprocess.run(
+            [shell("fish"), "--no-config", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env=env,
+            cwd=tmp_path,
+        )
+        return [each.partition("\t")[0] for each in done.stdout.splitlines()]
+
+    assert sorted(offered("clustermutex show ")) == sorted(NAMES)
+    assert offered("clustermutex show it") == [NAMES[3]]
+    assert offered("clustermutex sho") == ["show"]
+    assert offered("clustermutex ls --sta") == ["--state"]
+
+
+def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None:
+    """Names are asked for where the command would ask."""
+
+    def offered(url: str) -> str:
+        line = f"clustermutex show --url {url} de"
+        asked = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "de"}
+        return piped(settings, status=0, CLUSTERMUTEX_URL="etcd://127.0.0.1:1", **asked).stdout
+
+    assert offered(settings.url()) == "plain,deploy/prod\n"
+    assert offered("etcd://127.0.0.1:1").strip() == ""
+    assert offered("nonsense").strip() == ""
+
+
+def test_an_etcd_that_is_away_costs_a_second_and_no_error(own_etcd: Etcd) -> None:
+    """A prompt is no place for one."""
+    own_etcd.stop()
+    line = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": "clustermutex show x"}
+    done = piped(Settings((own_etcd.endpoint,)), status=0, **line, COMP_CWORD="x")
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_names_of_many_locks(store: EtcdStore) -> None:
+    """Those that begin so, and no more than were asked for."""
+    with ExitStack() as exits:
+        for name in ("a", "b/1", "b/2", "b/3", "b:", "Ü", "c"):
+            exits.enter_context(ClusterMutex(name, store=store))
+        soon = Deadline.after(10)
+        assert store.names("b/", COMPLETED, soon) == ["b/1", "b/2", "b/3"]
+        assert store.names("b", 2, soon) == ["b/1", "b/2"]
+        assert set(store.names("", COMPLETED, soon)) == {"a", "b/1", "b/2", "b/3", "b:", "c", "Ü"}
+        assert store.names("Ü", COMPLETED, soon) == ["Ü"]
+        assert store.names("z", COMPLETED, soon) == []

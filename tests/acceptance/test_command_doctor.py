@@ -1,0 +1,237 @@
+"""`clustermutex doctor` on real clusters, healthy and ill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.local import Etcd, etcd_version
+from lockclient.cli.stack import KNOWN_DATA_BUG
+from lockclient.etcd.store import EtcdStore
+from tests.clocks import Clock, compile_library
+from tests.etcds import Etcdctl, etcdctl_of, frozen
+from tests.processes import Service, start_service, wait_until
+from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+
+
+def examine(
+    settings: Settings, *words: str, status: int | None = None, **more: str
+) -> list[dict[str, Any]]:
+    """Return what it finds, having seen that the exit status is that of the worst."""
+    done = subprocess.run(
+        [COMMAND, "doctor", "--json", *(words or ("--listen", "0"))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(settings, **more),
+    )
+    said = json.loads(done.stdout)
+    levels = ["ok", "warning", "error"]
+    assert levels.index(said["status"]) == done.returncode
+    assert done.returncode == max(levels.index(each["level"]) for each in said["findings"])
+    assert status in (None, done.returncode), said
+    found: list[dict[str, Any]] = said["findings"]
+    assert all(each["advice"] for each in found if each["level"] != "ok")
+    return found
+
+
+def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
+    return [(each["level"], each["text"]) for each in findings if each["check"] == check]
+
+
+@pytest.fixture
+def unlocker(settings: Settings) -> Iterator[Service]:
+    with start_service(["unlocker", "--listen", "127.0.0.1:0"], environment(settings)) as service:
+        yield service
+        assert service.terminate() == 0
+
+
+def test_a_healthy_cluster(
+    settings: Settings, store: EtcdStore, unlocker: Service, etcd_binary: str, etcdctl: Etcdctl
+) -> None:
+    """Members, versions, latency, rights, the unlocker, clocks and locks: and nothing written."""
+    version = etcd_version(etcd_binary)
+    wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", 60, "the unlocker")
+    with ClusterMutex("x", store=store):
+        before = etcdctl("get", "--prefix", "", "--keys-only")
+        found = examine(settings, "--listen", "8")
+        assert etcdctl("get", "--prefix", "", "--keys-only") == before
+    ((level, text),) = of(found, "member")
+    assert level == "ok"
+    assert f"{settings.endpoints[0]} answers, version {version}, the leader" in text
+    assert of(found, "cluster")[0][1].startswith("1 member: default (")
+    known = KNOWN_DATA_BUG if version in KNOWN_DATA_BUG else ()
+    assert [level for level, _ in of(found, "version")] == ["warning"] * bool(known)
+    ((_, text),) = of(found, "latency")
+    assert text.startswith("50 transactions (unlocks of nothing): p50 ")
+    assert "p99 " in text
+    assert "client, unlocker, dashboard, operator" in of(found, "rights")[0][1]
+    assert of(found, "auth")[0][0] == "warning"
+    assert "1 running: unlocker@" in of(found, "unlocker")[0][1]
+    ((level, text),) = of(found, "clock")
+    assert level == "ok"
+    assert "etcd at " in text
+    assert "unlocker unlocker@" in text, "its sign of life was heard"
+    assert of(found, "locks") == [("ok", "1 held, 1 of them in time.")]
+
+
+def test_for_people(settings: Settings) -> None:
+    """A line for each check, its level in colour, what to do after an arrow, the sum at the end."""
+    with in_terminal(settings, "doctor", "--listen", "0", columns=200) as terminal:
+        assert terminal.ended() == 2
+        assert "\x1b[32m\x1b[1mok" in terminal.raw
+        assert "\x1b[31m\x1b[1merror" in terminal.raw
+        *lines, total = terminal.text.splitlines()
+        assert total.startswith("error: 1, warning: ")
+    said = piped(settings, "doctor", "--listen", "0", status=2).stdout
+    assert "\x1b" not in said
+    assert len(said.splitlines()) == len(lines) + 1
+    assert any(
+        line.startswith("error    unlocker  No unlocker") and "→ Start" in line
+        for line in said.splitlines()
+    )
+
+
+def test_locks_that_want_looking_at(settings: Settings, store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """Past their alert, past their end, broken, never expiring."""
+    for name, expected, end in (("past", 0.01, 900.0), ("gone", 0.01, 0.02), ("ever", 300.0, None)):
+        mutex = ClusterMutex(name, expected_runtime=expected, auto_unlock_after=end, store=store)
+        mutex.acquire()
+    etcdctl("put", f"{settings.root}/locks/odd/uuid", "u")
+    found = of(examine(settings, status=2), "locks")
+    assert [(level, text.split("'")[1]) for level, text in found[:-1]] == [
+        ("error", "odd"),
+        ("warning", "past"),
+        ("warning", "gone"),
+        ("warning", "ever"),
+    ]
+
+
+def test_an_etcd_that_is_away_or_hangs(own_etcd: Etcd) -> None:
+    """An error with what to do, in a few seconds."""
+    settings = Settings((own_etcd.endpoint,))
+    with frozen(own_etcd):
+        found = examine(settings, status=2)
+        assert "no answer in 2 s" in of(found, "member")[0][1]
+        assert "did not answer in time" in of(found, "etcd")[0][1]
+    own_etcd.stop()
+    found = examine(settings, status=2)
+    assert "connection refused" in of(found, "member")[0][1]
+    assert len(found) == 2
+    away = Settings((own_etcd.endpoint, "127.0.0.1:1"))
+    own_etcd.start()
+    assert [level for level, _ in of(examine(away), "member")] == ["ok", "warning"]
+
+
+def test_out_of_space(own_etcd: Etcd) -> None:
+    """The alarm is told, with how to be rid of it."""
+    own_etcd.stop()
+    own_etcd.extra = ["--quota-backend-bytes=65536"]
+    own_etcd.start()
+    etcdctl = etcdctl_of(own_etcd)
+
+    def fill() -> None:
+        for number in range(100):
+            etcdctl("put", f"/fill/{number}", input="x" * 60_000)
+
+    with pytest.raises(AssertionError, match="space"):
+        fill()
+    found = examine(Settings((own_etcd.endpoint,)), status=2)
+    assert any("NOSPACE" in text for _, text in of(found, "member"))
+    assert "can't be told: etcd is out of space" in of(found, "rights")[0][1]
+    assert of(found, "latency")[0][1].startswith("50 transactions (reads")
+
+
+ROLES = {
+    "shop": ("client", "may do what these need: client, dashboard."),
+    "ann": ("operator", "may do what these need: dashboard, operator."),
+    "eve": ("dashboard", "may do what these need: dashboard. It may not write to locks, queue"),
+}
+
+
+def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
+    """By what etcd lets each do; a user without any role is told what to do."""
+    server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+    server.extra = ["--bcrypt-cost=4"]
+    words = [word for user, (role, _) in ROLES.items() for word in (f"--{role}", user)]
+    root = Settings().root
+    with server:
+        script = subprocess.run(
+            [COMMAND, "setup-auth", "--root", root, *words],
+            capture_output=True,
+            check=True,
+        )
+        passwords = {f"{role.upper()}_PASSWORD": "secret" for role, _ in ROLES.values()}
+        path = f"{Path(server.binary).parent}{os.pathsep}{os.environ['PATH']}"
+        endpoint = {"ETCDCTL_ENDPOINTS": server.endpoint, "PATH": path}
+        subprocess.run(
+            ["sh"],
+            input=script.stdout,
+            capture_output=True,
+            check=True,
+            env={**os.environ, **passwords, **endpoint},
+        )
+        etcdctl = etcdctl_of(server)
+        etcdctl("user", "add", "nobody:secret")
+        etcdctl("user", "add", "root:secret")
+        etcdctl("auth", "enable")
+        for user, (_, told) in ROLES.items():
+            found = examine(Settings((server.endpoint,), root, user=user, password="secret"))
+            assert f"The user '{user}' {told}" in of(found, "rights")[0][1]
+            assert of(found, "auth") == [("ok", "etcd asks its clients for a user.")]
+            kind = "reads" if user == "eve" else "unlocks"
+            assert f"({kind}" in of(found, "latency")[0][1]
+        nobody = Settings((server.endpoint,), root, user="nobody", password="secret")
+        assert "permission denied" in of(examine(nobody, status=2), "etcd")[0][1]
+        assert "setup-auth" in of(examine(nobody, status=2), "etcd")[0][1]
+
+
+def test_bad_settings_are_one_line(settings: Settings) -> None:
+    """Before anything is asked."""
+    told = one_line(piped(settings, "doctor", "--url", "http://x", status=2))
+    assert "etcd://" in told
+
+
+HOLDER = """
+import time
+from lockclient import ClusterMutex
+
+with ClusterMutex("x") as mutex:
+    print("http://held", flush=True)
+    while True:
+        mutex.alive(force=True)
+        time.sleep(0.2)
+"""
+
+
+def test_clocks_that_are_wrong(settings: Settings, tmp_path: Path) -> None:
+    """The unlocker's and the holders' against this machine's, by what they write while it looks."""
+    library = compile_library(tmp_path)
+    warden, worker, doctor = (Clock(library) for _ in range(3))
+    warden.move(100)
+    worker.move(-50)
+    holder, unlocker = [sys.executable, "-c", HOLDER], ["unlocker", "--listen", "127.0.0.1:0"]
+    with (
+        start_service(unlocker, {**environment(settings), **warden.env}),
+        start_service(holder, {**environment(settings), **worker.env}) as held,
+    ):
+        assert held.url
+        wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", 60, "the unlocker")
+        found = of(examine(settings, "--listen", "8"), "clock")
+        assert [level for level, _ in found] == ["warning", "warning"]
+        assert re.search(
+            "unlocker unlocker@.* is 1 min (39|40) s ahead of this machine's", found[0][1]
+        )
+        assert re.search("host .* is 50 s behind this machine's", found[1][1])
+        doctor.move(1000)
+        found = of(examine(settings, status=2, **doctor.env), "clock")
+        assert re.search(r"etcd at .* is 16 min \d+ s behind this machine's", found[0][1])

@@ -1,0 +1,170 @@
+"""The command as a whole: its start, its help and its reference, its errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.group import SECTIONS
+from lockclient.cli.reference import renewed
+from lockclient.etcd.store import EtcdStore
+from tests.processes import Figure
+from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+
+PAGE = Path(__file__).parents[2] / "docs" / "command.md"
+NAMES = [name for section in SECTIONS.values() for name in section]
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--help"], ["show", "--help"], ["ls"]], ids=" ".join
+)
+def test_it_starts_in_under_0_4_s(
+    settings: Settings, store: EtcdStore, figure: Figure, words: list[str]
+) -> None:
+    """By its processor time, and the best of some starts: others make this machine wait, too."""
+    spent: list[float] = []
+    took: list[float] = []
+    with ClusterMutex("x", store=store):
+        while len(spent) < 20 and min(spent, default=1.0) >= 0.4:
+            began, before = time.perf_counter(), os.times()
+            piped(settings, *words)
+            after = os.times()
+            took.append(time.perf_counter() - began)
+            children = (after.children_user, after.children_system)
+            spent.append(sum(children) - before.children_user - before.children_system)
+    figure(
+        f"`clustermutex {' '.join(words)}` took {min(took):.2f} s, {min(spent):.2f} s of them on a "
+        f"processor (best of {len(took)})."
+    )
+    assert min(spent) < 0.4
+
+
+def test_rich_is_loaded_for_a_terminal_only(settings: Settings, tmp_path: Path) -> None:
+    """Without it everything but a terminal's table works, and that says what to install."""
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError('none', name='rich')\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path[1:]])
+    assert piped(settings, "ls", PYTHONPATH=path).stdout.startswith("STATE")
+    with in_terminal(settings, "ls", PYTHONPATH=path) as terminal:
+        assert terminal.ended() == 1
+        told = "clustermutex needs rich: pip install 'clustermutex[command]'."
+        assert told in terminal.text
+        assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help(settings: Settings, name: str) -> None:
+    """What it does, each option in a sentence."""
+    said = piped(settings, name, "-h").stdout
+    assert said.startswith(f"Usage: clustermutex {name} ")
+    assert name in piped(settings, "--help").stdout
+
+
+def test_the_reference_is_made_from_the_help_texts() -> None:
+    """docs/command.md is what the generator makes of it."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert renewed(page) == page, "python -m lockclient.cli.reference docs/command.md"
+    for name in NAMES:
+        assert f"### clustermutex {name}\n" in page
+    with pytest.raises(ValueError, match="marks"):
+        renewed("no marks")
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lss"], "No such command 'lss'. See clustermutex --help."),
+        (["ls", "--stat", "x"], "No such option"),
+        (["show"], "Missing argument 'NAME'. See clustermutex show --help."),
+        (["show", ""], "must have 1 to 255 bytes"),
+        (["show", "a\x1bb"], r"'a\x1bb' has control characters"),
+        (["ls", "--state", "odd"], "'odd' is not one of"),
+        (["ls", "--url", "http://x"], "It must begin with etcd://"),
+        (["doctor", "--listen", "soon"], "'soon' is not a valid float"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+    ],
+)
+def test_a_wrong_line_is_one_line(settings: Settings, words: list[str], told: str) -> None:
+    """What is wrong and where the help is, on stderr, status 2."""
+    said = one_line(piped(settings, *words, status=2))
+    assert told in said
+    assert said.startswith("clustermutex: ")
+    assert "\x1b" not in said
+
+
+def test_debug_shows_the_traceback() -> None:
+    """And what is done meanwhile; without it there is one line."""
+    nowhere = Settings(("127.0.0.1:1",))
+    lines = (["ls"], ["--debug", "ls"], ["ls", "--debug"])
+    with ThreadPoolExecutor(len(lines)) as threads:  # each tries for five seconds
+        quiet, *debugged = threads.map(lambda words: piped(nowhere, *words, status=69), lines)
+    told = one_line(quiet)
+    assert "etcd at 127.0.0.1:1 did not answer in time (connection refused)" in told
+    assert "CLUSTERMUTEX_URL" in told
+    for done in debugged:
+        assert "Traceback (most recent call last)" in done.stderr
+        assert done.stderr.splitlines()[-1] == told
+
+
+def test_a_mistake_of_ours_is_one_line_too(settings: Settings) -> None:
+    """Status 70, and how to see where."""
+    program = (
+        "import sys\n"
+        "from lockclient.cli import common, main\n"
+        "def mistake(*_): raise RuntimeError('unforeseen')\n"
+        "common.open_store = mistake\n"
+        "sys.argv[0] = 'clustermutex'\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "ls"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(settings),
+    )
+    assert done.returncode == 70
+    assert "RuntimeError: unforeseen. Add --debug" in one_line(done)
+
+
+def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
+    """`| head`: no error about a pipe that was closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [COMMAND, "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        env=environment(settings),
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
+def test_errors_are_red_on_a_terminal_only(settings: Settings) -> None:
+    """Unless NO_COLOR is set."""
+    for no_color in ("", "1"):
+        with in_terminal(settings, "show", "x", NO_COLOR=no_color) as terminal:
+            assert terminal.ended() == 1
+            assert ("\x1b[31m" in terminal.raw) is not bool(no_color)
+
+
+def test_all_output_can_be_written_in_any_locale(settings: Settings, store: EtcdStore) -> None:
+    """Also where it has no letters for a name."""
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    with ClusterMutex("Grüße, 名前", store=store):
+        piped(settings, "ls", status=0, **ascii_only)
+        with in_terminal(settings, "ls", columns=120, **ascii_only) as terminal:
+            assert terminal.ended() == 0
+            assert "Gr" in terminal.text

@@ -1,0 +1,231 @@
+"""`clustermutex ls` and `removed`, as programs: on a terminal, piped, and for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Removal
+from lockclient.store import Done, Remove
+from lockclient.timing import Deadline
+from tests.etcds import Etcdctl
+from tests.processes import Service, start_service, wait_until
+from tests.terminals import COMMAND, environment, in_terminal, piped
+
+HOSTILE = "na\u202eme\u200b [red]x[/red]"
+
+
+@pytest.fixture
+def held(store: EtcdStore, settings: Settings) -> Iterator[Settings]:
+    """Three locks: one past its alert, one with all sorts of characters in it."""
+    with ExitStack() as exits:
+        for name, reason, expected in (
+            ("deploy/prod", "release 7", 300.0),
+            ("nightly report", "", 0.05),
+            (HOSTILE, "a\u202eb", 300.0),
+        ):
+            mutex = ClusterMutex(name, reason=reason, expected_runtime=expected, store=store)
+            exits.enter_context(mutex)
+        late = time.time() + 0.06
+        wait_until(lambda: time.time() > late)
+        yield settings
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [line.split("\t") for line in text.splitlines()]
+
+
+# ---------------------------------------------------------------- ls
+
+
+def test_piped_it_is_plain_lines(held: Settings) -> None:
+    """Tabs between the columns, the titles first, no colour, the most urgent lock first."""
+    said = piped(held, "ls").stdout
+    assert "\x1b" not in said
+    titles, *rows = _rows(said)
+    assert titles == ["STATE", "NAME", "HOLDER", "REASON", "HELD", "ALERT", "UNLOCK", "WAIT"]
+    assert [row[0] for row in rows] == ["alert", "ok", "ok"]
+    assert rows[0][1] == "nightly report"
+    assert all(len(row) == len(titles) for row in rows)
+
+
+def test_on_a_terminal_it_is_a_table_in_colour(held: Settings) -> None:
+    """That fits the terminal, with a sentence on the whole below."""
+    with in_terminal(held, "ls", columns=78) as terminal:
+        assert terminal.ended() == 0
+        assert "\x1b[33malert" in terminal.raw
+        assert "\t" not in terminal.raw
+        assert "3 locks: 2 ok, 1 alert; 0 waiting; no unlocker is running." in terminal.text
+        assert max(map(len, terminal.text.splitlines())) <= 78
+
+
+def test_no_color(held: Settings) -> None:
+    """NO_COLOR switches the colours off, not the table."""
+    with in_terminal(held, "ls", NO_COLOR="1") as terminal:
+        assert terminal.ended() == 0
+        assert "\x1b[3" not in terminal.raw
+        assert "3 locks" in terminal.text
+    with in_terminal(held, "show", "deploy/prod", NO_COLOR="1") as terminal:
+        assert terminal.ended() == 0
+        assert "\x1b[" not in terminal.raw
+
+
+def test_hostile_texts_show_and_steer_nothing(held: Settings) -> None:
+    """What is invisible or turns the writing around is written as an escape."""
+    with in_terminal(held, "ls", columns=200) as terminal:
+        assert terminal.ended() == 0
+        for said in (terminal.text, piped(held, "ls").stdout):
+            assert r"na\u202eme\u200b [red]x[/red]" in said
+            assert r"a\u202eb" in said
+            assert "\u202e" not in said
+    assert "\u202e" not in piped(held, "ls", "--json").stdout
+
+
+def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
+    """Design, section 7.1: lock by lock and field by field."""
+    said = json.loads(piped(held, "ls", "--json").stdout)
+    with start_service(["mutexdash", "--listen", "127.0.0.1:0"], environment(held)) as board:
+        api = wait_until(lambda: _ready(board), what="the dashboard")
+    assert said["locks"] == api["locks"]
+    assert said.keys() == api.keys()
+    assert said["total"] == 3
+    assert said["unlockers"] == 0
+    assert said["connected"] is True
+    assert abs(said["server_time"] - time.time()) < 60
+    lock = next(each for each in said["locks"] if each["name"] == "deploy/prod")
+    assert list(lock) == (
+        [
+            "name",
+            "uuid",
+            "state",
+            "hostname",
+            "pid",
+            "thread",
+            "reason",
+            "identity",
+            "client",
+            "locked_at",
+            "alive_at",
+            "alert_at",
+            "auto_unlock_at",
+            "fencing_token",
+            "waiters",
+        ]
+    )
+
+
+def _ready(board: Service) -> Any:
+    try:
+        with urlopen(f"{board.url}/api/locks?sort=state", timeout=10) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
+
+
+def test_filter_and_sort(held: Settings) -> None:
+    """By words, by state, by any column, either way."""
+
+    def names(*words: str) -> list[str]:
+        return [
+            each["name"] for each in json.loads(piped(held, "ls", "--json", *words).stdout)["locks"]
+        ]
+
+    assert names("DEPLOY", "release") == ["deploy/prod"]
+    assert names("deploy", "nightly") == []
+    assert names("--state", "alert") == ["nightly report"]
+    assert names("--sort", "name") == ["deploy/prod", HOSTILE, "nightly report"]
+    assert names("--sort", "-name") == ["nightly report", HOSTILE, "deploy/prod"]
+    assert names("--sort", "locked_at") == ["deploy/prod", "nightly report", HOSTILE]
+    assert "'color'" in piped(held, "ls", "--sort", "color", status=2).stderr
+
+
+def test_nothing_held(settings: Settings) -> None:
+    """A sentence for people, the titles alone for a pipe, an empty list for programs."""
+    with in_terminal(settings, "ls") as terminal:
+        assert terminal.ended() == 0
+        assert "No lock is held" in terminal.text
+    assert len(_rows(piped(settings, "ls").stdout)) == 1
+    assert json.loads(piped(settings, "ls", "--json").stdout)["locks"] == []
+
+
+def test_broken_and_eternal_locks_are_listed(settings: Settings, etcdctl: Etcdctl) -> None:
+    """What nobody can judge is not left out, and what never ends says so."""
+    lock = f"{settings.root}/locks/odd"
+    for key, value in (("uuid", "u"), ("hostname", "h"), ("alert_at", "9999999999"), ("pid", "x")):
+        etcdctl("put", f"{lock}/{key}", value)
+    _, row = _rows(piped(settings, "ls").stdout)
+    assert row[:3] == ["broken", "odd", "h:?"]
+    assert row[6] == "never"
+
+
+# ---------------------------------------------------------------- ls --watch
+
+
+def test_watched_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
+    """The table changes with the locks, until Ctrl-C, and the screen is given back."""
+    with in_terminal(settings, "ls", "--watch") as terminal:
+        terminal.wait_for("No lock is held")
+        with ClusterMutex("appears", store=store):
+            terminal.wait_for("appears")
+            terminal.wait_for("1 lock: 1 ok")
+        seen = terminal.text.count("No lock is held")
+        wait_until(lambda: terminal.text.count("No lock is held") > seen, what="its going")
+        assert terminal.interrupt() == 0
+        assert terminal.raw.rstrip().endswith("\x1b[?1049l")
+        assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watched_through_a_pipe(settings: Settings, store: EtcdStore, as_json: bool) -> None:
+    """Each change brings the list again: an object in a line, or a table after an empty line."""
+    words = ["ls", "mine", "--watch", *(["--json"] if as_json else [])]
+    with start_service([COMMAND, *words], environment(settings)) as watching:
+
+        def lists() -> list[list[str]]:
+            said = watching.log_text()
+            if as_json:
+                found = [json.loads(line) for line in said.splitlines()]
+                return [[lock["name"] for lock in each["locks"]] for each in found]
+            return (
+                [[row[1] for row in _rows(each)[1:]] for each in said.split("\n\n")] if said else []
+            )
+
+        wait_until(lambda: lists() == [[]], what="the first list")
+        with ClusterMutex("other", store=store), ClusterMutex("mine", store=store):
+            wait_until(lambda: lists() == [[], ["mine"]], what="the second list")
+        wait_until(lambda: lists() == [[], ["mine"], []], what="the third list")
+
+
+# ---------------------------------------------------------------- removed
+
+
+def test_removed(settings: Settings, store: EtcdStore) -> None:
+    """Who took which lock from whom and why, the newest first; searched by any of it."""
+    assert len(_rows(piped(settings, "removed").stdout)) == 1
+    for number, who in enumerate(("ann", "unlocker@a:1", "bob")):
+        mutex = ClusterMutex(f"lock {number}", reason="r", store=store)
+        mutex.acquire()
+        how = "auto-unlock" if number == 1 else "force-unlock"
+        removal = Removal(mutex.record, time.time(), who, how, f"why {number}")
+        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
+    titles, *rows = _rows(piped(settings, "removed").stdout)
+    assert titles == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]
+    assert [row[1] for row in rows] == ["lock 2", "lock 1", "lock 0"]
+    assert rows[1][3:] == ["auto-unlock", "unlocker@a:1", "why 1"]
+    said = json.loads(piped(settings, "removed", "--json", "-n", "1", "force").stdout)
+    assert said["total"] == 2
+    (newest,) = said["removed"]
+    assert (newest["name"], newest["removed_by"], newest["why"]) == ("lock 2", "bob", "why 2")
+    assert newest["hostname"]
+    assert "backtrace" not in newest
+    with in_terminal(settings, "removed", "ann") as terminal:
+        assert terminal.ended() == 0
+        assert "1 removal in the last seven days." in terminal.text

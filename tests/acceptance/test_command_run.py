@@ -1,0 +1,346 @@
+"""`clustermutex run`: a lock for as long as a command lives."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.etcd.store import EtcdStore
+from tests.acceptance.shells import (
+    PATIENCE,
+    environment,
+    finished,
+    held,
+    holder_of,
+    in_line,
+    running,
+    seen,
+    written,
+)
+from tests.processes import wait_until
+
+NAME = "deploy/prod"
+UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
+
+
+@pytest.fixture
+def env(settings: Settings) -> dict[str, str]:
+    """The environment of a shell."""
+    return environment(settings)
+
+
+@pytest.fixture
+def blocked(store: EtcdStore) -> ClusterMutex:
+    """The lock, which somebody else has."""
+    mutex = ClusterMutex(NAME, store=store, reason="somebody's own")
+    mutex.acquire()
+    return mutex
+
+
+# ---------------------------------------------------------------- while it runs
+
+
+def test_the_lock_is_held_while_the_command_runs(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """And shows who holds it, and why; it is free when the command has ended."""
+    words = ["run", NAME, "--reason", "v42", "--", "sh", "-c", UNTIL_GO]
+    with running(words, env, tmp_path) as run:
+        written(tmp_path / "up")
+        holder = held(store, NAME)
+        assert holder.hostname == socket.gethostname()
+        assert (holder.pid, holder.reason) == (run.pid, "v42")
+        assert not holder.faults()
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 0
+    assert holder_of(store, NAME) is None
+    assert (tmp_path / "said").read_text() == ""
+
+
+def test_the_stamps_are_pushed_as_long_as_the_command_lives(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """Longer than the lock would be kept without."""
+    words = ["run", NAME, "--expected-runtime", "0.8", "--auto-unlock-after", "2"]
+    with running([*words, "--", "sh", "-c", UNTIL_GO], env, tmp_path) as run:
+        first = held(store, NAME)
+        assert (first.alert_at or 0) - (first.alive_at or 0) == pytest.approx(0.8, abs=0.01)
+        assert (first.auto_unlock_at or 0) - (first.alive_at or 0) == pytest.approx(2, abs=0.01)
+        kept_until = first.auto_unlock_at or 0
+        wait_until(lambda: (held(store, NAME).alive_at or 0) > kept_until, PATIENCE, "pushes")
+        assert held(store, NAME).uuid == first.uuid
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "lasts"),
+    [
+        ([], 900.0),
+        (["--expected-runtime", "10"], 30.0),
+        (["--auto-unlock-after", "400"], 400.0),
+        (["--auto-unlock-after", "never"], None),
+    ],
+)
+def test_how_long_it_is_kept_without_a_sign_of_life(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, options: list[str], lasts: float | None
+) -> None:
+    """By default three times the expected runtime."""
+    with running(["run", NAME, *options, "--", "sleep", "60"], env, tmp_path) as run:
+        holder = held(store, NAME)
+        if lasts is None:
+            assert holder.auto_unlock_at is None
+        else:
+            assert (holder.auto_unlock_at or 0) - (holder.alive_at or 0) == pytest.approx(lasts)
+        run.terminate()
+        assert run.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_the_command_knows_its_lock(env: dict[str, str]) -> None:
+    """Name, uuid and a fencing token that grows stand in its environment, beside what is there."""
+    words = ["run", "it's $HOME", "--", "env"]
+    told = []
+    for _ in range(2):
+        done = finished(words, env | {"CLUSTERMUTEX_OTHER": "kept", "CLUSTERMUTEX_UUID": "outer"})
+        told.append(dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line))
+    assert told[0]["CLUSTERMUTEX_NAME"] == "it's $HOME"
+    assert re.fullmatch(r"[0-9a-f-]{36}", told[0]["CLUSTERMUTEX_UUID"])
+    assert told[0]["CLUSTERMUTEX_UUID"] != told[1]["CLUSTERMUTEX_UUID"]
+    assert told[0]["CLUSTERMUTEX_OTHER"] == "kept"
+    tokens = [int(each["CLUSTERMUTEX_FENCING_TOKEN"]) for each in told]
+    assert 0 < tokens[0] < tokens[1]
+
+
+def test_where_the_locks_are_is_passed_on(env: dict[str, str], store: EtcdStore) -> None:
+    """With --url, too: the command's own `clustermutex` looks for the lock in the same place."""
+    url = env["CLUSTERMUTEX_URL"]
+    words = ["run", "--url", url, NAME, "--", "clustermutex", "alive"]
+    done = finished(words, env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1/nowhere"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert holder_of(store, NAME) is None
+
+
+def test_its_streams_are_its_own(env: dict[str, str]) -> None:
+    """Input, output and errors go past us, and so does a file that is open besides; no other."""
+    script = "cat; echo error >&2; echo file >&9; ls /proc/self/fd"
+    done = finished(
+        ["sh", "-c", f"exec 9>&1; clustermutex run {NAME} -- sh -c '{script}'"], env, "in\n"
+    )
+    assert done.stderr == "error\n"
+    lines = done.stdout.split()
+    assert lines[:2] == ["in", "file"]
+    extra = set(lines[2:]) - {"0", "1", "2", "9"}
+    assert len(extra) == 1, f"ls has its own, and what else? {extra}"
+
+
+def test_it_may_end_its_output_early(env: dict[str, str]) -> None:
+    """A command whose reader has enough dies of SIGPIPE, as without us: Python ignores that."""
+    done = finished(
+        ["sh", "-c", f"{{ clustermutex run {NAME} -- yes; echo $? >&2; }} | head -1"], env
+    )
+    assert (done.stdout, done.stderr) == ("y\n", f"{128 + signal.SIGPIPE}\n")
+
+
+# ---------------------------------------------------------------- its end
+
+
+@pytest.mark.parametrize("status", [0, 1, 75, 255])
+def test_its_exit_status_is_ours(env: dict[str, str], store: EtcdStore, status: int) -> None:
+    """Also one that we have a meaning for: only we say something on stderr, too."""
+    done = finished(["run", NAME, "--", "sh", "-c", f"exit {status}"], env)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    assert holder_of(store, NAME) is None
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM", "INT"])
+def test_killed_by_a_signal_is_128_and_its_number(env: dict[str, str], name: str) -> None:
+    """As in a shell."""
+    done = finished(["run", NAME, "--", "sh", "-c", f"kill -{name} $$"], env)
+    assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "told"),
+    [
+        ("nothing-of-this-name", 127, "was not found"),
+        ("./nothing", 127, "was not found"),
+        ("./no-interpreter", 127, "was not found"),
+        ("./not-executable", 126, "can't be executed"),
+        (".", 126, "can't be executed"),
+        ("./no-program", 126, "#!"),
+    ],
+)
+def test_a_command_that_cannot_be_started(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, command: str, status: int, told: str
+) -> None:
+    """It is said in a line, and the lock is free again at once."""
+    (tmp_path / "not-executable").write_text("#!/bin/sh\n")
+    for name, text in (("no-interpreter", "#!/no/where\n"), ("no-program", "what?\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = finished(["sh", "-c", f"cd {tmp_path}; exec clustermutex run {NAME} -- {command}"], env)
+    assert done.returncode == status
+    assert done.stderr.startswith("clustermutex: ")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert holder_of(store, NAME) is None
+
+
+# ---------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH"])
+def test_signals_are_passed_on(env: dict[str, str], tmp_path: Path, name: str) -> None:
+    """To the command and all that it has started; the lock is held until they are done with it."""
+    child = f"trap 'echo child >> told; exit 0' {name}; echo > up; while :; do sleep 0.05; done"
+    script = f"trap 'echo parent >> told; exit 7' {name}; sh -c \"$1\"; sleep 1"
+    with running(["run", NAME, "--", "sh", "-c", script, "sh", child], env, tmp_path) as run:
+        written(tmp_path / "up")
+        run.send_signal(signal.Signals[f"SIG{name}"])
+        assert run.wait(PATIENCE) == 7
+    assert sorted((tmp_path / "told").read_text().split()) == ["child", "parent"]
+
+
+def test_what_we_were_told_to_ignore_the_command_ignores(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """`nohup clustermutex run …` survives the end of its terminal, command included."""
+    with running(
+        ["run", NAME, "--", "sh", "-c", "grep SigIgn /proc/self/status > ignored"], env, tmp_path
+    ) as plain:
+        assert plain.wait(PATIENCE) == 0
+    ours = ignored_by(Path("/proc/self/status").read_text())
+    assert ignored_by(written(tmp_path / "ignored")) == ours - {signal.SIGPIPE, signal.SIGXFSZ}
+    script = "trap '' HUP; exec clustermutex run x -- grep SigIgn /proc/self/status"
+    done = finished(["sh", "-c", script], env)
+    assert signal.SIGHUP in ignored_by(done.stdout)
+
+
+def ignored_by(status: str) -> set[int]:
+    """Return which signals a process ignores, by its /proc/…/status.
+
+    Without the two that glibc keeps for itself, and ignores in what posix_spawn starts.
+    """
+    found = re.search(r"SigIgn:\s*(\w+)", status)
+    assert found
+    return {number for number in range(1, 32) if int(found[1], 16) >> (number - 1) & 1}
+
+
+def test_a_stopped_command_keeps_its_lock(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """SIGSTOP by somebody is not our business; SIGTSTP and SIGCONT are passed on."""
+    words = [
+        "run",
+        NAME,
+        "--expected-runtime",
+        "0.5",
+        "--",
+        "sh",
+        "-c",
+        f"echo $$ > pid; {UNTIL_GO}",
+    ]
+    with running(words, env, tmp_path) as run:
+        pid = int(written(tmp_path / "pid"))
+        os.kill(pid, signal.SIGSTOP)
+        until = held(store, NAME).auto_unlock_at or 0
+        wait_until(lambda: (held(store, NAME).alive_at or 0) > until, PATIENCE, "pushes")
+        run.send_signal(signal.SIGCONT)
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 0
+
+
+# ---------------------------------------------------------------- not acquired
+
+
+@pytest.mark.parametrize("options", [["--no-wait"], ["--timeout", "0"], ["--timeout", "0.5"]])
+@pytest.mark.usefixtures("blocked")
+def test_not_acquired_is_75(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, options: list[str]
+) -> None:
+    """A line on stderr names the holder; the command is not run, and no ticket is left."""
+    done = finished(["run", NAME, *options, "--", "touch", str(tmp_path / "ran")], env)
+    assert done.returncode == 75
+    assert re.fullmatch(
+        rf"clustermutex: The lock '{NAME}' could not be had within .* "
+        rf"It is held by {socket.gethostname()}, .*somebody's own.*\n",
+        done.stderr,
+    )
+    assert not (tmp_path / "ran").exists()
+    assert not seen(store, NAME).waiters
+
+
+@pytest.mark.usefixtures("blocked")
+def test_another_status_for_not_acquired(env: dict[str, str]) -> None:
+    """As flock has it: --conflict-exit-code."""
+    done = finished(["run", NAME, "--no-wait", "--conflict-exit-code", "0", "--", "false"], env)
+    assert done.returncode == 0
+    assert done.stderr.startswith("clustermutex: The lock")
+
+
+def test_it_waits_in_line(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, blocked: ClusterMutex
+) -> None:
+    """Without a timeout for ever, and visibly: reason and pid stand in the ticket."""
+    with running(["run", NAME, "--reason", "next", "--", "echo", "ran"], env, tmp_path) as run:
+        in_line(store, NAME)
+        ticket = seen(store, NAME).waiters[0]
+        assert (ticket.pid, ticket.reason) == (run.pid, "next")
+        blocked.release()
+        assert run.communicate(timeout=PATIENCE)[0] == "ran\n"
+        assert run.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("blocked")
+def test_a_signal_while_waiting_leaves_no_ticket(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Gone before the process is, though its lease lasts for ten seconds; we die of the signal."""
+    with running(["run", NAME, "--", "touch", "ran"], env, tmp_path) as run:
+        in_line(store, NAME)
+        run.send_signal(number)
+        assert run.wait(PATIENCE) == -number
+        assert not seen(store, NAME).waiters
+    assert f"{number.name} came while waiting" in (tmp_path / "said").read_text()
+    assert not (tmp_path / "ran").exists()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "n" * 256])
+def test_a_bad_name_is_one_line(env: dict[str, str], name: str) -> None:
+    """Before etcd is asked."""
+    done = finished(["run", name, "--", "true"], env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1"})
+    assert done.returncode == 69
+    assert re.fullmatch(r"clustermutex: .*name.*\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([NAME], "COMMAND"),
+        ([NAME, "--timeout", "soon", "--", "true"], "--timeout"),
+        ([NAME, "--timeout", "-1", "--", "true"], "--timeout"),
+        ([NAME, "--timeout", "5", "--no-wait", "--", "true"], "--no-wait"),
+        ([NAME, "--auto-unlock-after", "soon", "--", "true"], "never"),
+        ([NAME, "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (300 s)"),
+        ([NAME, "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
+        ([NAME, "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
+        ([NAME, "--url", "http://x", "--", "true"], "etcd://"),
+    ],
+)
+def test_a_bad_option_is_one_line(env: dict[str, str], words: list[str], told: str) -> None:
+    """A usage error has the status 2."""
+    done = finished(["run", *words], env)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1

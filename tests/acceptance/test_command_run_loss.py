@@ -1,0 +1,298 @@
+"""`clustermutex run` on the bad day: the lock is lost, etcd is away, the command hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from tests.acceptance.shells import (
+    PATIENCE,
+    environment,
+    finished,
+    gone,
+    held,
+    holder_of,
+    remove,
+    running,
+    written,
+)
+from tests.etcds import frozen
+from tests.processes import Figure, Service, start_service, wait_until
+
+NAME = "deploy/prod"
+BEATING = """
+import pathlib, signal, sys, time
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    with open("beats", "a") as file:
+        file.write(f"{time.monotonic()}\\n")
+    time.sleep(0.02)
+"""
+"""A command that writes down that it runs; with an argument it does not listen to SIGTERM."""
+
+
+@pytest.fixture
+def env(settings: Settings) -> dict[str, str]:
+    """The environment of a shell."""
+    return environment(settings)
+
+
+@pytest.fixture
+def beating(tmp_path: Path) -> list[str]:
+    """The words of `BEATING`."""
+    program = tmp_path / "beating.py"
+    program.write_text(BEATING)
+    return [sys.executable, str(program)]
+
+
+def _beats(folder: Path) -> list[float]:
+    file = folder / "beats"
+    return [float(each) for each in file.read_text().split()] if file.exists() else []
+
+
+# ---------------------------------------------------------------- the lock is removed
+
+
+def test_a_lost_lock_ends_the_command(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, figure: Figure
+) -> None:
+    """SIGTERM to all of its process group, which may clean up; then status 76."""
+    child = "trap 'echo child >> told; exit' TERM; echo > up; while :; do sleep 0.05; done"
+    script = "trap 'echo parent >> told; exit 0' TERM; sh -c \"$1\"; sleep 60"
+    with running(["run", NAME, "--", "sh", "-c", script, "sh", child], env, tmp_path) as run:
+        written(tmp_path / "up")
+        time.sleep(1.2)  # the loss of one that was taken just now is watched for a second later
+        removed_at = time.monotonic()
+        remove(store, NAME)
+        assert run.wait(PATIENCE) == 76
+        figure(f"a removed lock ended its command after {time.monotonic() - removed_at:.2f} s")
+    assert sorted((tmp_path / "told").read_text().split()) == ["child", "parent"]
+    said = (tmp_path / "said").read_text()
+    assert "force-unlock by a person" in said
+    assert "SIGTERM" in said
+
+
+def test_who_does_not_listen_is_killed_after_the_grace(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path, beating: list[str]
+) -> None:
+    """The command and what it has started, be it that only that does not listen."""
+    # The command itself ends by SIGTERM; what it leaves in the background does not.
+    script = 'trap "" TERM; "$@" deaf & trap - TERM; echo $! > pid; wait'
+    words = ["run", NAME, "--grace", "1", "--", "sh", "-c", script, "sh", *beating]
+    with running(words, env, tmp_path) as run:
+        pid = int(written(tmp_path / "pid"))
+        wait_until(lambda: _beats(tmp_path), what="the first beat")
+        remove(store, NAME)
+        wait_until(lambda: "SIGTERM" in (tmp_path / "said").read_text(), what="the loss")
+        told_at = time.monotonic()
+        assert run.wait(PATIENCE) == 76
+        wait_until(lambda: gone(pid), what="the last of the group to be gone")
+    assert _beats(tmp_path)[-1] > told_at + 0.5, "it had its grace"
+
+
+def test_the_command_may_go_on_without_its_lock(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """--on-lost ignore: it is said, and the status stays the command's own."""
+    script = "until test -e go; do sleep 0.05; done; exit 3"
+    words = ["run", NAME, "--on-lost", "ignore", "--", "sh", "-c", script]
+    with running(words, env, tmp_path) as run:
+        remove(store, NAME)
+        wait_until(lambda: "goes on" in (tmp_path / "said").read_text(), what="the loss")
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 3
+
+
+def test_a_loss_in_the_last_moment_is_told(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """A command that ended well, but without its lock, has not been protected: 76."""
+    words = ["run", NAME, "--", "sh", "-c", "echo $$ > pid; until test -e go; do :; done"]
+    with running(words, env, tmp_path) as run:
+        written(tmp_path / "pid")
+        os.kill(run.pid, signal.SIGSTOP)  # so that it can't notice before the command has ended
+        remove(store, NAME)
+        (tmp_path / "go").touch()
+        wait_until(lambda: gone(int((tmp_path / "pid").read_text())), what="the command's end")
+        os.kill(run.pid, signal.SIGCONT)
+        assert run.wait(PATIENCE) == 76
+    assert "removed" in (tmp_path / "said").read_text()
+
+
+# ---------------------------------------------------------------- etcd is away
+
+
+@pytest.fixture
+def own_env(own_etcd: Etcd) -> dict[str, str]:
+    """The environment of a shell that has an etcd of its own."""
+    return environment(Settings(endpoints=(own_etcd.endpoint,)))
+
+
+def test_etcd_away_ends_the_command_at_the_deadline(
+    own_env: dict[str, str],
+    own_etcd: Etcd,
+    own_store: EtcdStore,
+    tmp_path: Path,
+    beating: list[str],
+    figure: Figure,
+) -> None:
+    """It goes on until then and not a moment longer, though nobody can be asked."""
+    times = ["--expected-runtime", "2", "--auto-unlock-after", "4", "--grace", "0"]
+    words = ["run", NAME, *times, "--", *beating, "deaf"]
+    with running(words, own_env, tmp_path) as run:
+        first = held(own_store, NAME).alive_at
+        wait_until(lambda: held(own_store, NAME).alive_at != first, what="a push")
+        with frozen(own_etcd):
+            frozen_at = time.monotonic()
+            assert run.wait(PATIENCE) == 76
+    last = _beats(tmp_path)[-1]
+    figure(f"with 4 s until the auto-unlock it ran on for {last - frozen_at:.2f} s without etcd")
+    assert last > frozen_at + 4 - 2 / 8 - 1, "not sooner than its last push allows"
+    assert last < frozen_at + 4 + 0.5, "not longer"
+    assert "is lost" in (tmp_path / "said").read_text()
+
+
+def test_etcd_away_for_a_while_is_no_loss(
+    own_env: dict[str, str], own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
+) -> None:
+    """The command does not notice; the lock is pushed and released when etcd is back."""
+    script = "echo > up; until test -e go; do sleep 0.05; done; exit 5"
+    times = ["--expected-runtime", "1", "--auto-unlock-after", "60"]
+    with running(["run", NAME, *times, "--", "sh", "-c", script], own_env, tmp_path) as run:
+        written(tmp_path / "up")
+        with frozen(own_etcd):
+            wait_until(lambda: "could not be pushed" in (tmp_path / "said").read_text(), 60, "word")
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 5
+    assert holder_of(own_store, NAME) is None
+
+
+@pytest.mark.parametrize(("options", "longest"), [(["--timeout", "2"], 2.0), (["--no-wait"], 3.0)])
+def test_etcd_away_at_the_start_is_69(
+    env: dict[str, str], options: list[str], longest: float, figure: Figure
+) -> None:
+    """Within the timeout; the message says which etcd, and the command is not run."""
+    began = time.monotonic()
+    done = finished(
+        ["run", NAME, *options, "--", "echo", "ran"],
+        env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1/clustermutex"},
+    )
+    took = time.monotonic() - began
+    figure(f"{' '.join(options)}: given up after {took:.1f} s, start and end included")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "127.0.0.1:1" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert took < longest + 5, "start and end of a Python on a busy machine take a while"
+
+
+def test_a_release_that_fails_is_told(
+    own_env: dict[str, str], own_etcd: Etcd, tmp_path: Path
+) -> None:
+    """The command has done its work: its status stays; a line says that the lock is still there."""
+    words = ["run", NAME, "--", "sh", "-c", "echo > up; until test -e go; do sleep 0.05; done"]
+    with running(words, own_env, tmp_path) as run:
+        written(tmp_path / "up")
+        own_etcd.stop()
+        (tmp_path / "go").touch()
+        assert run.wait(PATIENCE) == 0
+    assert "could not be released" in (tmp_path / "said").read_text()
+
+
+# ---------------------------------------------------------------- we are killed
+
+
+@pytest.fixture
+def unlocker(env: dict[str, str]) -> Iterator[Service]:
+    """An unlocker, ready."""
+    with start_service(["unlocker", "--listen", "127.0.0.1:0"], env) as service:
+        assert service.url
+        yield service
+
+
+@pytest.mark.usefixtures("unlocker")
+def test_sigkill_of_us_leaves_the_lock_to_the_unlocker(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """The command goes on, and is protected until its lock's time has run out: not longer."""
+    times = ["--expected-runtime", "1", "--auto-unlock-after", "3"]
+    script = "echo $$ > pid; exec sleep 60"
+    with running(["run", NAME, *times, "--", "sh", "-c", script], env, tmp_path) as run:
+        pid = int(written(tmp_path / "pid"))
+        run.kill()
+        run.wait()
+        assert not gone(pid)
+        assert holder_of(store, NAME)
+        wait_until(lambda: holder_of(store, NAME) is None, PATIENCE, "the unlocker")
+        assert not gone(pid)
+
+
+# ---------------------------------------------------------------- commands that can hang
+
+
+def test_output_as_a_sign_of_life(env: dict[str, str], store: EtcdStore, tmp_path: Path) -> None:
+    """As long as it prints it is kept; one that falls silent is ended when its time is over."""
+    script = """
+        i=0; while [ $i -lt 14 ]; do sleep 0.3; echo $i; echo e$i >&2; i=$((i + 1)); done
+        exec sleep 60"""
+    times = ["--expected-runtime", "1", "--auto-unlock-after", "3"]
+    words = ["run", NAME, *times, "--alive-on-output", "--", "sh", "-c", script]
+    with running(words, env, tmp_path) as run:
+        first = held(store, NAME)
+        output, _ = run.communicate(timeout=PATIENCE)
+        assert run.returncode == 76
+    assert output.split() == [str(i) for i in range(14)], "longer than without its output"
+    said = (tmp_path / "said").read_text()
+    assert [line for line in said.split("\n") if line.startswith("e")] == [
+        f"e{i}" for i in range(14)
+    ]
+    assert first.uuid
+
+
+def test_all_output_comes_through(env: dict[str, str]) -> None:
+    """In its order, to the last byte, also what is still on its way when the command ends."""
+    script = "seq 100000; echo error >&2; printf end; exit 4"
+    done = finished(["run", NAME, "--alive-on-output", "--", "sh", "-c", script], env)
+    numbers = "".join(f"{i}\n" for i in range(1, 100001))
+    assert (done.returncode, done.stderr) == (4, "error\n")
+    assert done.stdout == numbers + "end"
+    mixed = "for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo e$i >&2; done"
+    script = f"clustermutex run {NAME} --alive output -- sh -c '{mixed}' 2>&1"
+    done = finished(["sh", "-c", script], env)
+    assert done.stdout == "".join(f"{i}\ne{i}\n" for i in range(1, 10))
+
+
+def test_what_runs_on_in_the_background_is_not_waited_for(env: dict[str, str]) -> None:
+    """Though it has the output open still."""
+    script = "sleep 600 & echo $!"
+    done = finished(["run", NAME, "--alive-on-output", "--", "sh", "-c", script], env)
+    os.kill(int(done.stdout), signal.SIGKILL)
+    assert done.returncode == 0
+
+
+def test_its_own_word_as_a_sign_of_life(
+    env: dict[str, str], store: EtcdStore, tmp_path: Path
+) -> None:
+    """`clustermutex alive` in the command, nothing else; when it comes no more, it is ended."""
+    script = """
+        until test -e enough; do clustermutex alive || exit; echo >> said-so; done
+        while :; do echo noise; sleep 0.05; done"""
+    times = ["--expected-runtime", "2", "--auto-unlock-after", "6"]
+    words = ["run", NAME, *times, "--alive", "manual", "--", "sh", "-c", script]
+    with running(words, env, tmp_path) as run:
+        kept_until = held(store, NAME).auto_unlock_at or 0
+        wait_until(lambda: time.time() > kept_until + 1, what="the time it would have had")
+        assert run.poll() is None
+        (tmp_path / "enough").touch()
+        run.communicate(timeout=PATIENCE)
+        assert run.returncode == 76
+    assert len((tmp_path / "said-so").read_text()) > 2

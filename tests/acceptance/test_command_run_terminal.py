@@ -1,0 +1,222 @@
+"""`clustermutex run` in a terminal: keys, job control, and programs that ask what they run in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import Settings
+from lockclient.etcd.store import EtcdStore
+from tests.acceptance.shells import (
+    PATIENCE,
+    Terminal,
+    environment,
+    held,
+    holder_of,
+    in_line,
+    remove,
+    seen,
+)
+from tests.processes import wait_until
+
+NAME = "deploy/prod"
+CTRL_C, CTRL_Z, CTRL_D = "\x03", "\x1a", "\x04"
+READING = f"""clustermutex run {NAME} -- sh -c 'echo up; read line; echo "got $line"'"""
+# By exec: in the moment of a vfork Debian's sh drops a SIGINT for the program that it starts.
+LONG = f"clustermutex run {NAME} -- sh -c 'echo up; exec sleep 600'"
+BASH = ["bash", "--norc", "--noediting", "-i"]
+
+STEPS = """
+import pathlib, signal, sys, time
+
+def end(*_):
+    pathlib.Path("told").touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+with open("steps", "a") as steps:
+    print("up", flush=True)
+    while True:
+        steps.write("x")
+        steps.flush()
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def env(settings: Settings) -> dict[str, str]:
+    """The environment of a shell."""
+    return environment(settings)
+
+
+@pytest.fixture
+def shell(env: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
+    """A shell with job control, at its prompt."""
+    with Terminal(BASH, env, tmp_path) as terminal:
+        terminal.shows("ready> ")
+        yield terminal
+
+
+def _free(store: EtcdStore) -> None:
+    wait_until(lambda: holder_of(store, NAME) is None, PATIENCE, "the lock to be free")
+
+
+@pytest.mark.parametrize("option", ["", "--alive-on-output"])
+def test_the_terminal_is_the_commands_own(shell: Terminal, option: str) -> None:
+    """All three streams are a terminal to it, of the right size, with it in the foreground."""
+    code = (
+        "import os; print(*map(os.isatty, range(3)), *os.get_terminal_size(1), "
+        "os.tcgetpgrp(0) == os.getpgrp())"
+    )
+    shell.press("stty cols 91 rows 17\n")
+    shell.press(f"clustermutex run {NAME} {option} -- {sys.executable} -c '{code}'; echo end-$?\n")
+    shell.shows("True True True 91 17 True\r+\n")
+    shell.shows("end-0")
+
+
+@pytest.mark.parametrize("around", ["{}", "{} | cat", "{} 2>log", "cat /dev/null | {} </dev/tty"])
+def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> None:
+    """Also as a part of a pipeline, whose other parts may want the terminal, too."""
+    shell.press(f"{around.format(READING)}; echo end-$?\n")
+    shell.shows("up\r+\n")
+    shell.press("a line\n")
+    shell.shows("got a line\r+\n")
+    shell.shows("end-0")
+    shell.press("echo still-$((40 + 2))\n")
+    shell.shows("still-42")
+
+
+def test_ctrl_c_ends_the_command_and_the_script_around(
+    shell: Terminal, store: EtcdStore, tmp_path: Path
+) -> None:
+    """As without us; the lock is released."""
+    (tmp_path / "script").write_text(f"{LONG}\necho not-to-be-reached\n")
+    for script in ("sh ./script", "bash ./script"):
+        shell.press(f"{script}; echo end-$?\n")
+        shell.shows("up\r+\n")
+        held(store, NAME)
+        shell.press(CTRL_C)
+        shell.press("echo now-$?\n")
+        shell.shows("now-130")
+        _free(store)
+    assert "\nnot-to-be-reached" not in shell.text
+
+
+def test_ctrl_c_is_the_commands_to_handle(shell: Terminal) -> None:
+    """One that lives on after a Ctrl-C has a status of its own, and the script goes on."""
+    command = "sh -c 'trap \"exit 7\" INT; echo up; while :; do sleep 0.05; done'"
+    shell.press(f"clustermutex run {NAME} -- {command}; echo end-$?\n")
+    shell.shows("up\r+\n")
+    shell.press(CTRL_C)
+    shell.shows("end-7")
+
+
+def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
+    """No ticket is left, and a list of commands ends."""
+    shell.press(f"clustermutex lock {NAME} >/dev/null; echo locked\n")
+    shell.shows("\nlocked")
+    shell.press(f"{LONG}\n")
+    in_line(store, NAME)
+    shell.press(CTRL_C)
+    shell.shows("SIGINT came while waiting")
+    shell.press("echo now-$?\n")
+    shell.shows("now-130")
+    assert not seen(store, NAME).waiters
+
+
+@pytest.mark.parametrize("around", ["{}", "{} | cat"])
+def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
+    """The shell sees a stopped job, and the command reads on after `fg`."""
+    shell.press(f"{around.format(READING)}\n")
+    shell.shows("up\r+\n")
+    shell.press(CTRL_Z)
+    shell.shows("Stopped")
+    assert held(store, NAME)
+    shell.press("fg; echo end-$?\n")
+    shell.shows("fg; echo.*\n")
+    shell.press("after all\n")
+    shell.shows("got after all\r+\n")
+    shell.shows("end-0")
+    _free(store)
+
+
+def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
+    """It runs there; when it wants to read it stops, as any job does, until it is fetched."""
+    shell.press(f"{READING} &\n")
+    shell.shows("up\r+\n")
+    shell.press("\n")
+    shell.press("until jobs | grep Stopped; do sleep 0.1; done\n")
+    shell.shows("Stopped ")
+    shell.press("fg; echo end-$?\n")
+    shell.shows("fg; echo.*\n")
+    shell.press("at last\n")
+    shell.shows("got at last\r+\n")
+    shell.shows("end-0")
+    _free(store)
+
+
+def test_stopped_then_in_the_background(shell: Terminal) -> None:
+    """`bg` lets it go on."""
+    script = "echo up; read line <pipe; echo done-$((1 + 1))"
+    shell.press(f"mkfifo pipe; clustermutex run {NAME} -- sh -c '{script}'\n")
+    shell.shows("up\r+\n")
+    shell.press(CTRL_Z)
+    shell.shows("Stopped")
+    shell.press("bg; echo >pipe; wait; echo end-$?\n")
+    shell.shows("\ndone-2")
+    shell.shows("end-0")
+
+
+def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
+    """The command does not do a step more: its time ran out while all stood still."""
+    # Not in sh: one that starts a program by vfork can't be stopped at that moment, nor continued.
+    (tmp_path / "steps.py").write_text(STEPS)
+    times = "--expected-runtime 0.5 --auto-unlock-after 1"
+    shell.press(f"clustermutex run {times} {NAME} -- {sys.executable} steps.py; echo end-$?\n")
+    shell.shows("up\r+\n")
+    shell.press(CTRL_Z)
+    shell.shows("Stopped")
+    until = held(store, NAME).auto_unlock_at or 0
+    shell.press(f"while [ $(date +%s) -lt {int(until) + 2} ]; do sleep 0.1; done; echo over\n")
+    shell.shows("\nover")
+    steps = len((tmp_path / "steps").read_text())
+    shell.press("fg; echo end-$?\n")
+    shell.shows("The lock is lost: ending the command")
+    shell.shows("end-76")
+    assert (tmp_path / "told").exists()
+    assert len((tmp_path / "steps").read_text()) <= steps + 1, "it was in the middle of one"
+
+
+def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: EtcdStore) -> None:
+    """A command that was ended leaves a shell that works."""
+    shell.press(f"{LONG}; echo end-$?\n")
+    shell.shows("up\r+\n")
+    remove(store, NAME)
+    shell.shows("end-76")
+    shell.press("echo still-$((40 + 2))\n")
+    shell.shows("still-42")
+
+
+def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: EtcdStore) -> None:
+    """As in `docker run -it`: there is nobody to continue a stopped job, so Ctrl-Z stops none."""
+    words = ["clustermutex", "run", NAME, "--", "sh", "-c", 'echo up; read line; echo "got $line"']
+    with Terminal(words, env, tmp_path) as terminal:
+        terminal.shows("up\r\n")
+        terminal.press(CTRL_Z)
+        terminal.press("a line\n")
+        terminal.shows("got a line")
+        assert terminal.process.wait(PATIENCE) == 0
+
+
+def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: EtcdStore) -> None:
+    """A hang-up ends the command, and the lock is released."""
+    words = ["clustermutex", "run", NAME, "--", "sh", "-c", "echo up; exec sleep 600"]
+    with Terminal(words, env, tmp_path) as terminal:
+        terminal.shows("up\r\n")
+        held(store, NAME)
+        terminal.hang_up()
+        terminal.process.wait(PATIENCE)
+    _free(store)

@@ -1,0 +1,212 @@
+"""`clustermutex show` and `force-unlock`: who holds a lock, and taking it from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from tests.etcds import Etcdctl
+from tests.processes import wait_until
+from tests.terminals import in_terminal, one_line, piped
+
+
+@pytest.fixture
+def held(store: EtcdStore) -> Iterator[ClusterMutex]:
+    """A lock with a holder and one waiter."""
+    with ClusterMutex("deploy/prod", reason="release 7", identity="me", store=store) as mutex:
+        waiter = ClusterMutex("deploy/prod", reason="release 8", store=store)
+        thread = threading.Thread(target=waiter.acquire, kwargs={"timeout": 60}, daemon=True)
+        thread.start()
+        wait_until(waiter.waiters, what="the waiter in line")
+        yield mutex
+        if mutex.locked() and mutex.healthy:
+            mutex.release()
+        thread.join(60)
+        waiter.release()
+        mutex.acquire()
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
+    """Holder, times as a bar, waiters, and the backtrace with its frames."""
+    said = piped(settings, "show", "deploy/prod").stdout
+    record = held.record
+    assert "\x1b" not in said
+    for fact in (
+        "deploy/prod  ok",
+        f"{record.hostname}, pid {record.pid}",
+        "release 7",
+        str(record.uuid),
+        str(held.fencing_token),
+        "clustermutex/",
+        " UTC, in 14 min",
+    ):
+        assert fact in said
+    assert re.search(r"identity +me\n", said)
+    assert re.search(r"[█░]*┃[█░]+┃\n", said), "the bar has a notch and an end"
+    assert re.search(r"waiters +1\n +1\. .*for 'release 8', for \d+ s now\n", said)
+    frames = re.findall(r'File "(.*)", line \d+, in (\w+)\n +(.*)', said)
+    assert frames[-1][0] == __file__
+    assert frames[-1][1] == "held"
+    assert 'with ClusterMutex("deploy/prod"' in frames[-1][2]
+    assert len(frames) > 3
+
+
+def test_on_a_terminal_it_has_colours(held: ClusterMutex, settings: Settings) -> None:
+    """The state in that of the list, the name and the innermost frame bold."""
+    with in_terminal(settings, "show", "deploy/prod") as terminal:
+        assert terminal.ended() == 0
+        assert "\x1b[1mdeploy/prod\x1b[0m  \x1b[32mok" in terminal.raw
+
+
+def test_json_has_backtrace_and_queue(held: ClusterMutex, settings: Settings) -> None:
+    """Beside what a lock of the list has (design, 7.1)."""
+    lock = json.loads(piped(settings, "show", "--json", "deploy/prod").stdout)
+    (listed,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
+    assert {key: lock[key] for key in listed} == listed
+    assert lock.keys() - listed.keys() == {"backtrace", "queue"}
+    assert __file__ in lock["backtrace"]
+    assert [each["reason"] for each in lock["queue"]] == ["release 8"]
+
+
+def test_nobody_holds_it(settings: Settings, store: EtcdStore) -> None:
+    """Status 1 and a line; its last removal, if there was one."""
+    assert "Nobody holds the lock 'x'." in one_line(piped(settings, "show", "x", status=1))
+    ClusterMutex("x", store=store).acquire()
+    piped(settings, "force-unlock", "x", "--reason", "gone", "--yes")
+    told = one_line(piped(settings, "show", "x", status=1))
+    assert re.search("force-unlock by .*@.*: gone", told)
+
+
+def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) -> None:
+    """As far as it can be read."""
+    etcdctl("put", f"{settings.root}/locks/odd/uuid", "u")
+    etcdctl("put", f"{settings.root}/locks/odd/pid", "twelve")
+    etcdctl("put", f"{settings.root}/locks/odd/backtrace", "no \x1b[31mframes\x07")
+    said = piped(settings, "show", "odd").stdout
+    for words in ("odd  broken", "hostname: is missing", "pid: 'twelve'", r"no \x1b[31mframes\x07"):
+        assert words in said
+
+
+# ---------------------------------------------------------------- force-unlock
+
+
+def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Settings) -> None:
+    """Yes removes it: the holder is told by whom and why, and the next in line gets it."""
+    uuid, pid = held.uuid, held.record.pid
+    words = ["force-unlock", "deploy/prod", "--reason", "it hangs"]
+    with in_terminal(settings, *words) as terminal:
+        terminal.wait_for("[y/N]")
+        asked = terminal.text
+        question = asked.splitlines()[-1]
+        assert f"pid {pid}, for 'release 7'" in question
+        assert str(uuid) in asked
+        assert "File" in asked
+        assert held.healthy
+        terminal.enter("y\n")
+        assert terminal.ended() == 0
+        assert "1 waited for it" in terminal.text
+    wait_until(lambda: not held.healthy, what="the holder to know")
+    with pytest.raises(LockLost, match="it hangs"):
+        held.release()
+    (removal,) = json.loads(piped(settings, "removed", "--json").stdout)["removed"]
+    assert removal["uuid"] == uuid
+    assert removal["how"] == "force-unlock"
+    assert "@" in removal["removed_by"]
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "\x03"])
+def test_no_removes_nothing(held: ClusterMutex, settings: Settings, answer: str) -> None:
+    """Nor does Enter alone, nor Ctrl-C."""
+    with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
+        terminal.wait_for("[y/N]")
+        terminal.enter(answer)
+        assert terminal.ended() == (130 if answer == "\x03" else 1)
+        assert "Traceback" not in terminal.text
+    held.alive(force=True)
+
+
+def test_a_lock_that_changed_hands_is_not_removed(
+    held: ClusterMutex, settings: Settings, store: EtcdStore
+) -> None:
+    """Between showing and answering: the one that was shown is gone, the next one stays."""
+    with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
+        terminal.wait_for("[y/N]")
+        before = held.uuid
+        held.release()
+
+        def next_one() -> str | None:
+            holder = held.holder()
+            return holder.uuid if holder and holder.uuid != before else None
+
+        uuid = wait_until(next_one, what="the waiter to get it")
+        terminal.enter("y\n")
+        assert terminal.ended() == 1
+        assert "changed hands" in terminal.text
+        assert uuid in terminal.text
+    assert next_one() == uuid
+    assert json.loads(piped(settings, "removed", "--json").stdout)["removed"] == []
+
+
+def test_without_a_terminal_it_wants_yes(held: ClusterMutex, settings: Settings) -> None:
+    """A script says --yes, or nothing happens; a reason is needed either way."""
+    words = ["force-unlock", "deploy/prod"]
+    assert "--yes" in one_line(piped(settings, *words, "--reason", "x", status=2))
+    assert "--reason" in one_line(piped(settings, *words, "--yes", status=2))
+    assert "--reason" in one_line(piped(settings, *words, "--yes", "--reason", " ", status=2))
+    held.alive(force=True)
+
+
+def test_a_script_may_name_the_holder_it_means(held: ClusterMutex, settings: Settings) -> None:
+    """--uuid: only if that one still has it."""
+    words = ["force-unlock", "deploy/prod", "--yes", "--reason", "x"]
+    told = one_line(piped(settings, *words, "--uuid", "another", status=1))
+    assert str(held.uuid) in told
+    held.alive(force=True)
+    said = piped(settings, *words, "--uuid", str(held.uuid)).stdout
+    assert "Removed: deploy/prod" in said
+    wait_until(lambda: not held.healthy, what="the loss")
+    with pytest.raises(LockLost):
+        held.release()
+
+
+def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
+    """Nobody holds it, or there are only the remains of a foreign client."""
+    words = ["--yes", "--reason", "x"]
+    told = one_line(piped(settings, "force-unlock", "free", *words, status=1))
+    assert "Nobody holds the lock 'free'" in told
+    etcdctl("put", f"{settings.root}/locks/odd/hostname", "h")
+    assert "no uuid" in one_line(piped(settings, "force-unlock", "odd", *words, status=1))
+
+
+def test_out_of_space_it_removes_and_logs_the_record(
+    own_etcd: Etcd, own_etcdctl: Etcdctl, own_store: EtcdStore
+) -> None:
+    """Deletes still work there: the record that can't be written goes to stderr."""
+    settings = Settings((own_etcd.endpoint,))
+    mutex = ClusterMutex("full", store=own_store)
+    mutex.acquire()
+    own_etcd.stop()
+    own_etcd.extra = ["--quota-backend-bytes=65536"]
+    own_etcd.start()
+
+    def fill() -> None:
+        for number in range(100):
+            own_etcdctl("put", f"/fill/{number}", input="x" * 60_000)
+
+    with pytest.raises(AssertionError, match="space"):
+        fill()
+    done = piped(settings, "force-unlock", "full", "--yes", "--reason", "we need it")
+    assert '"we need it"' in done.stderr
+    assert "Removed: full" in done.stdout
+    assert ClusterMutex("full", store=own_store).holder() is None
+    wait_until(lambda: not mutex.healthy, 60, "the holder to know")

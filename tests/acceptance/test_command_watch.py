@@ -1,0 +1,143 @@
+"""`clustermutex watch`: a line for each thing that happens to a lock."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Removal
+from lockclient.store import Remove
+from lockclient.timing import Deadline
+from tests.etcds import Etcdctl
+from tests.processes import Service, start_service, wait_until
+from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+
+
+def watching(settings: Settings, *words: str) -> Service:
+    """Start it; `--initial` with a lock that is there tells when it has begun."""
+    return start_service([COMMAND, "watch", "--json", *words], environment(settings))
+
+
+def events(service: Service, name: str | None = None) -> list[dict[str, Any]]:
+    """Return what it has told of one lock, or of the connection."""
+    found = [json.loads(line) for line in service.log_text().splitlines() if line.endswith("}")]
+    return [each for each in found if each.get("name") == name]
+
+
+def kinds(service: Service, name: str | None = None) -> list[str]:
+    return [each["event"] for each in events(service, name)]
+
+
+def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
+    """Taken, past its alert, alive again, past its end, released: one event each."""
+    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
+        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        mutex = ClusterMutex(
+            "x", reason="why", expected_runtime=0.5, auto_unlock_after=60, store=store
+        )
+        with mutex:
+            wait_until(lambda: kinds(service, "x") == ["taken", "alert"], what="the alert")
+            mutex.alive(force=True)
+            wait_until(lambda: "recovered" in kinds(service, "x"), what="the recovery")
+        wait_until(lambda: kinds(service, "x")[-1:] == ["released"], what="the release")
+        # It may have gone past its alert a second time before its release.
+        assert kinds(service, "x")[:3] == ["taken", "alert", "recovered"]
+        taken = events(service, "x")[0]
+        assert taken["reason"] == "why"
+        assert taken["state"] == "ok"
+        assert taken["fencing_token"] > 0
+        assert abs(taken["time"] - time.time()) < 60
+        assert kinds(service, "there") == ["held"]
+
+
+def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """What nobody wrote is told when it is due, and a removal is no release."""
+    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
+        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        late = ClusterMutex("late", expected_runtime=0.2, auto_unlock_after=0.7, store=store)
+        late.acquire()
+        wait_until(lambda: kinds(service, "late")[-1:] == ["overdue"], what="the end")
+        for how, who in (("auto-unlock", "unlocker@a:1"), ("force-unlock", "ann")):
+            mutex = ClusterMutex(how, store=store)
+            mutex.acquire()
+            removal = Removal(mutex.record, time.time(), who, how, "because")
+            store.ask(Remove(removal, None), Deadline.after(10))
+            wait_until(lambda each=how: kinds(service, each) == ["taken", each], what=how)  # type: ignore[misc]
+            told = events(service, how)[-1]
+            assert (told["removed_by"], told["why"]) == (who, "because")
+            with pytest.raises(LockLost):
+                mutex.release()
+        etcdctl("put", f"{settings.root}/locks/odd/uuid", "u")
+        wait_until(lambda: kinds(service, "odd") == ["taken", "broken"], what="the broken one")
+        with pytest.raises(LockLost):
+            late.release()
+
+
+def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
+    """Released and taken by the next one: two lines, in that order."""
+    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
+        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        first, second = (ClusterMutex("x", store=store) for _ in range(2))
+        with first:
+            thread = threading.Thread(target=second.acquire, daemon=True)
+            thread.start()
+            wait_until(first.waiters, what="the waiter")
+        thread.join(60)
+        second.release()
+        wait_until(lambda: len(kinds(service, "x")) == 4, what="the events")
+        assert kinds(service, "x") == ["taken", "released", "taken", "released"]
+        uuids = [each["uuid"] for each in events(service, "x")]
+        assert uuids[0] == uuids[1] != uuids[2] == uuids[3]
+
+
+def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
+    """A line for people, in colour, until Ctrl-C; only of the locks that were asked for."""
+    with ClusterMutex("there", store=store):
+        with in_terminal(settings, "watch", "--initial", "the") as terminal:
+            terminal.wait_for("held")
+            with ClusterMutex("foreign", store=store), ClusterMutex("them", store=store):
+                terminal.wait_for("taken")
+            terminal.wait_for("released")
+            assert terminal.interrupt() == 0
+            assert "\x1b[36mtaken" in terminal.raw
+            text = terminal.text
+        assert [line.split()[1:3] for line in text.splitlines() if line.strip("^C\n ")] == [
+            ["held", "there"],
+            ["taken", "them"],
+            ["released", "them"],
+        ]
+        assert "Traceback" not in text
+
+
+def test_etcd_away_is_told_once_and_nothing_is_missed(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """It goes on by itself; what changed meanwhile is told when etcd is back."""
+    settings = Settings((own_etcd.endpoint,))
+    mutex = ClusterMutex("there", store=own_store)
+    mutex.acquire()
+    with watching(settings, "--initial") as service:
+        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        own_etcd.stop()
+        wait_until(lambda: kinds(service) == ["away"], 60, "that it is away")
+        assert events(service)[0]["trouble"]
+        own_etcd.start()
+        wait_until(lambda: kinds(service) == ["away", "back"], 60, "that it is back")
+        mutex.release()
+        wait_until(lambda: kinds(service, "there") == ["held", "released"], 60, "the release")
+
+
+def test_away_at_the_start_is_an_error(own_etcd: Etcd) -> None:
+    """Who can't begin does not wait."""
+    own_etcd.stop()
+    settings = Settings((own_etcd.endpoint,))
+    commands = ["watch"], ["ls", "--watch"], ["ls"], ["show", "x"], ["removed"]
+    with ThreadPoolExecutor(len(commands)) as threads:
+        for done in threads.map(lambda words: piped(settings, *words, status=69), commands):
+            assert "did not answer in time (connection refused)" in one_line(done)

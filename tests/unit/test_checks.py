@@ -1,0 +1,147 @@
+"""What a doctor makes of what it finds, without a cluster that has the trouble."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lockclient.cli import checks
+from lockclient.cli.checks import ERROR, FINE, WARNING, Clock, Finding
+from lockclient.record import Holder
+from lockclient.shown import Listed
+from lockclient.store import Member
+from lockclient.table import Row
+
+NOW = 1_800_000_000.0
+
+
+def levels(findings: list[Finding], check: str) -> list[str]:
+    return [each.level for each in findings if each.check == check]
+
+
+def member(version: str = "3.5.9", **values: object) -> Member:
+    return Member("h:2379", version, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        *(("3.5.0", WARNING), ("3.5.1", WARNING), ("3.5.2", WARNING), ("3.5.3", None)),
+        *(("3.4.23", None), ("3.6.0", None), ("3.3.27", WARNING), ("4.0.0", None), ("odd", None)),
+    ],
+)
+def test_versions_with_known_bugs_are_named(version: str, level: str | None) -> None:
+    """3.5.0 to 3.5.2 can lose data when they crash."""
+    found = [each for each in checks.members([member(version)]) if each.check == "version"]
+    assert [each.level for each in found] == ([level] if level else [])
+    for each in found:
+        assert version in each.text
+        assert each.advice
+
+
+def test_members() -> None:
+    """Who is away is a warning while others answer; alarms and unnamed members are told."""
+    away = Member("b:2379", trouble="connection refused")
+    here = member(cluster=("a (u)", "b (u)", "c (u)"), alarms=("NOSPACE",))
+    found = list(checks.members([here, away]))
+    assert levels(found, "member") == [FINE, ERROR, WARNING]
+    assert "NOSPACE" in found[1].text
+    assert "connection refused" in found[2].text
+    assert levels(found, "cluster") == [WARNING]
+    assert "3 members, of which 2 are named" in found[-1].text
+    assert levels(list(checks.members([away])), "member") == [ERROR]
+
+
+def test_members_of_different_versions() -> None:
+    """An upgrade that stopped half way."""
+    found = list(checks.members([member("3.4.1"), member("3.5.9")]))
+    assert levels(found, "version") == [WARNING]
+
+
+@pytest.mark.parametrize(("slowest", "level"), [(0.01, FINE), (0.2, WARNING), (3.0, ERROR)])
+def test_latency(slowest: float, level: str) -> None:
+    """By the one in a hundred that took longest."""
+    found = checks.latency([0.002] * 49 + [slowest], "unlocks")
+    assert found.level == level
+    assert "p50 2.0 ms" in found.text
+    assert f"p99 {slowest * 1000:.1f} ms" in found.text
+    assert bool(found.advice) == (level != FINE)
+
+
+def test_rights() -> None:
+    """Which of the programs could run with them."""
+    none = dict.fromkeys(("locks", "queue", "withdrawn", "removed", "unlockers"), False)
+    (found,) = checks.rights(none, "o", auth=None)
+    assert found.level == FINE
+    assert "need: dashboard" in found.text
+    everything = dict.fromkeys(none, True)
+    found, auth = checks.rights(everything, None, auth=False)
+    assert "client, unlocker, dashboard, operator" in found.text
+    assert auth.level == WARNING
+    half = none | {"locks": True}
+    assert [each.level for each in checks.rights(half, "o", auth=True)] == [FINE, WARNING, FINE]
+    (unknown,) = checks.rights({}, "o", auth=None)
+    assert unknown.level == WARNING
+
+
+def test_unlockers() -> None:
+    """None is an error; what one says of itself may be anything."""
+    assert checks.unlockers({}).level == ERROR
+    found = checks.unlockers({"a": '{"version": "1.2"}', "b": "[" * 100_000, "c\x1b": '"text"'})
+    assert found.level == FINE
+    assert found.text == r"3 running: a (version 1.2), b, c\x1b."
+
+
+def test_clocks() -> None:
+    """Only what is certain: a found stamp tells that a clock is ahead, never that it is behind."""
+
+    def row(alive_at: float, *, found: bool) -> Row:
+        holder = Holder("x", uuid="u", hostname="h", alive_at=alive_at)
+        return Row(holder, 1, time.monotonic(), found)
+
+    def found(*rows: Row) -> list[Finding]:
+        clocks = [checks.of_holder(each, NOW, each.seen_at) for each in rows]
+        return list(checks.clocks([each for each in clocks if each]))
+
+    assert [each.level for each in found(row(NOW - 600, found=True))] == [FINE]
+    (ahead,) = found(row(NOW + 30, found=True))
+    assert "host h is 30 s ahead" in ahead.text
+    (behind,) = found(row(NOW - 30, found=False), row(NOW - 31, found=False))
+    assert "host h is 30 s behind" in behind.text
+    (fine,) = checks.clocks([Clock("etcd", -2.2, -1.2)])
+    assert fine.level == FINE
+    assert "etcd" in fine.text
+    assert checks.of_member(member()) is None
+
+
+def test_locks() -> None:
+    """Past their alert or their end, broken, never expiring: each named, each with advice."""
+
+    def lock(name: str, alert: float, end: float | None) -> Listed:
+        holder = Holder(name, uuid="u", hostname="h", alert_at=NOW + alert,
+                        auto_unlock_at=None if end is None else NOW + end)  # fmt: skip
+        return Listed(holder, holder.state(NOW), 0)
+
+    found = list(
+        checks.locks(
+            [
+                *(lock("fine", 5, 9), lock("past", -5, 9), lock("gone", -9, -5)),
+                *(lock("ever", 5, None), Listed(Holder("odd", uuid="u"), "broken", 0)),
+            ],
+            NOW,
+        )
+    )
+    told = {each.text.split("'")[1]: each for each in found if "'" in each.text}
+    assert {name: each.level for name, each in told.items()} == {
+        "odd": ERROR,
+        "past": WARNING,
+        "gone": WARNING,
+        "ever": WARNING,
+    }
+    assert all(each.advice for each in told.values())
+    assert found[-1] == Finding("locks", FINE, "5 held, 2 of them in time.")
+    (late, *_) = checks.locks([lock("gone", -900, -600)], NOW)
+    assert late.level == ERROR, "an unlocker would have removed it long ago"
+    many = next(checks.locks([lock(f"n{each}", -1, 9) for each in range(7)], NOW))
+    assert "7 locks ('n0', 'n1', 'n2', 'n3', 'n4' and 2 more)" in many.text
