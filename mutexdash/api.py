@@ -4,30 +4,27 @@
     /api/locks/deploy%2Fprod                     one lock, its name percent-encoded once
     /api/lock?name=..                            the same; the only form for `.` and `..`
     /api/removed?q=&page=&per_page=              what was auto-unlocked and force-unlocked
+    /api/removed/deploy%2Fprod?uuid=             one of these, with its backtrace
+    /api/removal?name=..&uuid=                   the same
+    /api/locks/deploy%2Fprod/force-unlock        POST: see `writes`
+    /api/openapi.yaml                            all of this, for programs to read
 
 Errors are `{"error": "a sentence"}`. Every answer has an ETag that stays while nothing changes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
-from flask import Blueprint, Response, abort, jsonify, request
+from flask import Blueprint, Response, abort, current_app, jsonify, request
 
-from lockclient.record import Holder
+from lockclient.shown import lock_facts, removal_facts
 from mutexdash.context import dashboard, name_asked_for, tagged, unchanged
 from mutexdash.detail import complete, known
+from mutexdash.exports import read_removal
 from mutexdash.query import Query
 
 blueprint = Blueprint("api", __name__, url_prefix="/api")
-
-
-def lock_facts(holder: Holder, state: str, waiters: int) -> dict[str, Any]:
-    """Return a lock as a list shows it, without its backtrace."""
-    facts = holder.facts()
-    del facts["backtrace"]
-    name, uuid = facts.pop("name"), facts.pop("uuid")
-    return {"name": name, "uuid": uuid, "state": state, **facts, "waiters": waiters}
 
 
 @blueprint.get("/locks")
@@ -39,7 +36,7 @@ def locks() -> Response:
         return same
     page, snapshot = moment.picture.select(query), moment.picture.snapshot
     answer = jsonify(
-        locks=[lock_facts(*held) for held in page.items],
+        locks=[lock_facts(each.holder, each.state, each.waiters) for each in page.items],
         total=page.total,
         revision=snapshot.revision,
         server_time=moment.wall,
@@ -79,10 +76,25 @@ def removed() -> Response:
         return same
     snapshot = moment.picture.snapshot
     page = snapshot.removed(query)
-    facts = [removal.facts() for removal in page.items]
-    for each in facts:
-        del each["backtrace"]  # the table keeps none: null would say that there was none
     answer = jsonify(
-        removed=facts, total=page.total, revision=snapshot.revision, server_time=moment.wall
+        removed=[removal_facts(each) for each in page.items],
+        total=page.total,
+        revision=snapshot.revision,
+        server_time=moment.wall,
     )
     return tagged(answer, moment.etag())
+
+
+@blueprint.get("/removed/<lock:name>")
+@blueprint.get("/removal")
+def removal(name: str | None = None) -> Response:
+    """Show one removal, with the backtrace of the holder that was."""
+    found = read_removal(name_asked_for(name), request.args.get("uuid", ""))
+    return jsonify(found.facts())
+
+
+@blueprint.get("/openapi.yaml")
+def openapi() -> Response:
+    """Describe this API."""
+    text = (Path(current_app.root_path) / "static" / "openapi.yaml").read_bytes()
+    return Response(text, content_type="application/yaml")

@@ -11,22 +11,34 @@ from werkzeug.exceptions import BadRequest, HTTPException
 
 from lockclient.errors import InvalidLockName
 from lockclient.store import ServiceStore
-from mutexdash import api, guard, metrics, pages
+from mutexdash import api, exports, guard, metrics, pages, sharing, writes
+from mutexdash.access import Access
 from mutexdash.context import Dashboard, LockName, attach
+from mutexdash.mounting import mounted
 from mutexdash.query import BadParameter
 from mutexdash.snapshot import Live
 
 
-def create_app(live: Live, store: ServiceStore, *, url: str = "", local_only: bool = True) -> Flask:
+def create_app(
+    live: Live,
+    store: ServiceStore,
+    *,
+    url: str = "",
+    access: Access | None = None,
+    prometheus_url: str = "",
+) -> Flask:
     """Return the dashboard as a WSGI application.
 
     Args:
         live: what there is to show; starting and stopping it and its table is the caller's.
         store: asked for the backtrace when one lock is looked at.
         url: the store's URL as people may see it, for the commands that pages propose.
-        local_only: answer only to requests that name this machine, as `guard.protect` says.
+        access: who may see and do what; by default all that come over loopback may look.
+        prometheus_url: where people see alerts, without a slash at the end; "" if nowhere.
     """
+    access = access or Access()
     app = Flask(__name__)
+    app.config["MAX_CONTENT_LENGTH"] = 16 * 1024
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     # A lock's name in a path may hold any slashes: no two of them are the same name.
@@ -35,10 +47,14 @@ def create_app(live: Live, store: ServiceStore, *, url: str = "", local_only: bo
     registry = CollectorRegistry()
     registry.register(metrics.LocksCollector(live))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path))))
-    guard.protect(app, local_only=local_only)
-    for part in (pages, api, metrics):
+    guard.protect(app, access)
+    sharing.install(app)
+    for part in (pages, api, exports, metrics, writes):
         app.register_blueprint(part.blueprint)
+    app.context_processor(lambda: {"prometheus_url": prometheus_url})
     metrics.install(app, registry)
+    writes.install(app, registry)
+    app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)
     for kind in (BadParameter, InvalidLockName):
         app.register_error_handler(kind, _refuse)
@@ -55,12 +71,19 @@ def _explain(error: HTTPException) -> Response:
     if request.path.startswith("/api/"):
         response = jsonify(error=error.description)
     else:
-        response = make_response(render_template("error.html", error=error))
+        response = make_response(render_template("error.html", error=error, lock=_lock_meant()))
     response.status_code = error.code or 500
     for name, value in original.headers.items():
         if name not in ("Content-Type", "Content-Length"):  # Allow, Location, Retry-After
             response.headers[name] = value
     return response
+
+
+def _lock_meant() -> str | None:
+    """Return the lock that somebody wanted to change, to lead them back to it."""
+    if request.blueprint != "writes":
+        return None
+    return (request.view_args or {}).get("name") or request.args.get("name")
 
 
 def _build(package: Path) -> str:

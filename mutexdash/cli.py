@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import click
 from prometheus_client import disable_created_metrics
@@ -20,7 +21,8 @@ from lockclient.settings import Settings
 from lockclient.table import Table
 from lockclient.version import __version__
 from mutexdash.app import create_app
-from mutexdash.guard import is_loopback
+from mutexdash.history import History
+from mutexdash.options import access_options, prometheus_url, read_access
 from mutexdash.snapshot import Live
 
 log = logging.getLogger("mutexdash")
@@ -35,40 +37,38 @@ _PATIENCE = 4.0
     context_settings={"auto_envvar_prefix": "MUTEXDASH", "help_option_names": ["-h", "--help"]}
 )
 @service_options("127.0.0.1:8722")
+@access_options
 @click.option(
-    "--no-auth",
-    is_flag=True,
-    help="Listen on other addresses than loopback, too, for everyone who can reach them: "
-    "there is no login.",
-)
+    "--prometheus-url", "prometheus", metavar="URL", default="",
+    envvar="MUTEXDASH_PROMETHEUS_URL", help="Where people see alerts, for links to them.",
+)  # fmt: skip
 @click.version_option(__version__)
 def main(
     settings: Settings | None,
     listen: tuple[str, int],
     log_level: str,
     log_format: str,
-    no_auth: bool,
+    prometheus: str,
+    **flags: Any,
 ) -> None:
     """Show every lock, who holds it, who waits for it, and the code that took it.
 
     Every option can also be given as a variable, like MUTEXDASH_LISTEN; an option comes first.
     """
-    host = listen[0]
-    if not (no_auth or is_loopback(host)):
-        raise click.UsageError(
-            f"Listening on {host} would show every lock, and the code that took it, to everyone "
-            "who can reach it, since there is no login. Listen on 127.0.0.1, or give --no-auth "
-            "if something else keeps strangers away."
-        )
+    access = read_access(host=listen[0], **flags)
+    prometheus = prometheus_url(prometheus)
     settings = settings_of(settings)
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()
     store = open_store(settings)
-    table = Table(store, removals=_REMOVALS)
-    live = Live(table)
-    app = create_app(live, store, url=settings.url(), local_only=not no_auth)
-    server = HttpServer(app, listen)
+    history = History()
+    table = Table(
+        store, removals=_REMOVALS, on_change=history.note, on_removal=history.note_removals
+    )
+    live = Live(table, history)
+    app = create_app(live, store, url=settings.url(), access=access, prometheus_url=prometheus)
+    server = HttpServer(app, listen, proxied=bool(access.proxies.all))
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
     table.start()
     live.start()

@@ -12,7 +12,9 @@ from werkzeug.routing import BaseConverter
 
 from lockclient.record import check_name
 from lockclient.store import ServiceStore
+from mutexdash.guard import guard
 from mutexdash.query import BadParameter
+from mutexdash.sharing import shared
 from mutexdash.snapshot import Live, Moment
 
 
@@ -87,10 +89,13 @@ def name_asked_for(name: str | None) -> str:
 
 
 def unchanged(tag: str | None) -> Response | None:
-    """Return the answer 304 if the client has what `tag` names already, else None."""
-    if tag is None or not request.if_none_match.contains_weak(_of_this_build(tag)):
+    """Return what can be answered at once: 304 if the client has what `tag` names already, or
+    what another viewer has just been answered; else None."""
+    if tag is None:
         return None
-    return tagged(Response(status=304), tag)
+    if request.if_none_match.contains_weak(_of_this_build(tag)):
+        return tagged(Response(status=304), tag)
+    return shared(_of_this_build(tag), dashboard().live.now())
 
 
 def tagged(answer: Response | str, tag: str | None) -> Response:
@@ -106,4 +111,4 @@ def tagged(answer: Response | str, tag: str | None) -> Response:
 
 
 def _of_this_build(tag: str) -> str:
-    return f"{tag}-{dashboard().build}"
+    return f"{tag}-{dashboard().build}-{guard().of_viewer()}"

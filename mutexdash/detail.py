@@ -66,11 +66,17 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     return Detail(name, holder, line, removal, etag)
 
 
-def complete(detail: Detail, moment: Moment, store: ServiceStore) -> Detail:
-    """Return the detail with backtraces and what is newest, as far as the store answers."""
+def complete(
+    detail: Detail, moment: Moment, store: ServiceStore, removed: str | None = None
+) -> Detail:
+    """Return the detail with backtraces and what is newest, as far as the store answers.
+
+    Args:
+        removed: the uuid of a holder that was removed just now, so that the table may not know it.
+    """
     if moment.away_since is not None:  # asking would only keep a thread waiting
         return _without_store(detail, "etcd is away, so its backtrace can't be read now.")
-    uuid = detail.removal.holder.uuid if detail.removal else None
+    uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
     try:
         seen = store.ask(Read(detail.name, uuid, waiters=True), Deadline.after(_PATIENCE))
     except (StoreUnavailable, StoreError) as error:

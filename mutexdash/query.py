@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Final, NamedTuple
 
-from lockclient.record import ALERT, BROKEN, OK, OVERDUE, STATES, Holder
+from lockclient.record import STATES
+from lockclient.shown import SORTS
 
 PER_PAGE: Final = 100
 MOST_PER_PAGE: Final = 1000
 _LONGEST_SEARCH: Final = 300
 _LAST_PAGE: Final = 1_000_000
-_URGENCY: Final = {OVERDUE: 0, BROKEN: 1, ALERT: 2, OK: 3}
-
-
-class Held(NamedTuple):
-    """One lock as it is shown."""
-
-    holder: Holder
-    state: str
-    waiters: int
 
 
 class Page(NamedTuple):
@@ -38,20 +29,9 @@ class Page(NamedTuple):
         return max(1, -(-self.total // self.size))
 
 
-def _or_never(stamp: float | None) -> float:
-    return inf if stamp is None else stamp
-
-
-SORTS: Final[Mapping[str, Callable[[Held], Any]]] = {
-    "state": lambda held: (_URGENCY[held.state], _or_never(held.holder.auto_unlock_at)),
-    "name": lambda held: held.holder.name.casefold(),
-    "hostname": lambda held: held.holder.hostname,
-    "reason": lambda held: held.holder.reason or None,
-    "locked_at": lambda held: held.holder.locked_at,
-    "auto_unlock_at": lambda held: held.holder.auto_unlock_at,
-    "waiters": lambda held: held.waiters,
-}
-"""What a list of locks can be sorted by; a lock without the value comes last, either way."""
+WAITERS: Final = "waiters"
+FILTERS: Final = (*STATES, WAITERS)
+"""What `state` takes: a state, or `waiters` for the locks that somebody waits for."""
 
 
 class BadParameter(ValueError):
@@ -60,7 +40,7 @@ class BadParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A page of a list, `sort` with a leading `-` being the other way round."""
+    """A page of a list, `state` one of `FILTERS` or empty, `sort` with a leading `-` reversed."""
 
     text: str = ""
     state: str = ""
@@ -97,9 +77,9 @@ class Query:
                 f"a - in front for the other way round; it is {sort!r}."
             )
         state = args.get("state", "")
-        if state and state not in STATES:
+        if state and state not in FILTERS:
             raise BadParameter(
-                f"The parameter state must be one of {', '.join(STATES)}; it is {state!r}."
+                f"The parameter state must be one of {', '.join(FILTERS)}; it is {state!r}."
             )
         page = _number(args, "page", 1, _LAST_PAGE)
         return cls(text, state, sort, page, _number(args, "per_page", PER_PAGE, MOST_PER_PAGE))

@@ -1,33 +1,50 @@
 """From the table to what pages and API show: one immutable picture of all locks at a time.
 
 A `Snapshot` is what the store holds at a revision. What it means depends on the clock as well: a
-lock goes past its alert without anything being written. `Snapshot.phase()` counts how many stamps
-have passed; a `Picture` is a snapshot in one phase. Revision, phase and whether the store is there
-say together all that a list shows, times that the page counts on by itself aside: its ETag.
+lock goes past its alert without anything being written. A `Picture` is a snapshot at a time, good
+until the next stamp passes. All that it shows is summed up in its ETag, times that the page counts
+on by itself aside: the same in every process, so that a viewer may ask any of several dashboards.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple
 
-from lockclient.record import STATES, Holder, Removal
+from lockclient.record import STATES, Removal
+from lockclient.shown import has_words, searchable_removal
 from lockclient.table import Row, Table
-from mutexdash.query import SORTS, Held, Page, Query
+from mutexdash.history import History
+from mutexdash.order import select, urgency_of
+from mutexdash.query import Page, Query
+from mutexdash.rows import Ended, Held
+
+STAYS = 6.0
+"""Seconds for which a row that went is still shown."""
+_MOST_GONE = 50
+"""How many of them at most: where hundreds come and go in a second, nobody reads them."""
+
+_mark_of = attrgetter("mark")
+_state_of = attrgetter("state")
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """All that the store says, at `revision`, which is that of the last change shown."""
+    """All that the store says, at `revision`, which is that of the last change shown.
 
-    rows: Mapping[str, Row]
+    `rows` is for the picture that is made of it, and is emptied when the next one has been made.
+    """
+
+    rows: dict[str, Row]
     waiters: Mapping[str, int]
     unlockers: Mapping[str, str]
     removals: Sequence[Removal]
@@ -41,87 +58,159 @@ class Snapshot:
         revision = table.revision
         return cls(table.rows(), table.waiters(), table.unlockers(), table.removals(), revision)
 
-    def shows_the_same(self, other: Snapshot) -> bool:
-        """Tell whether nothing but the revision differs, as after an unlocker's sign of life."""
-        return (
-            self.rows == other.rows  # quick: rows that have not changed are the same objects
-            and self.waiters == other.waiters
-            and self.unlockers.keys() == other.unlockers.keys()
-            and self.removals == other.removals
-        )
-
-    @cached_property
-    def digest(self) -> str:
-        """Tell this content from that of the same revision of another store, rebuilt perhaps."""
-        uuids = sorted(row.holder.uuid or "" for row in self.rows.values())
-        return blake2b("|".join(uuids).encode(errors="replace"), digest_size=8).hexdigest()
-
-    @cached_property
-    def _stamps(self) -> list[float]:
-        holders = [row.holder for row in self.rows.values()]
-        stamps = [at for each in holders for at in (each.alert_at, each.auto_unlock_at)]
-        return sorted(at for at in stamps if at is not None)
-
-    def phase(self, wall: float) -> int:
-        """Count the stamps that have passed: while it stays the same, so do all states."""
-        return bisect_left(self._stamps, wall)
-
-    @cached_property
-    def texts(self) -> dict[str, str]:
-        """What a search looks at, by name of the lock."""
-        return {name: _searchable(row.holder) for name, row in self.rows.items()}
+    def digest(self) -> bytes:
+        """Name all that is shown beside the locks themselves."""
+        removals = [(each.holder.name, each.holder.uuid, each.removed_at) for each in self.removals]
+        shown = (sorted(self.waiters.items()), sorted(self.unlockers), removals)
+        return repr(shown).encode(errors="replace")
 
     def removed(self, query: Query) -> Page:
         """Return a page of the removals, the newest first."""
-        found = self.removals
-        if query.words:
-            found = [each for each in found if _has(query.words, _removal_text(each))]
-        return _page(found, query)
+        found = [each for each in self.removals if matches(each, query)]
+        start = (query.page - 1) * query.per_page
+        return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
 
 
 class Picture:
-    """A snapshot in one phase: every lock has its state."""
+    """A snapshot at a time, every lock with its state.
 
-    def __init__(self, snapshot: Snapshot, wall: float) -> None:
+    Made from the picture before it, so that a change costs as much as it changes, nearly, and not
+    as much as there is: tens of thousands of locks, of which one was pushed.
+
+    Args:
+        snapshot: what there is.
+        wall: the time, Unix seconds.
+        ended: what ended lately, the newest first; shown for `STAYS` seconds.
+        before: an earlier picture, of which every row is taken over that is still the same.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        wall: float,
+        ended: Iterable[Ended] = (),
+        before: Picture | None = None,
+    ) -> None:
         self.snapshot = snapshot
-        self.phase = snapshot.phase(wall)
-        waiters = snapshot.waiters
-        self._locks = [
-            Held(row.holder, row.holder.state(wall), waiters.get(name, 0))
-            for name, row in sorted(snapshot.rows.items())
-        ]
-        counts = Counter(held.state for held in self._locks)
-        self.counts: Mapping[str, int] = {state: counts[state] for state in STATES}
-        self._orders: dict[str, Sequence[Held]] = {}
+        self._since, self._until = -inf, inf
+        self._known: dict[str, Held] = {}
+        self._order: list[Held] = []
+        self._total = 0
+        self._counts: Counter[str] = Counter()
+        if before is None or len(changed := self._changed(before, wall)) > len(snapshot.rows) / 20:
+            self._look_at_all(wall)
+        else:
+            self._take_over(before, changed, wall)
+        self._waited = len(snapshot.waiters.keys() & self._known.keys())
+        self._gone = self._look_at_ended(ended, wall)
+        if before is not None:  # see `_take_over`
+            before.snapshot.rows.clear()
+            before._known = {}
+        self.counts: Mapping[str, int] = {state: self._counts[state] for state in STATES}
+        self._tag = self._name_content()
+
+    def _look_at_all(self, wall: float) -> None:
+        waiters = self.snapshot.waiters
+        for name, row in self.snapshot.rows.items():
+            held = self._known[name] = Held.of(row.holder, waiters.get(name, 0), wall)
+            self._heed(held)
+        self._order = sorted(self._known.values(), key=urgency_of)
+        self._counts = Counter(map(_state_of, self._order))
+        # A sum, because the order in which the table holds the rows says nothing.
+        self._total = sum(map(_mark_of, self._order))
+
+    def _changed(self, before: Picture, wall: float) -> set[str]:
+        """Return the names of the locks that are not what they were in the picture before."""
+        old, new = before.snapshot, self.snapshot
+        # A row never changes: the same one says the same.
+        changed = {name for name, row in new.rows.items() if old.rows.get(name) is not row}
+        changed |= old.rows.keys() - new.rows.keys()
+        if old.waiters != new.waiters:
+            lines = old.waiters.keys() | new.waiters.keys()
+            changed |= {each for each in lines if old.waiters.get(each) != new.waiters.get(each)}
+        if not before.good(wall):
+            held = before._known.items()
+            changed |= {name for name, each in held if not each.since < wall <= each.until}
+        return changed
+
+    def _take_over(self, before: Picture, changed: set[str], wall: float) -> None:
+        # What only the next picture needs goes on to it: where viewers come at all times, many
+        # pictures are still in use, and each would have large tables of its own.
+        self._known, before._known = before._known, {}
+        self._order = list(before._order)
+        self._total, self._counts = before._total, before._counts.copy()
+        if before.good(wall):
+            # May be too narrow by now, because of rows that have changed: then a look that would
+            # not have been necessary finds the right ones.
+            self._since, self._until = before._since, before._until
+        for name in changed:
+            if (old := self._known.pop(name, None)) is not None:
+                del self._order[bisect_left(self._order, urgency_of(old), key=urgency_of)]
+                self._total -= old.mark
+                self._counts[old.state] -= 1
+            if (row := self.snapshot.rows.get(name)) is not None:
+                held = Held.of(row.holder, self.snapshot.waiters.get(name, 0), wall)
+                self._known[name] = held
+                insort(self._order, held, key=urgency_of)
+                self._total += held.mark
+                self._counts[held.state] += 1
+                self._heed(held)
+        if not before.good(wall):
+            for held in self._order:
+                self._heed(held)
+
+    def _heed(self, held: Held) -> None:
+        """See to it that the picture is not good for longer than one of its rows."""
+        if held.until < self._until:
+            self._until = held.until
+        if held.since > self._since:
+            self._since = held.since
+
+    def _look_at_ended(self, ended: Iterable[Ended], wall: float) -> list[Held]:
+        gone: dict[str, Held] = {}
+        for each in ended:
+            name = each.holder.name
+            # Not where somebody else has it by now: the row shows that, which matters more.
+            if name in gone or name in self._known or each.at + STAYS < wall:
+                continue
+            gone[name] = Held.of(each.holder, 0, each.at, each)
+            self._until = min(self._until, each.at + STAYS)
+            if len(gone) == _MOST_GONE:
+                break
+        return list(gone.values())
+
+    def _name_content(self) -> str:
+        total = self._total + sum(map(_mark_of, self._gone))
+        said = b"%d %d %b" % (len(self._order), total, self.snapshot.digest())
+        return blake2b(said, digest_size=12).hexdigest()
+
+    def good(self, wall: float) -> bool:
+        """Tell whether all states are still the same at `wall`, if nothing was written."""
+        return self._since < wall <= self._until
+
+    @property
+    def tag(self) -> str:
+        """Name what is shown."""
+        return self._tag
 
     @property
     def held(self) -> int:
         """How many locks are held, broken ones included."""
-        return len(self._locks)
+        return len(self._order)
+
+    @property
+    def waited(self) -> int:
+        """How many locks somebody waits for."""
+        return self._waited
 
     @property
     def waiting(self) -> int:
         """How many clients wait for a lock."""
         return sum(self.snapshot.waiters.values())
 
-    def select(self, query: Query) -> Page:
-        """Return the page of locks that was asked for."""
-        found = self._ordered(query.sort)
-        if query.state:
-            found = [held for held in found if held.state == query.state]
-        if query.words:
-            texts = self.snapshot.texts
-            found = [held for held in found if _has(query.words, texts[held.holder.name])]
-        return _page(found, query)
-
-    def _ordered(self, sort: str) -> Sequence[Held]:
-        # Kept, so that 200 viewers of one picture sort it once.
-        if sort not in self._orders:
-            key = SORTS[sort.lstrip("-")]
-            known = [held for held in self._locks if key(held) is not None]
-            known.sort(key=key, reverse=sort.startswith("-"))
-            self._orders[sort] = known + [held for held in self._locks if key(held) is None]
-        return self._orders[sort]
+    def select(self, query: Query, *, ended: bool = False) -> Page:
+        """Return the page of locks that was asked for, with `ended` also those that just went."""
+        return select(self._order, query, self._gone if ended else ())
 
 
 class Moment(NamedTuple):
@@ -133,9 +222,7 @@ class Moment(NamedTuple):
 
     def etag(self) -> str:
         """Name what a list of locks or removals shows at this moment."""
-        snapshot = self.picture.snapshot
-        away = "away" if self.away_since else "here"
-        return f"{snapshot.revision}-{self.picture.phase}-{away}-{snapshot.digest}"
+        return f"{self.picture.tag}-{'away' if self.away_since else 'here'}"
 
 
 class Live:
@@ -143,20 +230,27 @@ class Live:
 
     Args:
         table: where from; it stays the caller's to start and stop.
+        history: what ended lately; it listens to the table.
         clock: the wall clock, for tests.
         rest: how many times as long as it took to make a picture is good at least, so that many
             viewers of many busy locks can't keep the process making pictures all the time.
     """
 
     def __init__(
-        self, table: Table, *, clock: Callable[[], float] = time.time, rest: float = 2.0
+        self,
+        table: Table,
+        history: History | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        rest: float = 2.0,
     ) -> None:
         self.table = table
+        self.history = history or History(clock=clock)
         self._clock = clock
         self._rest = rest
         self._lock = threading.Lock()
         self._picture: Picture | None = None
-        self._revision = -1
+        self._shown = (-1, -1)
         self._good_until = 0.0
         self._connected_at = clock()
         self._stopping = threading.Event()
@@ -168,6 +262,10 @@ class Live:
     def stop(self) -> None:
         """End what `start()` began."""
         self._stopping.set()
+
+    def now(self) -> float:
+        """Return the time, Unix seconds."""
+        return self._clock()
 
     def away_since(self) -> float | None:
         """Return when the store was last there (Unix seconds); None if it is there now."""
@@ -189,36 +287,32 @@ class Live:
         picture, started = self._picture, time.monotonic()
         if picture is not None and started < self._good_until:
             return picture
-        snapshot = None if picture is None else picture.snapshot
-        if snapshot is None or self.table.revision != self._revision:
-            fresh = Snapshot.of(self.table)
-            self._revision = fresh.revision
-            if snapshot is None or not snapshot.shows_the_same(fresh):
-                snapshot = fresh
-        if picture is None or (picture.snapshot, picture.phase) != (snapshot, snapshot.phase(wall)):
-            picture = self._picture = Picture(snapshot, wall)
-            ended = time.monotonic()
-            self._good_until = ended + self._rest * (ended - started)
+        # Read before what they count: see `Snapshot.of`.
+        shown = (self.table.revision, self.history.version)
+        if picture is not None and shown == self._shown and picture.good(wall):
+            return picture
+        ended = self.history.ended(wall - STAYS)
+        self._picture = None  # should the new one fail, nothing is made of half a picture
+        picture = self._picture = Picture(Snapshot.of(self.table), wall, ended, picture)
+        self._shown = shown
+        ended_at = time.monotonic()
+        self._good_until = ended_at + self._rest * (ended_at - started)
         return picture
 
     def _note(self) -> None:
+        settled = False
         while not self._stopping.wait(1):
             self.away_since()
+            # The first picture takes longest: nobody should wait for it.
+            if not settled and self.moment() is not None:
+                settled = True
+                # What there is by now stays, nearly. Looked through for garbage again and again,
+                # tens of thousands of locks would have viewers wait; looked through seldom, old
+                # pictures that hang on rendered templates, which are cycles, would pile up.
+                gc.collect()
+                gc.freeze()
 
 
-def _page(found: Sequence[Any], query: Query) -> Page:
-    start = (query.page - 1) * query.per_page
-    return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
-
-
-def _searchable(holder: Holder) -> str:
-    return "\n".join((holder.name, holder.hostname or "", holder.reason or "")).casefold()
-
-
-def _removal_text(removal: Removal) -> str:
-    own = "\n".join((removal.removed_by, removal.how, removal.why)).casefold()
-    return f"{_searchable(removal.holder)}\n{own}"
-
-
-def _has(words: Sequence[str], text: str) -> bool:
-    return all(word in text for word in words)
+def matches(removal: Removal, query: Query) -> bool:
+    """Tell whether a removal has all words that are searched for."""
+    return not query.words or has_words(query.words, searchable_removal(removal))

@@ -10,10 +10,23 @@ from typing import Any
 
 from lockclient.errors import StoreUnavailable
 from lockclient.record import Holder, Removal, Ticket
-from lockclient.store import Batch, Change, Kind, Outcome, Read, Request, Seen
+from lockclient.store import (
+    Batch,
+    Change,
+    Done,
+    Gone,
+    Kind,
+    Outcome,
+    Read,
+    Remove,
+    Request,
+    Seen,
+)
 from lockclient.table import Table
 from lockclient.timing import Deadline
+from mutexdash.access import Access
 from mutexdash.app import create_app
+from mutexdash.history import History
 from mutexdash.snapshot import Live
 from tests.processes import wait_until
 
@@ -37,6 +50,7 @@ class MemoryStore:
     revision: int = 1
     kept: dict[tuple[Kind, str, str], Change] = field(default_factory=dict)
     notify: Callable[[Batch], None] | None = None
+    before_removing: Callable[[], object] = lambda: None
 
     # ------------------------------------------------------------ what happens in the store
 
@@ -87,10 +101,12 @@ class MemoryStore:
         return _Watch()
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        assert isinstance(request, Read)
         self.asked += 1
         if not self.answers:
             raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
+        if isinstance(request, Remove):
+            return self._remove(request.removal)
+        assert isinstance(request, Read)
         name = request.name
         parts = {key[2]: each for key, each in self.kept.items() if key[:2] == ("locks", name)}
         values = {part: each.value or b"" for part, each in parts.items()}
@@ -103,6 +119,21 @@ class MemoryStore:
         record = self.kept.get(("removed", name, request.uuid or ""))
         removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
         return Seen(holder if parts else None, 0, tuple(line), removal, self.revision)
+
+    def _remove(self, removal: Removal) -> Outcome:
+        self.before_removing()
+        name, uuid = removal.holder.name, str(removal.holder.uuid)
+        held = self.kept.get(("locks", name, "uuid"))
+        if held is None or held.value != uuid.encode():
+            record = self.kept.get(("removed", name, uuid))
+            found = Removal.read(name, uuid, record.value or b"") if record else None
+            return Gone(held and (held.value or b"").decode(), found)
+        gone = [key for key in self.kept if key[:2] == ("locks", name)]
+        self.write(
+            *[(kind, of, part, None) for kind, of, part in gone],
+            ("removed", name, uuid, removal.value().encode()),
+        )
+        return Done(self.revision)
 
     def connected(self) -> bool:
         return self.here
@@ -117,13 +148,24 @@ class MemoryStore:
 class Board:
     """A dashboard over a store in memory, with a clock of its own to move."""
 
-    def __init__(self, store: MemoryStore | None = None, *, local_only: bool = True) -> None:
+    def __init__(self, store: MemoryStore | None = None, access: Access | None = None) -> None:
         self.store = store or MemoryStore()
-        self.table = Table(self.store, removals=1000)
         self.ahead = 0.0
-        self.live = Live(self.table, clock=lambda: time.time() + self.ahead, rest=0)
-        self.app = create_app(self.live, self.store, url=URL, local_only=local_only)
+        self.stopped: float | None = None
+        self.history = History(clock=self.now)
+        self.table = Table(
+            self.store,
+            removals=1000,
+            on_change=self.history.note,
+            on_removal=self.history.note_removals,
+        )
+        self.live = Live(self.table, self.history, clock=self.now, rest=0)
+        self.app = create_app(self.live, self.store, url=URL, access=access)
         self.client = self.app.test_client()
+
+    def now(self) -> float:
+        """Return the time on the dashboard's clock, which stands still if it is `stopped`."""
+        return (time.time() if self.stopped is None else self.stopped) + self.ahead
 
     def start(self) -> Board:
         """Have the table loaded."""

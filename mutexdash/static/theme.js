@@ -14,10 +14,7 @@
   const show = (theme) => {
     document.documentElement.dataset.theme = theme;
     const button = document.getElementById("theme");
-    if (button) {
-      button.hidden = false;
-      button.textContent = `Theme: ${theme}`;
-    }
+    if (button) button.textContent = `Theme: ${theme}`;
   };
   const next = () => {
     const theme = order[(order.indexOf(document.documentElement.dataset.theme) + 1) % order.length];
@@ -29,6 +26,7 @@
     show(theme);
   };
 
+  document.documentElement.classList.add("js");
   show(read());
   document.addEventListener("DOMContentLoaded", () => {
     show(document.documentElement.dataset.theme);

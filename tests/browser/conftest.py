@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder, Removal, Ticket
 from lockclient.settings import Settings
-from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue
+from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue, Unlock
 from lockclient.timing import Deadline
 from tests.processes import Service, start_service
 
@@ -82,11 +82,26 @@ def dash(settings: Settings) -> Iterator[Service]:
         yield service
 
 
+@pytest.fixture
+def forcing(settings: Settings) -> Iterator[Service]:
+    """A dashboard with all that it can have: force-unlock, and a Prometheus to link to."""
+    with start_service(forcing_command(settings)) as service:
+        yield service
+
+
+def forcing_command(settings: Settings) -> list[str]:
+    return [
+        *("mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"),
+        *("--allow-force-unlock", "--prometheus-url", "http://127.0.0.1:9090"),
+    ]
+
+
 class Story:
     """Writes locks of all kinds, as clients elsewhere would, with stamps of any age."""
 
     def __init__(self, store: EtcdStore) -> None:
         self.store = store
+        self.removals: list[Holder] = []
 
     def _ask(self, request: Request) -> Any:
         return self.store.ask(request, Deadline.after(30))
@@ -119,7 +134,11 @@ class Story:
         ticket = Ticket(holder.name, uuid, **facts)
         self._ask(TakeOrQueue(Holder(holder.name, uuid), ticket))
 
+    def release(self, holder: Holder) -> None:
+        self._ask(Unlock(holder.name, str(holder.uuid)))
+
     def remove(self, holder: Holder, **facts: Any) -> None:
+        self.removals.append(holder)
         self._ask(Remove(Removal(holder, **facts), None))
 
     def unlocker(self) -> None:

@@ -28,28 +28,37 @@ def elements(page: Page) -> Any:
     return page.locator("main :is(script, img, iframe, style, [onerror], [onfocus], [onload])")
 
 
-def test_markup_in_any_field_shows_as_text(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_markup_in_any_field_shows_as_text(forcing: Service, story: Story, viewer: Viewer) -> None:
+    held, gone = {}, {}
     kinds = ("hostname", "thread", "reason", "identity", "client")
     for text in TEXTS:
         fields: dict[str, Any] = dict.fromkeys(kinds, text)
         holder = story.hold(text, **fields, backtrace=text * 5)
+        held[text] = holder.uuid
         story.wait(holder, hostname=text, thread=text, reason=text)
-        gone = story.hold(f"-{text}", **fields)
-        story.remove(gone, removed_at=5.0, removed_by=text, how=text, why=text)
-    with viewer(dash.url) as page:
-        expect(page.locator("tbody tr")).to_have_count(len(TEXTS))
-        for text in TEXTS:
-            expect(page.get_by_role("link", name=text, exact=True)).to_be_visible()
+        dead = story.hold(f"-{text}", **fields)
+        gone[text] = dead.uuid
+        story.remove(dead, removed_at=5.0, removed_by=text, how=text, why=text)
+    with viewer(forcing.url) as page:
+        expect(page.locator("tbody tr:not(.ended)")).to_have_count(len(TEXTS))
         for text in TEXTS:
             path = quote(text, safe="")
-            for address in (f"/lock/{path}", f"/lock/-{path}", f"/removed?q={path}"):
-                page.goto(dash.url + address)
+            for address in (
+                *(f"/lock/-{path}", f"/removal?name=-{path}&uuid={gone[text]}"),
+                *(f"/locks/{path}/force-unlock?uuid={held[text]}", f"/?q={path}"),
+            ):
+                page.goto(forcing.url + address)
                 expect(page.get_by_text(text, exact=True).first).to_be_visible()
                 expect(elements(page)).to_have_count(0)
-            page.goto(f"{dash.url}/?q={path}")
             page.get_by_role("link", name=text, exact=True).click()
             expect(page.get_by_role("heading", level=1)).to_have_text(text)
             expect(page.locator("pre")).to_have_text(text * 5)
+            expect(elements(page)).to_have_count(0)
+        for address in ("/removed", "/timeline"):
+            page.goto(forcing.url + address)
+            for text in TEXTS:
+                expect(page.get_by_text(text, exact=True).first).to_be_visible()
+            expect(elements(page)).to_have_count(0)
 
 
 def test_hostile_text_that_comes_in_later_is_text_too(

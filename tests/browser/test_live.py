@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import statistics
+import time
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -12,7 +14,7 @@ from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.settings import Settings
 from tests.browser.conftest import Story, Viewer
-from tests.processes import Service, start_service
+from tests.processes import Figure, Service, start_service
 
 pytestmark = pytest.mark.browser
 
@@ -47,6 +49,23 @@ def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
         mutex.release()
         expect(page.get_by_text("No lock is held right now.")).to_be_visible(timeout=SOON)
         assert marked(page)
+
+
+def test_a_change_is_seen_within_three_seconds(
+    dash: Service, store: EtcdStore, viewer: Viewer, figure: Figure
+) -> None:
+    seen = []
+    with viewer(dash.url) as page:
+        for number in range(3):
+            mutex = ClusterMutex(f"quick-{number}", store=store)
+            for change, looks in ((mutex.acquire, "ok"), (mutex.release, "ended")):
+                began = time.monotonic()
+                change()
+                page.locator(f"tbody tr.{looks}", has_text=mutex.name).wait_for()
+                seen.append(time.monotonic() - began)
+    middle = statistics.median(seen)
+    figure(f"from a change to the page: {middle:.1f} s in the middle, {max(seen):.1f} s at most")
+    assert middle <= 3
 
 
 def test_a_lock_page_follows_its_holder(dash: Service, story: Story, viewer: Viewer) -> None:
@@ -231,3 +250,127 @@ def test_without_javascript_everything_works_by_reload(
         page.get_by_role("link", name="All locks").click()
         page.get_by_role("link", name="deploy/prod").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("deploy/prod")
+
+
+def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    """Greyed and in its place; then it goes. The numbers count only what is held."""
+    first, second, third = (story.hold(name) for name in ("a-first", "b-second", "c-third"))
+    with viewer(f"{dash.url}/?sort=name") as page:
+        expect(page.locator("tbody tr")).to_have_count(3)
+        story.remove(
+            second, removed_at=time.time(), removed_by="ann", how="force-unlock", why="it hangs"
+        )
+        gone = page.locator("tbody tr.ended")
+        expect(gone).to_contain_text("Force-unlocked", timeout=SOON)
+        page.get_by_role("button", name="Pause").click()  # it is not there for long
+        expect(gone).to_contain_text("by ann: it hangs")
+        expect(page.locator("tbody tr").nth(1)).to_contain_text("b-second")
+        expect(page.locator(".tile").first).to_contain_text("2")
+        expect(page.locator(".count")).to_contain_text("1–2 of 2 locks")
+        page.get_by_role("button", name="Go on").click()
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        story.release(first)
+        expect(gone).to_contain_text("Released", timeout=SOON)
+        story.release(third)
+
+
+def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    held = {name: story.hold(name) for name in ("b", "d", "f")}
+    with viewer(f"{dash.url}/?sort=name") as page:
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        row = rows.filter(has=page.get_by_role("link", name="d", exact=True))
+        row.hover()
+        place = row.bounding_box()
+        story.hold("a")
+        story.hold("c", reason="new")
+        story.release(held["b"])
+        expect(page.get_by_role("link", name="c", exact=True)).to_be_visible(timeout=SOON)
+        expect(page.locator("tr.ended")).to_contain_text("b", timeout=SOON)
+        names = page.locator("tbody th")
+        expect(names).to_have_text(["b", "d", "f", "a", "c"])
+        assert row.bounding_box() == place
+        page.mouse.move(2, 2)
+        expect(names).to_have_text([re.compile(name) for name in "acdf"], timeout=SOON)
+
+
+def test_focus_and_scroll_stay_when_rows_come_in_above(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    for number in range(60):
+        story.hold(f"lock-{number:02}")
+    with viewer(f"{dash.url}/?sort=name") as page:
+        link = page.get_by_role("link", name="lock-40", exact=True)
+        link.focus()
+        link.evaluate("node => node.scrollIntoView({block: 'center'})")
+        place = link.bounding_box()
+        for number in range(5):
+            story.hold(f"above-{number}")
+        expect(page.locator("tbody tr")).to_have_count(65, timeout=SOON)
+        expect(link).to_be_focused()
+        after = link.bounding_box()
+        assert place is not None
+        assert after is not None
+        assert abs(after["y"] - place["y"]) < 2
+
+
+def test_keys_reach_everything(dash: Service, story: Story, viewer: Viewer) -> None:
+    """`/` searches, arrows go through the rows, Enter opens, Escape leaves the search."""
+    for name in ("one", "two", "three"):
+        story.hold(name)
+    with viewer(f"{dash.url}/?sort=name") as page:
+        page.keyboard.press("/")
+        search = page.get_by_role("searchbox")
+        expect(search).to_be_focused()
+        page.keyboard.type("t")
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        page.keyboard.press("/")
+        expect(search).to_have_value("t/")
+        page.keyboard.press("Backspace")
+        page.keyboard.press("Escape")
+        expect(search).not_to_be_focused()
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        page.keyboard.press("ArrowDown")
+        expect(page.get_by_role("link", name="three", exact=True)).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        expect(page.get_by_role("link", name="two", exact=True)).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("three")
+
+
+def test_a_paused_page_stands_still_until_it_goes_on(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("before")
+    with viewer(dash.url) as page:
+        asked: list[str] = []
+        expect(page.locator("tbody tr")).to_have_count(1, timeout=SOON)
+        page.get_by_role("button", name="Pause").click()
+        # Of the page, that is: Chromium fetches its icon when it finds the time.
+        page.on("request", lambda asks: asked.append(asks.resource_type))
+        story.hold("meanwhile")
+        expect(page.locator("#paused")).to_have_text(
+            re.compile(r"([3-9]|\d\d) s ago"), timeout=SOON
+        )
+        assert "fetch" not in asked
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("button", name="Go on").click()
+        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
+        expect(page.locator("#paused")).to_be_hidden()
+
+
+def test_two_viewers_see_the_same(dash: Service, story: Story, viewer: Viewer) -> None:
+    with viewer(dash.url) as ann, viewer(f"{dash.url}/timeline") as ben:
+        story.hold("shared", hostname="host-1")
+        for page in (ann, ben):
+            expect(page.get_by_role("link", name="shared")).to_be_visible(timeout=SOON)
+        expect(ben.locator(".lane[role=img]")).to_have_attribute(
+            "aria-label", re.compile("host-1 : 4711, from .* still held"), timeout=SOON
+        )
+        expect(ben.locator(".span.held title").last).to_have_text(re.compile("still held"))

@@ -8,6 +8,7 @@ from html import unescape
 
 import pytest
 
+from mutexdash.access import Access
 from tests.dash_memory import Board
 
 
@@ -149,7 +150,7 @@ def test_a_lock_that_is_gone_shows_its_latest_removal(board: Board) -> None:
         )  # fmt: skip
     text = shown(board, "/lock/old")
     assert "Not held" in text
-    for part in ("auto-unlock", "dog", "second", "dead-host", "File dead.py"):
+    for part in ("Auto-unlocked", "dog", "second", "dead-host", "File dead.py"):
         assert part in text
     assert "first" not in text
     assert "no removal of it is recorded" in shown(board, "/lock/never-was")
@@ -179,7 +180,7 @@ def test_removals_are_told_with_the_dead_holders_facts(board: Board) -> None:
     )  # fmt: skip
     text = shown(board, "/removed")
     for part in (
-        *("force-unlock", "ann@desk", "hung", "dead : 9", "sync", "11 min 30 s", "c/1"),
+        *("Force-unlocked", "ann@desk", "hung", "dead : 9", "sync", "11 min 30 s", "c/1"),
         "1970-01-01 00:11:40 UTC",
     ):
         assert part in text
@@ -216,15 +217,18 @@ def test_every_answer_has_the_headers(board: Board, path: str) -> None:
     assert "frame-ancestors 'none'" in csp
     assert "unsafe" not in csp
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Referrer-Policy"] == "same-origin"
     assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
 
 
 def test_pages_hold_no_inline_code_and_load_nothing_from_elsewhere(board: Board) -> None:
     board.store.take("a")
-    for path in ("/", "/lock/a", "/removed", "/nothing"):
+    for path in ("/", "/lock/a", "/timeline", "/removed", "/nothing"):
         html = board.get(path).get_data(as_text=True)
-        assert not re.search(r"<script(?! src=\"/static/)|<style|\sstyle=|\son\w+=|https?://", html)
+        assert not re.search(
+            r"<script(?! (?:type=\"module\" )?src=\"/static/)|<style|\sstyle=|\son\w+=|https?://",
+            html,
+        )
 
 
 def test_a_page_that_is_not_there_says_so(board: Board) -> None:
@@ -266,7 +270,7 @@ def test_a_local_dashboard_answers_to_no_other_name(board: Board, host: str) -> 
 
 
 def test_an_open_dashboard_answers_to_any_name() -> None:
-    with Board(local_only=False) as board:
+    with Board(access=Access(local_only=False)) as board:
         assert board.get("/api/locks", Host="locks.example").status_code == 200
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from lockclient.shown import SORTS
 from lockclient.table import Table
-from mutexdash.query import SORTS, BadParameter, Query
+from mutexdash.query import BadParameter, Query
 from mutexdash.snapshot import Live, Moment
 from tests.dash_memory import Board
 

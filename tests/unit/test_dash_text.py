@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockclient.record import Holder
-from mutexdash.bar import bar_of
-from mutexdash.text import duration, plain, utc, visible
+from lockclient.shown import Bar, duration, plain, utc
+from mutexdash.text import visible
 
 
 def test_markup_is_text() -> None:
@@ -82,7 +82,7 @@ def holder(**stamps: float | None) -> Holder:
 
 
 def test_a_bar_goes_from_taken_to_auto_unlock_with_a_notch_at_the_alert() -> None:
-    bar = bar_of(holder(locked_at=100, alert_at=130, auto_unlock_at=200))
+    bar = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=200))
     assert bar is not None
     assert (bar.start, bar.end, bar.notch, bar.open) == (100, 200, 0.3, False)
     assert [bar.filled(wall) for wall in (50, 100, 150, 500)] == [0, 0, 0.5, 1]
@@ -90,7 +90,7 @@ def test_a_bar_goes_from_taken_to_auto_unlock_with_a_notch_at_the_alert() -> Non
 
 
 def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
-    bar = bar_of(holder(locked_at=100, alert_at=200))
+    bar = Bar.of(holder(locked_at=100, alert_at=200))
     assert bar is not None
     assert bar.open
     assert bar.end > 200
@@ -108,4 +108,4 @@ def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
     ],
 )
 def test_stamps_that_make_no_sense_make_no_bar(stamps: dict[str, float]) -> None:
-    assert bar_of(holder(**stamps)) is None
+    assert Bar.of(holder(**stamps)) is None

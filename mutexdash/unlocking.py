@@ -1,0 +1,83 @@
+"""Force-unlock: a person takes a lock from one holder, and from no other."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.record import Holder, Removal
+from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
+from lockclient.timing import Deadline
+
+log = logging.getLogger(__name__)
+
+FORCE_UNLOCK = "force-unlock"
+_PATIENCE = 3.0
+"""Seconds for both requests together: there are few threads, and viewers behind this one."""
+
+
+class Changed(Exception):
+    """Nothing was unlocked: the lock is not the holder's that was meant.
+
+    Attributes:
+        holder: who has it now, None if nobody.
+        removal: how the one that was meant lost it, if that is recorded.
+    """
+
+    def __init__(self, holder: Holder | None, removal: Removal | None) -> None:
+        self.holder = holder
+        self.removal = removal
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        went = f"it lost the lock by {self.removal.describe()}. " if self.removal else ""
+        now = self.holder.describe() if self.holder else "nobody"
+        return (
+            "Nothing was unlocked: the holder that you looked at does not have the lock any more; "
+            f"{went}Now it is held by {now}."
+        )
+
+
+def force_unlock(store: ServiceStore, name: str, uuid: str, by: str, why: str) -> Removal:
+    """Take the lock `name` from the holder `uuid`, and leave a record of that; return it.
+
+    Raises:
+        Changed: somebody else has it, or nobody; nothing happened.
+        StoreUnavailable: the store did not answer in time; it may have happened.
+        StoreError: the store refuses; nothing happened.
+    """
+    deadline = Deadline.after(_PATIENCE)
+    # The record is to have all that is known, the backtrace above all. This look decides nothing
+    # that the transaction does not decide again: it compares the uuid.
+    seen = _look(store, name, uuid, deadline)
+    if seen.holder is None or seen.holder.uuid != uuid:
+        raise Changed(seen.holder, seen.removal)
+    removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, why)
+    outcome = store.ask(Remove(removal, None), deadline)
+    if isinstance(outcome, Done):
+        # In full: the store keeps it for some days only, or not at all if it is out of space.
+        log.warning("%s force-unlocked %r: %s. The record: %s", by, name, why, removal.value())
+        return removal
+    assert isinstance(outcome, Gone)
+    if outcome.resent and outcome.removal is None and outcome.holder is None:
+        raise StoreUnavailable(
+            "The lock is gone, and whether this request did it can't be told: it was sent more "
+            "than once, and no record tells."
+        )
+    raise Changed(_holder_now(store, name, outcome.holder, deadline), outcome.removal)
+
+
+def _holder_now(
+    store: ServiceStore, name: str, uuid: str | None, deadline: Deadline
+) -> Holder | None:
+    try:
+        return _look(store, name, uuid, deadline).holder
+    except (StoreUnavailable, StoreError):  # it is only to be told: what is known is the uuid
+        return None if uuid is None else Holder(name, uuid)
+
+
+def _look(store: ServiceStore, name: str, uuid: str | None, deadline: Deadline) -> Seen:
+    seen = store.ask(Read(name, uuid), deadline)
+    assert isinstance(seen, Seen)
+    return seen

@@ -1,0 +1,158 @@
+"""Force-unlock as a person does it: the name, the reason, and the holder that was looked at."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from lockclient import ClusterMutex
+from lockclient.cli.local import Etcd
+from lockclient.errors import LockLost
+from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
+from tests.browser.conftest import Story, Viewer, forcing_command
+from tests.processes import Service, start_service, wait_until
+
+pytestmark = pytest.mark.browser
+
+SOON = 15_000
+
+
+@pytest.fixture
+def dash(forcing: Service) -> Service:
+    return forcing
+
+
+def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
+    page.get_by_label("Type the lock's name").fill(name)
+    page.get_by_label("Why?").fill(reason)
+    page.get_by_role("button", name="Force-unlock now").click()
+
+
+def test_a_stuck_lock_is_found_read_and_released(
+    dash: Service, store: EtcdStore, viewer: Viewer
+) -> None:
+    """From the list to the line of code to the release; the holder is told, it is recorded."""
+    stuck = ClusterMutex("deploy/prod", store=store, reason="release", expected_runtime=600)
+    stuck.acquire()
+    with viewer(dash.url) as page:
+        page.get_by_role("link", name="deploy/prod").click()
+        expect(page.locator(".innermost")).to_contain_text("test_force.py")
+        expect(page.locator(".innermost")).to_contain_text("stuck.acquire()")
+        page.get_by_role("link", name="Force-unlock…").click()
+        confirm(page, "deploy/prod", "its host burns")
+        expect(page.get_by_text("Force-unlocked.")).to_be_visible()
+        expect(page.get_by_text("its host burns")).to_be_visible()
+        expect(page.get_by_text("somebody at 127.0.0.1")).to_be_visible()
+        expect(page.get_by_text("Not held")).to_be_visible()
+        wait_until(lambda: not stuck.healthy, what="the holder to be told")
+        page.goto(f"{dash.url}/removed")
+        page.get_by_role("link", name="The code that took it").click()
+        expect(page.locator(".innermost")).to_contain_text("stuck.acquire()")
+    with pytest.raises(LockLost):
+        stuck.release()
+
+
+def test_the_name_must_be_typed_and_a_reason_given(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("deploy/prod")
+    with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
+        page.get_by_role("link", name="Force-unlock…").click()
+        address = page.url
+        for name, reason in (("deploy", "why"), ("deploy/prod", "")):
+            confirm(page, name, reason)
+            expect(page.locator(".force :invalid")).to_have_count(1)
+        assert page.url == address
+        page.get_by_role("link", name="Leave it held").click()
+        expect(page.locator(".heading .badge")).to_have_text("OK")
+
+
+def test_two_people_one_holder(dash: Service, story: Story, viewer: Viewer) -> None:
+    """The second one's form is for a holder that is gone: nothing happens to the next holder."""
+    first = story.hold("deploy/prod", hostname="old-host")
+    path = f"{dash.url}/locks/deploy%2Fprod/force-unlock?uuid={first.uuid}"
+    with viewer(path) as ann, viewer(path) as ben:
+        # Ben's page does not hear of it in time, as if he were quicker than its next question.
+        ben.route(re.compile("uuid="), lambda route: route.fulfill(status=304))
+        confirm(ann, "deploy/prod")
+        expect(ann.get_by_text("Force-unlocked.")).to_be_visible()
+        story.hold("deploy/prod", hostname="new-host")
+        confirm(ben, "deploy/prod")
+        expect(ben.get_by_role("heading", name="Nothing was unlocked")).to_be_visible()
+        expect(ben.locator("main")).to_contain_text("new-host")
+        ben.wait_for_timeout(3000)  # longer than a page goes between two questions
+        expect(ben.get_by_role("heading", name="Nothing was unlocked")).to_be_visible()
+        ben.get_by_role("link", name="Back to the lock").click()
+        expect(ben.locator(".heading .badge")).to_have_text("OK")
+
+
+def test_a_holder_that_changes_under_an_open_form_closes_it(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    """And what was typed stays as long as it has not changed."""
+    first = story.hold("a", hostname="old-host")
+    with viewer(f"{dash.url}/locks/a/force-unlock?uuid={first.uuid}") as page:
+        page.get_by_label("Why?").fill("half a sen")
+        story.wait(first, hostname="next-host", pid=7)
+        expect(page.get_by_text("The next in line gets it at once")).to_be_visible(timeout=SOON)
+        expect(page.get_by_label("Why?")).to_have_value("half a sen")
+        story.remove(first, removed_at=1.0, removed_by="dog", how="auto-unlock", why="overdue")
+        expect(page.get_by_text("does not have the lock any more")).to_be_visible(timeout=SOON)
+        expect(page.locator("form.force")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deploy/prod", "..", "🔒" * 63, '<img src=x onerror="alert(1)">'],
+    ids=["slash", "dots", "emoji", "markup"],
+)
+def test_without_javascript_and_whatever_the_name(
+    dash: Service, story: Story, viewer: Viewer, name: str
+) -> None:
+    story.hold(name)
+    with viewer(f"{dash.url}/lock?name={quote(name, safe='')}", java_script_enabled=False) as page:
+        page.get_by_role("link", name="Force-unlock…").click()
+        confirm(page, name)
+        expect(page.get_by_text("Force-unlocked.")).to_be_visible()
+        expect(page.get_by_text("Not held")).to_be_visible()
+
+
+def test_a_dashboard_that_only_shows_offers_nothing(
+    settings: Settings, story: Story, viewer: Viewer
+) -> None:
+    held = story.hold("a")
+    plain = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
+    with start_service(plain) as dash, viewer(f"{dash.url}/lock/a") as page:
+        expect(page.get_by_role("heading", level=1)).to_have_text("a")
+        expect(page.get_by_text("Force-unlock")).to_have_count(0)
+        page.goto(f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}")
+        expect(page.get_by_text("started without --allow-force-unlock")).to_be_visible()
+        expect(page.locator("form.force")).to_have_count(0)
+
+
+def test_it_is_off_while_nobody_knows_how_things_are(own_etcd: Etcd, viewer: Viewer) -> None:
+    """With etcd away, and with the dashboard away."""
+    settings = Settings(endpoints=(own_etcd.endpoint,))
+    store = EtcdStore(settings)
+    held = Story(store).hold("a")
+    store.close()
+    with start_service(forcing_command(settings)) as dash:
+        form = f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}"
+        with viewer(f"{dash.url}/lock/a") as page, viewer(form) as open_form:
+            button = open_form.get_by_role("button", name="Force-unlock now")
+            expect(button).to_be_enabled()
+            own_etcd.stop()
+            expect(button).to_be_disabled(timeout=60_000)
+            expect(page.get_by_text("Force-unlock is off")).to_be_visible(timeout=60_000)
+            expect(page.get_by_role("link", name="Force-unlock…")).to_have_count(0)
+            own_etcd.start()
+            expect(button).to_be_enabled(timeout=60_000)
+            dash.terminate()
+            expect(open_form.get_by_text("The dashboard does not answer.")).to_be_visible(
+                timeout=60_000
+            )
+            expect(button).to_be_disabled()

@@ -1,0 +1,162 @@
+"""Force-unlock through the real program, against a real etcd."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import bcrypt
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.cli.local import Etcd
+from lockclient.errors import LockLost
+from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
+from tests.processes import Service, start_service, wait_until
+
+ANY_PORT = ("--listen", "127.0.0.1:0")
+ANN = {"Authorization": f"Basic {base64.b64encode(b'ann:secret').decode()}"}
+
+
+@pytest.fixture
+def dash(settings: Settings, tmp_path: Path) -> Iterator[Service]:
+    users = tmp_path / "htpasswd"
+    users.write_text(f"ann:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    command = [
+        *("mutexdash", "--url", settings.url(), *ANY_PORT, "--allow-force-unlock"),
+        *("--auth", "basic", "--htpasswd", str(users)),
+    ]
+    with start_service(command) as service:
+        # Not only ready: until its watch stands, nothing is unlocked.
+        ready = (200, "The dashboard is ready.\n")
+        wait_until(lambda: ask(service, "GET", "/readyz") == ready, what="the dashboard")
+        yield service
+
+
+def ask(
+    service: Service, method: str, path: str, body: Any = None, **headers: str
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port, timeout=30)
+    said = None if body is None else json.dumps(body)
+    kind = {} if body is None else {"Content-Type": "application/json"}
+    with closing(connection):
+        connection.request(method, path, said, {**kind, **headers})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    is_json = answer.headers.get_content_type() == "application/json"
+    return answer.status, json.loads(text) if is_json else text
+
+
+def unlock(service: Service, name: str, uuid: str | None, **headers: str) -> tuple[int, Any]:
+    body = {"name": name, "uuid": uuid, "reason": "  it hangs,\n says bob "}
+    return ask(service, "POST", f"/api/locks/{name}/force-unlock", body, **headers)
+
+
+def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
+    dash: Service, store: EtcdStore
+) -> None:
+    """The next in line gets it; pressing again, as a second viewer would, takes it from nobody."""
+    first, second = (ClusterMutex("a", store=store) for _ in range(2))
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire, daemon=True)
+    waiting.start()
+    wait_until(first.waiters, what="the waiter in line")
+    uuid = first.uuid
+    time.sleep(1.1)  # as long as a lock is held before its loss is watched for
+    assert unlock(dash, "a", uuid)[0] == 401
+
+    code, said = unlock(dash, "a", uuid, **ANN)
+    assert code == 200, said
+    removed = said["removed"]
+    assert (removed["removed_by"], removed["why"]) == ("ann", "it hangs, says bob")
+    assert "test_dash_unlock.py" in removed["backtrace"]
+    waiting.join(30)
+    assert second.healthy
+    wait_until(lambda: not first.healthy, what="the loss")
+    with pytest.raises(LockLost, match="ann"):
+        first.release()
+
+    code, said = unlock(dash, "a", uuid, **ANN)
+    assert code == 409
+    assert "force-unlock by ann" in said["error"]
+    assert f"pid {removed['pid']}" in said["error"], "it says who has it now"
+    second.check_health()
+    assert second.holder() is not None
+    late = second.uuid
+    second.release()
+    assert unlock(dash, "a", late, **ANN)[0] == 409
+
+    def recorded() -> Any:
+        return ask(dash, "GET", "/api/removed", **ANN)[1]["removed"]
+
+    (record,) = wait_until(recorded)
+    assert (record["uuid"], record["how"]) == (uuid, "force-unlock")
+    page = ask(dash, "GET", f"/api/removed/a?uuid={uuid}", **ANN)[1]
+    assert page == removed
+    assert 'mutexdash_force_unlocks_total{result="done"} 1.0' in ask(dash, "GET", "/metrics")[1]
+    log = dash.log_text()
+    assert "ann force-unlocked 'a': it hangs, says bob." in log
+    assert "secret" not in log
+
+
+def test_two_who_press_at_once_remove_it_once(dash: Service, store: EtcdStore) -> None:
+    for turn in range(5):
+        mutex = ClusterMutex(f"a{turn}", store=store)
+        mutex.acquire()
+        together = threading.Barrier(2)
+
+        def press(uuid: str, name: str = mutex.name, start: Any = together) -> int:
+            start.wait()
+            return unlock(dash, name, uuid, **ANN)[0]
+
+        with ThreadPoolExecutor(2) as viewers:
+            assert sorted(viewers.map(press, [mutex.uuid] * 2)) == [200, 409]
+        with pytest.raises(LockLost):
+            mutex.release()
+
+
+def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: EtcdStore) -> None:
+    """It goes by the uuid alone: a push that comes in between changes nothing about who it is."""
+    mutex = ClusterMutex("a", store=store)
+    mutex.acquire()
+    mutex.alive(force=True)
+    assert unlock(dash, "a", mutex.uuid, **ANN)[0] == 200
+    with pytest.raises(LockLost):
+        mutex.release()
+
+
+def test_with_etcd_away_nothing_is_unlocked(own_etcd: Etcd) -> None:
+    settings = Settings(endpoints=(own_etcd.endpoint,))
+    store = EtcdStore(settings)
+    command = ["mutexdash", "--url", settings.url(), *ANY_PORT, "--allow-force-unlock"]
+    with start_service(command) as dash:
+        mutex = ClusterMutex("held", store=store)
+        mutex.acquire()
+
+        def connected() -> bool:
+            code, said = ask(dash, "GET", "/api/locks")
+            return code == 200 and said["connected"] and said["total"] == 1
+
+        wait_until(connected, what="the lock to be seen")
+        own_etcd.stop()
+        wait_until(lambda: not connected(), what="etcd to be missed")
+        code, said = unlock(dash, "held", mutex.uuid)
+        assert (code, said["error"].startswith("Nothing was unlocked: etcd is away.")) == (
+            503,
+            True,
+        )
+        own_etcd.start()
+        wait_until(connected, 60, "etcd to be seen again")
+        assert mutex.holder() is not None
+        mutex.release()
+    store.close()
