@@ -328,3 +328,39 @@ class TestTheBrake:
         case.remover.run(case.due("b", "c", "d"))
         assert case.store.asked == ["a", "a", "b"]
         assert case.results() == {"failed": 1, "removed": 2}
+
+
+class TestWithoutABrake:
+    NAMES = tuple(f"lock {number}" for number in range(40))
+
+    def test_several_are_removed_at_a_time(self) -> None:
+        """And each once: these four are under way together, or none of them ends."""
+        case, together = Case(most=None), threading.Barrier(4)
+
+        def meet(request: Remove) -> Outcome:
+            together.wait(20)
+            return case.store.remove(request)
+
+        case.store.instead = dict.fromkeys(self.NAMES[:4], meet)
+        case.remover.run(case.due(*self.NAMES))
+        assert sorted(case.store.asked) == sorted(self.NAMES)
+        assert case.store.locks == {}
+        assert case.results() == {"removed": 40}
+
+    def test_the_next_run_does_what_is_left(self) -> None:
+        """The store did not answer, or the time was up."""
+        case = Case(most=None)
+        case.store.instead = dict.fromkeys(self.NAMES[::10], unavailable)
+        with pytest.raises(StoreUnavailable):
+            case.remover.run(case.due(*self.NAMES))
+        case.store.instead = {}
+        case.remover.run([])
+        assert case.store.locks == {}
+        assert case.results() == {"failed": 4, "removed": 40}
+        assert len(case.store.asked) == 44
+
+    def test_it_ends_when_it_is_told_to(self) -> None:
+        case = Case(most=None)
+        case.ending.set()
+        case.remover.run(case.due(*self.NAMES))
+        assert case.store.asked == []
