@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import (
     cluster,
     cycle,
+    dashboard,
     handover,
     machine,
     micro,
@@ -45,6 +46,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "costs": micro.costs,
     "table": table.measure,
     "unlocker": unlocker.measure,
+    "dashboard": dashboard.measure,
     "cluster": cluster.measure,
 }
 

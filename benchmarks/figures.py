@@ -82,8 +82,16 @@ def _threads(sections: Results) -> Reached:
 
 
 def _unlocker(*keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
+    return _single("unlocker", *keys, unit=unit)
+
+
+def _dashboard(*keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
+    return _single("dashboard", *keys, unit=unit)
+
+
+def _single(section: str, *keys: str, unit: float) -> Callable[[Results], Reached]:
     def measure(sections: Results) -> Reached:
-        found = sections["unlocker"]
+        found = sections[section]
         for key in keys:
             found = found[key]
         return Reached(found / unit)
@@ -135,4 +143,29 @@ FIGURES = (
         _unlocker("busy_scrape", "p99", unit=1e-3),
         unit="ms",
     ),
+    Figure(
+        "dashboard, an unchanged poll of 200 viewers, p99",
+        20,
+        _dashboard("poll", "p99", unit=1e-3),
+        unit="ms",
+    ),
+    Figure(
+        "dashboard, 1,000 locks as JSON, compressed",
+        40,
+        _dashboard("json_compressed", unit=1e3),
+        unit="kB",
+    ),
+    Figure(
+        "dashboard, first page of 50,000 locks, p95",
+        150,
+        _dashboard("first_page", "p95", unit=1e-3),
+        unit="ms",
+    ),
+    Figure(
+        "dashboard, search over 50,000 locks, p95",
+        150,
+        _dashboard("search", "p95", unit=1e-3),
+        unit="ms",
+    ),
+    Figure("dashboard, memory at most", 250, _dashboard("peak_rss", unit=1e6), unit="MB"),
 )

@@ -57,6 +57,7 @@ def text(results: Results) -> str:
         "cluster": "A three-member etcd, all of it on this machine",
         "capacity": "What a three-member etcd carries",
         "unlocker": "The unlocker with very many locks",
+        "dashboard": "The dashboard with many viewers, and with very many locks",
         "figures": "The figures to reach",
     }
     found = blocks(results)
@@ -262,6 +263,33 @@ def _unlocker(section: Results) -> str:
     return table([f"with {section['locks']:,} locks", "measured"], rows)
 
 
+def _dashboard(section: Results) -> str:
+    listed, many = section["listed"], f"with {section['locks']:,} locks, one of them just changed"
+    polls = f"an unchanged list of {listed:,} locks, asked for by {section['viewers']} viewers"
+    rows = [
+        [f"{polls}: median", _of(section, "poll")],
+        [f"{polls}: p99", _of(section, "poll", "p99")],
+        [f"the list of {listed:,} locks as JSON", _kb(section["json"])],
+        [f"the list of {listed:,} locks as JSON, compressed", _kb(section["json_compressed"])],
+    ]
+    for what, text in (
+        ("first_page", "first page"),
+        ("search", "search that finds some"),
+        ("search_one", "search that finds one"),
+        ("sorted", "first page in another order"),
+    ):
+        rows += [[f"{text} {many}: {key}", _of(section, what, key)] for key in ("median", "p95")]
+    rows += [
+        ["memory (RSS) at the end", _mb(section["rss"])],
+        ["memory (RSS) at most", _mb(section["peak_rss"])],
+    ]
+    return table(["", "measured"], rows)
+
+
+def _kb(size: float) -> str:
+    return f"{size / 1e3:,.1f} kB"
+
+
 def _of(section: Results, what: str, key: str = "median") -> str:
     return _time(section[what][key])
 
@@ -294,6 +322,7 @@ _SECTIONS: dict[str, Callable[[Any], str]] = {
     "throughput": _throughput,
     "cluster": _cluster,
     "unlocker": _unlocker,
+    "dashboard": _dashboard,
 }
 
 

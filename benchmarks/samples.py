@@ -16,6 +16,7 @@ class Summary(TypedDict):
 
     n: int
     median: float
+    p95: float
     p99: float
     mean: float
 
@@ -34,6 +35,7 @@ def summary(durations: Iterable[float]) -> Summary:
     return {
         "n": len(found),
         "median": statistics.median(found),
+        "p95": found[min(len(found) - 1, int(len(found) * 0.95))],
         "p99": found[min(len(found) - 1, int(len(found) * 0.99))],
         "mean": statistics.fmean(found),
     }

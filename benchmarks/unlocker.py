@@ -29,7 +29,7 @@ from lockclient.etcd import messages_pb2 as wire
 
 RATE = 500
 """Pushes a second while it is busy."""
-RESYNC = 600
+RESYNC = 1200
 """Seconds between two readings of everything."""
 _LASTING = 36_000.0
 """Seconds for which the locks that fill the store are well."""

@@ -14,7 +14,10 @@ from lockclient.cli.local import embedded_etcd
 
 CHECKOUT = Path(__file__).parents[2]
 KINDS = ("png", "svg")
-SECTIONS = {"cycle", "handover", "throughput", "alive", "costs", "table", "cluster", "unlocker"}
+SECTIONS = {
+    *("cycle", "handover", "throughput", "alive", "costs", "table", "cluster"),
+    *("unlocker", "dashboard"),
+}
 PEERS = {
     "etcd3 Lock",
     "redis-py Lock, in memory",

@@ -1,0 +1,229 @@
+"""Section `dashboard`: the real program, many viewers, very many locks."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks import population
+from benchmarks.children import children
+from benchmarks.contenders import holder_values
+from benchmarks.floor import Wire
+from benchmarks.population import Times
+from benchmarks.samples import summary
+from benchmarks.servers import STARTED, Servers
+from lockclient.cli.local import Etcd, end, spawn
+
+INTERVAL = 2.0
+"""Seconds between two polls of one viewer."""
+_LASTING = 36_000.0
+"""Seconds for which the locks are well."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How much is measured: numbers of locks, viewers and questions, and seconds."""
+
+    listed: int
+    viewers: int
+    seconds: float
+    locks: int
+    questions: int
+
+
+_FULL = _Plan(1_000, 200, 20.0, 50_000, 100)
+_QUICK = _Plan(100, 10, 2.0, 1_000, 5)
+
+
+def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
+    """Return what viewers wait for, and what the dashboard takes, with so many locks."""
+    plan = _QUICK if quick else _FULL
+    names = [f"bench-{number:06d}" for number in range(plan.locks)]
+    with servers.etcd() as server:
+        values = holder_values(server.endpoint)
+        population.fill(server.endpoint, values, _well(names[: plan.listed]))
+        with _dashboard(server) as dash:
+            found = {"listed": plan.listed, "viewers": plan.viewers, **_few(dash, plan)}
+        population.fill(server.endpoint, values, _well(names[plan.listed :]))
+        with _dashboard(server) as dash:
+            found |= {"locks": plan.locks, **_many(dash, server.endpoint, names, plan)}
+    return found
+
+
+def _well(names: list[str]) -> Iterator[tuple[str, Times]]:
+    now = time.time()
+    for name in names:
+        yield name, Times(now - 90, now + _LASTING / 2, now + _LASTING)
+
+
+def _few(dash: _Dashboard, plan: _Plan) -> dict[str, Any]:
+    """Let many look at a list that does not change; return how long each answer took."""
+    path = f"/api/locks?per_page={plan.listed}"
+    listed = dash.get(path, gzip=True)
+    whole = gzip.decompress(listed)
+    assert len(json.loads(whole)["locks"]) == plan.listed
+    work = (dash.port, plan.viewers, plan.seconds)
+    with children(viewers, [work]) as (pipe,):
+        waits: list[float] = pipe.recv()
+    return {"poll": summary(waits), "json": len(whole), "json_compressed": len(listed)}
+
+
+def _many(dash: _Dashboard, endpoint: str, names: list[str], plan: _Plan) -> dict[str, Any]:
+    """Ask for pages while locks change: each is made anew, from all locks."""
+    wire_to, turns = Wire(endpoint), itertools.count()
+
+    def change() -> None:
+        name, now = names[next(turns) * 7919 % len(names)], time.time()
+        population.push(wire_to, name, Times(now, now + _LASTING / 2, now + _LASTING))
+        time.sleep(0.35)  # the watch brings it, and the picture of before has had its time
+
+    def asked(path: Callable[[], str]) -> dict[str, Any]:
+        waits = []
+        for _ in range(plan.questions):
+            change()
+            waits.append(dash.timed(path()))
+        return dict(summary(waits))
+
+    chosen = random.Random(7)  # noqa: S311 - the same questions each time
+    found = {
+        "first_page": asked(lambda: "/"),
+        "search": asked(lambda: f"/?q=web-{chosen.randrange(population.HOSTS)}.example"),
+        "search_one": asked(lambda: f"/?q={chosen.choice(names)}"),
+        "sorted": asked(lambda: "/?sort=-locked_at"),
+    }
+    wire_to.close()
+    return found | dash.memory()
+
+
+# ---------------------------------------------------------------- the viewers
+
+
+def viewers(port: int, count: int, seconds: float, pipe: Connection) -> None:
+    """Poll the list of locks as so many open pages do; tell how long each answer took."""
+    pipe.send("ready")
+    pipe.send(asyncio.run(_look(port, count, seconds)))
+
+
+async def _look(port: int, count: int, seconds: float) -> list[float]:
+    lists = await asyncio.gather(*(_viewer(port, each / count, seconds) for each in range(count)))
+    return list(itertools.chain(*lists))
+
+
+async def _viewer(port: int, phase: float, seconds: float) -> list[float]:
+    await asyncio.sleep(phase * INTERVAL)
+    _, etag = await _ask(port, "")
+    waits = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        # With the jitter of a page's own.
+        await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.2))  # noqa: S311
+        begun = time.perf_counter()
+        status, _ = await _ask(port, etag)
+        waits.append(time.perf_counter() - begun)
+        if status != 304:
+            raise AssertionError(f"an unchanged list was answered with {status}")
+    return waits
+
+
+async def _ask(port: int, etag: str) -> tuple[int, str]:
+    """Ask on a new connection, as a browser has to: waitress closes it after a 304."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    known = f"If-None-Match: {etag}\r\n" if etag else ""
+    writer.write(f"GET / HTTP/1.1\r\nHost: localhost\r\n{known}Connection: close\r\n\r\n".encode())
+    head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    tag = re.search(r"(?im)^etag: (\S+)", head.decode())
+    return int(head.split()[1]), tag[1] if tag else ""
+
+
+# ---------------------------------------------------------------- the program
+
+
+class _Dashboard:
+    """The running program."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self._pid = pid
+        self._log = log
+        _wait_until(self._said, STARTED, log)
+        self.port = int(self._said()[1])
+        _wait_until(lambda: self._status("/readyz") == 200, 600, log)
+        self.timed("/")  # the first picture of all
+
+    def get(self, path: str, *, gzip: bool = False) -> bytes:
+        """Return the body of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"} if gzip else {})
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise AssertionError(f"{path} was answered with {answer.status}: {body[:300]!r}")
+        return body
+
+    def timed(self, path: str) -> float:
+        """Return how long an answer takes, seconds."""
+        begun = time.perf_counter()
+        self.get(path)
+        return time.perf_counter() - begun
+
+    def memory(self) -> dict[str, int]:
+        """Return the memory that it takes now and has taken at most, bytes."""
+        said = Path(f"/proc/{self._pid}/status").read_text()
+        kib = {key: int(text) for key, text in re.findall(r"(Vm\w+):\s+(\d+) kB", said)}
+        return {"rss": kib["VmRSS"] * 1024, "peak_rss": kib["VmHWM"] * 1024}
+
+    def _said(self) -> Any:
+        return re.search(r"http://127\.0\.0\.1:(\d+)", self._log.read_text(errors="replace"))
+
+    def _status(self, path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _dashboard(server: Etcd) -> Iterator[_Dashboard]:
+    command = [
+        *(sys.executable, "-m", "mutexdash", "--listen", "127.0.0.1:0"),
+        *("--url", f"etcd://{server.endpoint}{population.ROOT}"),
+    ]
+    # Whatever settings of the caller's own there may be.
+    env = {key: text for key, text in os.environ.items() if not key.startswith("MUTEXDASH_")}
+    log = server.log.with_name("mutexdash.log")
+    with log.open("wb") as output:
+        process = spawn(command, output=output, env=env)
+    try:
+        yield _Dashboard(process.pid, log)
+    finally:
+        end(process)
+
+
+def _wait_until(condition: Callable[[], Any], patience: float, log: Path) -> None:
+    until = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > until:
+            said = log.read_text(errors="replace")[-1000:]
+            raise AssertionError(
+                f"waited {patience:g} s in vain for the dashboard; it said: {said}"
+            )
+        time.sleep(0.05)
