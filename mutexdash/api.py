@@ -9,7 +9,8 @@
     /api/locks/deploy%2Fprod/force-unlock        POST: see `writes`
     /api/openapi.yaml                            all of this, for programs to read
 
-Errors are `{"error": "a sentence"}`. Every answer has an ETag that stays while nothing changes.
+Errors are `{"error": "a sentence"}`. Every list and every lock has an ETag that stays while nothing
+changes.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
         row and (holder, row.holder.state(moment.wall)),
         line,
         removal,
-        bool(moment.picture.snapshot.unlockers),
+        len(moment.picture.snapshot.unlockers),
         moment.away_since is not None,
     )
     etag = blake2b(repr(shown).encode(errors="replace"), digest_size=12).hexdigest()

@@ -151,7 +151,7 @@ class Guard:
 
     def of_viewer(self) -> str:
         """Name what differs on a page between viewers."""
-        seen = repr((viewer(), self.tokens.period())).encode()
+        seen = repr((viewer(), self.tokens.issue(viewer().user))).encode()
         return blake2b(seen, digest_size=4).hexdigest()
 
     def shown(self) -> dict[str, Any]:

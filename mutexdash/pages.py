@@ -89,8 +89,10 @@ def removal() -> Response:
     """Show one removal, with the backtrace of the holder that was."""
     # Not in the path: of all pages' names this one alone needs two, and a path has no room for `.`.
     moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:  # a record never changes
+        return same
     found = read_removal(name_asked_for(None), request.args.get("uuid", ""))
-    return tagged(_render("removal.html", moment, removal=found), None)
+    return tagged(_render("removal.html", moment, removal=found), moment.etag())
 
 
 @blueprint.get("/timeline")

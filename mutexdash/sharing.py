@@ -73,7 +73,8 @@ def shared(tag: str, wall: float) -> Response | None:
 
     `tag` is the ETag, which tells viewers apart.
     """
-    key = g.answer_key = (request.full_path, request.script_root, tag, int(wall), _takes_gzip())
+    asked = (request.path, request.query_string, request.script_root)
+    key = g.answer_key = (asked, tag, int(wall), _takes_gzip())
     answers: Answers = current_app.extensions["mutexdash-answers"]
     kept = answers.get(key)
     if kept is None:
@@ -92,8 +93,10 @@ def _finish(response: Response) -> Response:
     if response.mimetype in _COMPRESSED and "Content-Encoding" not in response.headers:
         _compress(response)
     key = g.get("answer_key")
-    # Without an ETag it is one that is to be asked for again.
-    if key is not None and request.method == "GET" and "ETag" in response.headers:
+    # Without an ETag it is one that is to be asked for again. One with a token is a viewer's own,
+    # and would be compressed the next time.
+    own = g.get("secret_shown") or request.method != "GET" or "ETag" not in response.headers
+    if key is not None and not own:
         answers: Answers = current_app.extensions["mutexdash-answers"]
         answers.keep(key, response)
     return response

@@ -57,7 +57,7 @@ def force_unlock(store: ServiceStore, name: str, uuid: str, by: str, why: str) -
     outcome = store.ask(Remove(removal, None), deadline)
     if isinstance(outcome, Done):
         # In full: the store keeps it for some days only, or not at all if it is out of space.
-        log.warning("%s force-unlocked %r: %s. The record: %s", by, name, why, removal.value())
+        log.warning("%s force-unlocked %r: %r. The record: %s", by, name, why, removal.value())
         return removal
     assert isinstance(outcome, Gone)
     if outcome.resent and outcome.removal is None and outcome.holder is None:

@@ -15,6 +15,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Removal
+from lockclient.shown import plain
 from mutexdash.context import dashboard, name_asked_for
 from mutexdash.guard import who_did_it
 from mutexdash.pages import lock_url
@@ -49,9 +50,9 @@ class _Asked:
         found = []
         for key in ("name", "uuid", "reason"):
             text = fields.get(key) if hasattr(fields, "get") else None
-            if not isinstance(text, str) or not text.strip():
+            if not isinstance(text, str) or not (text.strip() if key == "reason" else text):
                 abort(400, f"Nothing was unlocked: the field {key} is missing or empty.")
-            found.append(text)
+            found.append(text.encode(errors="replace").decode())  # JSON may have half characters
         asked = cls(found[0], found[1], " ".join(found[2].split()))
         if len(asked.reason) > _LONGEST_REASON:
             abort(
@@ -90,7 +91,7 @@ def _body() -> Any:
 
 
 def _unlock(name: str, asked: _Asked) -> Removal:
-    if asked.typed != name:
+    if asked.typed not in (name, plain(name)):  # what can't be typed is shown as an escape
         abort(
             400,
             f"Nothing was unlocked: the name that was typed is {asked.typed[:300]!r}, and the "

@@ -43,7 +43,7 @@ def force_unlock(settings: Settings, name: str, reason: str, yes: bool, uuid: st
     """
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why the lock is taken from its holder.")
-    if not yes and not sys.stdin.isatty():
+    if not yes and not (sys.stdin and sys.stdin.isatty()):
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
     # The one thing that the library logs here stands nowhere else: an etcd that is out of space
     # takes the lock away, but not the record of it.

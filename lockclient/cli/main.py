@@ -26,6 +26,13 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before or after click, which has an answer of its own
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a locale can't write is no reason to fail
             stream.reconfigure(errors="backslashreplace")

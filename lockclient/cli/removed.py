@@ -51,7 +51,7 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
         removed      a list, the newest first: what a lock of `ls` has, `state`
                      and `waiters` aside, and removed_at (Unix seconds),
                      removed_by, how (auto-unlock or force-unlock), why
-        total        how many there are, --number or not
+        total        how many were found, --number or not
         revision     of etcd, at which this was read
         server_time  now, in Unix seconds
     """

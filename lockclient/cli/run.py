@@ -89,6 +89,9 @@ class Run:
                 child.go_on()
         elif number == signal.SIGTSTP:
             child.stop_with_us()
+            # Continued, or never stopped: without a shell around us nobody could continue us.
+            self._notice_loss(child)
+            child.go_on()
         elif number == signal.SIGCONT:
             child.go_on()
         elif number in PASSED_ON:
@@ -101,10 +104,11 @@ class Run:
         if not self._ends:
             say("The lock is lost. The command goes on, as --on-lost ignore says.")
             return
-        say(f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL.")
         self._kill_at = time.monotonic() + self._grace
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
+        # Told afterwards: a terminal that was stopped by Ctrl-S takes no word, and we would wait.
+        say(f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL.")
 
     def _kill(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
@@ -150,17 +154,19 @@ def _begin(
     mutex: ShellMutex,
     relay: Relay | None,
 ) -> Child:
-    """Start the command under the lock, with these variables; if it can't be, release that."""
-    try:
-        with failing_by_status():
-            mutex.check_health()
-        child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
-    except Failure:
-        mutex.let_go()
-        raise
+    """Start the command under the lock, with these variables."""
+    with failing_by_status():
+        mutex.check_health()
+    child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
     if relay is not None:
         relay.start()
     return child
+
+
+def _number(_ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # which click's range lets through
+        raise click.BadParameter("it must be a number.", param=param)
+    return value
 
 
 @click.command()
@@ -177,6 +183,7 @@ def _begin(
 @click.option(
     "--grace",
     type=click.FloatRange(0, LONGEST),
+    callback=_number,
     default=5.0,
     show_default=True,
     metavar="S",
@@ -221,10 +228,17 @@ def run(
     with ending_cleanly(mutex, interrupts):
         mutex.get()
         warnings.tell()
+        # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         wake.collect(PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
-    relay = _signs(mutex, sign)
+        interrupts.hold_off()
     ends = on_lost == "terminate"
-    child = _begin(command, variables(mutex, ctx), mutex, relay)
+    try:
+        relay = _signs(mutex, sign)
+        child = _begin(command, variables(mutex, ctx), mutex, relay)
+    except BaseException:
+        mutex.let_go()
+        raise
     status = Run(mutex, wake, ends=ends, grace=grace).supervise(child)
     status = _release(mutex, status, ends=ends)
     wake.end()

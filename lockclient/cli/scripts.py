@@ -29,6 +29,7 @@ from lockclient.cli.getting import (
     say,
     variables,
 )
+from lockclient.cli.main import INTERNAL
 from lockclient.record import Holder, Removal, check_name
 from lockclient.settings import Settings
 from lockclient.store import Gone, Push, Read, Seen, Unlock
@@ -55,6 +56,9 @@ class _Exporting(click.Command):
         except click.ClickException as error:
             _tell_eval(error.exit_code, ctx.params["export"])
             raise
+        except Exception:
+            _tell_eval(INTERNAL, ctx.params["export"])
+            raise
 
 
 def _tell_eval(status: int, export: bool) -> None:
@@ -77,8 +81,9 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
 
     \b
       lock=$(clustermutex lock NAME --export) || exit
-      trap 'clustermutex unlock' EXIT
       eval "$lock"
+      trap 'clustermutex unlock' EXIT
+      trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM
 
     Statuses: 69 etcd does not answer or NAME can't be a lock's name, 75 somebody else has the lock.
     """
@@ -95,6 +100,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
                 mutex.release()
             mutex.get()
         _hand_over(mutex, _exported(variables(mutex, ctx)) if export else mutex.uuid)
+        interrupts.hold_off()
 
 
 def _hand_over(mutex: ShellMutex, text: str) -> None:
@@ -102,7 +108,7 @@ def _hand_over(mutex: ShellMutex, text: str) -> None:
     try:
         # Not by print: what that could not write it would try again at the end.
         os.write(sys.stdout.fileno(), f"{text}\n".encode())
-    except (OSError, AttributeError) as error:  # there is no sys.stdout if it was closed
+    except (OSError, ValueError, AttributeError) as error:  # no sys.stdout, or one that is closed
         mutex.let_go()
         raise Failure(
             f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", 1
@@ -181,8 +187,8 @@ def _runtime(holder: Holder) -> Runtime:
     """Return how the lock was taken to be held, by its stamps; the defaults if they are spoilt."""
     said, alert, unlock_at = holder.alive_at, holder.alert_at, holder.auto_unlock_at
     try:
-        if said is None or alert is None:
-            raise ValueError("a stamp is missing")
+        if said is None or alert is None or "auto_unlock_at" in holder.problems:
+            raise ValueError("a stamp is missing or can't be read")
         # To the millisecond, as they are written: they must not creep from push to push.
         unlock = None if unlock_at is None else round(unlock_at - said, 3)
         return Runtime(round(alert - said, 3), unlock)

@@ -50,7 +50,8 @@ class FollowedMutex(ShellMutex):
         # Often enough to be late by a small part of the time that a push is good for.
         pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
         looked_at = time.monotonic()
-        known = None if holding is None else holding.acquisition.holder.alive_at
+        # To the millisecond, as it stands in the store: else the take would pass for a push.
+        known = None if holding is None else round(holding.acquisition.holder.alive_at or 0, 3)
         while holding is not None and holding.loss() is None:
             asked_at = time.monotonic()
             limit = Deadline(min(holding.acquisition.deadline, asked_at + 2.0))

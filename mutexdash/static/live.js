@@ -25,7 +25,7 @@ const correctClock = (stamp) => {
   if (Math.abs(stamp - now()) > 3) ahead += stamp - now();
 };
 
-// As `duration` in text.py.
+// As `duration` in lockclient/shown.py.
 const duration = (seconds) => {
   const whole = Math.max(0, Math.floor(seconds));
   const days = Math.floor(whole / 86400);
@@ -115,6 +115,7 @@ const ask = async () => {
     });
     const html = answer.status === 304 ? null : await answer.text();
     if (mine !== asking) return; // the page asks for something else by now
+    if (answer.status >= 500) throw new Error("There is nothing to show instead.");
     if (html !== null) {
       show(html);
       etag = answer.headers.get("ETag");
@@ -125,6 +126,7 @@ const ask = async () => {
   } catch {
     if (mine !== asking) return;
     failures += 1;
+    etag = null; // the whole page next time, whatever is done to this one until then
   } finally {
     clearTimeout(limit);
   }

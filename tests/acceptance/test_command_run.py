@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
 from tests.acceptance.shells import (
+    COMMAND,
     PATIENCE,
     environment,
     finished,
@@ -61,6 +64,27 @@ def test_the_lock_is_held_while_the_command_runs(
         assert run.wait(PATIENCE) == 0
     assert holder_of(store, NAME) is None
     assert (tmp_path / "said").read_text() == ""
+
+
+def test_its_end_is_seen_where_a_parent_ignores_the_ends_of_children(
+    env: dict[str, str], store: EtcdStore
+) -> None:
+    """What is ignored is inherited."""
+    words = [COMMAND, "run", NAME, "--", "sh", "-c", "exit 3"]
+    ignoring = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", *words]
+    done = subprocess.run(ignoring, env=env, capture_output=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert holder_of(store, NAME) is None
+
+
+def test_a_lock_is_not_kept_for_a_command_whose_output_goes_nowhere(
+    env: dict[str, str], store: EtcdStore
+) -> None:
+    """Whatever it is that keeps it from being started."""
+    command = shlex.join([COMMAND, "run", NAME, "--alive-on-output", "--", "true"])
+    script = f"exec {command} >&-"
+    subprocess.run(["sh", "-c", script], env=env, capture_output=True, timeout=PATIENCE)
+    assert holder_of(store, NAME) is None
 
 
 def test_the_stamps_are_pushed_as_long_as_the_command_lives(

@@ -105,7 +105,7 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     assert page == removed
     assert 'mutexdash_force_unlocks_total{result="done"} 1.0' in ask(dash, "GET", "/metrics")[1]
     log = dash.log_text()
-    assert "ann force-unlocked 'a': it hangs, says bob." in log
+    assert "ann force-unlocked 'a': 'it hangs, says bob'." in log
     assert "secret" not in log
 
 
