@@ -80,8 +80,13 @@ def lanes(
         if has_words(query.words, searchable(each.holder)):
             ended.setdefault(each.holder.name, []).append(each)
     page = moment.picture.select(Query(query.text, per_page=most))
-    held = {row.holder.name: row for row in page.items}
-    chosen = _chosen(list(ended), list(held), most)
+    urgent = [row.holder.name for row in page.items]
+    held = {row.holder.name: row.holder for row in page.items}
+    for name in ended.keys() - held.keys():  # whoever has it now may be far from urgent
+        row = live.table.row(name)
+        if row is not None and has_words(query.words, searchable(row.holder)):
+            held[name] = row.holder
+    chosen = _chosen(list(ended), urgent, most)
     found = []
     for name in sorted(chosen):
         lane = Lane(name)
@@ -92,10 +97,10 @@ def lanes(
                 Span(each.holder, start, each.at, each.how, *place, by=each.by, why=each.why)
             )
         if name in held:
-            row = held[name]
-            start = _start(row.holder, begin, end)
+            holder = held[name]
+            start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
-            lane.spans.append(Span(row.holder, start, None, HELD, *place, state=row.state))
+            lane.spans.append(Span(holder, start, None, HELD, *place, state=holder.state(end)))
         found.append(lane)
     more = page.total + len(ended.keys() - held.keys()) - len(chosen)
     return Lanes(begin, end, found, max(0, more))

@@ -90,7 +90,10 @@ class Header:
                 "This dashboard is open only through its proxy, which knows who you are. "
                 "(The proxy's address must be named by --trusted-proxy.)",
             )
-        user = request.headers.get(self._name, "").strip()
+        # WSGI reads the bytes of a header as Latin-1; proxies send UTF-8.
+        user = (
+            request.headers.get(self._name, "").encode("latin-1").decode(errors="replace").strip()
+        )
         # A list means that the proxy has added its header to one that came from the client.
         if not user or "," in user or not user.isprintable() or len(user) > _LONGEST_USER:
             abort(

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -22,8 +23,8 @@ _COSTS = range(4, 16)
 """bcrypt's costs that are taken: above them one login would keep a thread for many seconds."""
 _LONGEST = 72
 """Bytes of a password that bcrypt looks at; a longer one is none of ours."""
-_NOBODYS = b"$2b$10$" + b"." * 53
-"""Compared with when there is no such user, so that the time does not tell who there is."""
+_NOBODYS = b"." * 53
+"""The hash that is compared with when there is no such user."""
 
 
 class BadFile(ValueError):
@@ -63,11 +64,16 @@ class Passwords:
         stored = self._stored(user)
         given = password.encode(errors="replace")
         fits = len(given) <= _LONGEST and b"\0" not in given
-        right = bcrypt.checkpw(given if fits else b"", stored or _NOBODYS)
+        right = bcrypt.checkpw(given if fits else b"", stored or self._nobodys())
         if stored is None or not fits or not right:
             return False
         self._right[user] = self._digest(stored, password)
         return True
+
+    def _nobodys(self) -> bytes:
+        """Return a hash that takes as long as the users' do, so that the time tells nothing."""
+        ((cost, _),) = Counter(each[4:6] for each in self._hashes.values()).most_common(1)
+        return b"$2b$%b$%b" % (cost, _NOBODYS)
 
     def _digest(self, stored: bytes, password: str) -> bytes:
         return hmac.digest(self._key, stored + password.encode(errors="replace"), sha256)

@@ -5,6 +5,7 @@ Every request comes here through `guard.Guard.check_write`.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -16,14 +17,19 @@ from werkzeug.wrappers import Response as BaseResponse
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Removal
 from lockclient.shown import plain
+from lockclient.timing import Deadline
+from lockclient.unlocking import Changed, force_unlock
 from mutexdash.context import dashboard, name_asked_for
 from mutexdash.guard import who_did_it
 from mutexdash.pages import lock_url
-from mutexdash.unlocking import Changed, force_unlock
+
+log = logging.getLogger(__name__)
 
 blueprint = Blueprint("writes", __name__)
 
 _LONGEST_REASON = 500
+_PATIENCE = 3.0
+"""Seconds for one force-unlock: there are few threads, and viewers behind this one."""
 _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
 
 
@@ -101,8 +107,9 @@ def _unlock(name: str, asked: _Asked) -> Removal:
     counts = current_app.extensions["mutexdash-force-unlocks"]
     if board.moment().away_since is not None:
         abort(503, "Nothing was unlocked: etcd is away. Try again when it is back.")
+    by, deadline = who_did_it(), Deadline.after(_PATIENCE)
     try:
-        removal = force_unlock(board.store, name, asked.uuid, who_did_it(), asked.reason)
+        removal = force_unlock(board.store, name, asked.uuid, by, asked.reason, deadline)
     except Changed as error:
         counts.labels(CHANGED).inc()
         abort(409, str(error))
@@ -112,4 +119,6 @@ def _unlock(name: str, asked: _Asked) -> Removal:
             abort(503, f"Whether it was unlocked is not known: look at the lock again. {error}")
         abort(502, f"Nothing was unlocked: {error}")
     counts.labels(DONE).inc()
+    # In full: the store keeps it for some days only, or not at all if it is out of space.
+    log.warning("%s force-unlocked %r: %r. The record: %s", by, name, asked.reason, removal.value())
     return removal

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import bcrypt
+
 from lockclient.errors import StoreUnavailable
 from lockclient.record import Holder, Removal, Ticket
 from lockclient.store import (
@@ -215,3 +217,8 @@ def subkeys(
         for key, value in whole.items()
         if value is not None
     }
+
+
+def hashed(password: str) -> str:
+    """Return a line's hash as `htpasswd -B` writes it, quick to check."""
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")

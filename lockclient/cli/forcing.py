@@ -11,12 +11,13 @@ import time
 
 import click
 
+from lockclient import unlocking
 from lockclient.cli.common import PATIENCE, LockName, opened, store_options
 from lockclient.cli.show import lines, look_at
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
 from lockclient.settings import Settings
 from lockclient.shown import plain
-from lockclient.store import Gone, Remove, Seen, ServiceStore
+from lockclient.store import Seen
 from lockclient.timing import Deadline
 
 
@@ -53,7 +54,12 @@ def force_unlock(settings: Settings, name: str, reason: str, yes: bool, uuid: st
         holder = _removable(seen, name, uuid)
         if not yes:
             _ask(seen, holder)
-        _remove(store, holder, reason)
+        try:
+            unlocking.force_unlock(
+                store, name, str(holder.uuid), person(), reason, Deadline.after(PATIENCE)
+            )
+        except unlocking.Changed as error:
+            raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
     waiting = len(seen.waiters)
     click.echo(
         f"Removed: {plain(name)} is not held by {plain(holder.describe())} any more."
@@ -87,18 +93,6 @@ def _ask(seen: Seen, holder: Holder) -> None:
     question = f"Take the lock from {plain(holder.describe())}?"
     if not click.confirm(question, default=False):
         raise click.ClickException("The answer was no: nothing was removed.")
-
-
-def _remove(store: ServiceStore, holder: Holder, reason: str) -> None:
-    removal = Removal(holder.bounded(), time.time(), person(), "force-unlock", reason)
-    outcome = store.ask(Remove(removal, None), Deadline.after(PATIENCE))
-    if isinstance(outcome, Gone):
-        now = "nobody holds it now" if outcome.holder is None else f"{outcome.holder} has it now"
-        how = f" ({outcome.removal.describe()})" if outcome.removal else ""
-        raise click.ClickException(
-            f"The lock {holder.name!r} changed hands while you were asked{how}; {now}: nothing was "
-            f"removed. Look again with `clustermutex show`."
-        )
 
 
 def person() -> str:

@@ -264,6 +264,19 @@ def test_lanes_are_bounded(board: Board) -> None:
     assert len(lanes_of(board, most=100).lanes) == 40
 
 
+def test_a_lock_that_was_taken_again_is_held_however_many_are_more_urgent(board: Board) -> None:
+    for number in range(10):
+        board.store.take(f"urgent-{number}", unlock=100)
+    board.store.take("a", uuid="u1", unlock=9000)
+    moment(board)
+    board.store.release("a")
+    board.store.take("a", uuid="u2", unlock=9000)
+    wait_for_history(board, 1)
+    found = lanes_of(board, most=4)
+    assert [each.how for each in found.lanes[0].spans] == ["released", "held"]
+    assert (len(found.lanes), found.more) == (4, 7)
+
+
 def test_history_forgets_the_oldest() -> None:
     from lockclient.record import Holder
     from lockclient.table import Row, Transition

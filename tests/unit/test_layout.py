@@ -17,7 +17,7 @@ LAYERS = (
     {"errors", "timing", "version", "settings", "extras"},
     {"record", "backtrace", "process"},
     {"store", "shown"},
-    {"engine", "table", "config", "driving"},
+    {"engine", "table", "config", "driving", "unlocking"},
     {"background"},
     {"holding", "waiting"},
     {"handle"},

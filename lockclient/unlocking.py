@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 from lockclient.errors import StoreError, StoreUnavailable
@@ -10,11 +9,7 @@ from lockclient.record import Holder, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline
 
-log = logging.getLogger(__name__)
-
 FORCE_UNLOCK = "force-unlock"
-_PATIENCE = 3.0
-"""Seconds for both requests together: there are few threads, and viewers behind this one."""
 
 
 class Changed(Exception):
@@ -31,23 +26,29 @@ class Changed(Exception):
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
-        went = f"it lost the lock by {self.removal.describe()}. " if self.removal else ""
+        went = f"Whom you saw lost it by {self.removal.describe()}. " if self.removal else ""
         now = self.holder.describe() if self.holder else "nobody"
         return (
-            "Nothing was unlocked: the holder that you looked at does not have the lock any more; "
+            "Nothing was unlocked: the lock has changed hands since you looked at it. "
             f"{went}Now it is held by {now}."
         )
 
 
-def force_unlock(store: ServiceStore, name: str, uuid: str, by: str, why: str) -> Removal:
+def force_unlock(
+    store: ServiceStore, name: str, uuid: str, by: str, why: str, deadline: Deadline
+) -> Removal:
     """Take the lock `name` from the holder `uuid`, and leave a record of that; return it.
+
+    Args:
+        uuid: of the holder that the person saw.
+        by, why: who does it and what for; both are recorded, and the holder is told.
+        deadline: of all requests together.
 
     Raises:
         Changed: somebody else has it, or nobody; nothing happened.
         StoreUnavailable: the store did not answer in time; it may have happened.
         StoreError: the store refuses; nothing happened.
     """
-    deadline = Deadline.after(_PATIENCE)
     # The record is to have all that is known, the backtrace above all. This look decides nothing
     # that the transaction does not decide again: it compares the uuid.
     seen = _look(store, name, uuid, deadline)
@@ -56,8 +57,6 @@ def force_unlock(store: ServiceStore, name: str, uuid: str, by: str, why: str) -
     removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, why)
     outcome = store.ask(Remove(removal, None), deadline)
     if isinstance(outcome, Done):
-        # In full: the store keeps it for some days only, or not at all if it is out of space.
-        log.warning("%s force-unlocked %r: %r. The record: %s", by, name, why, removal.value())
         return removal
     assert isinstance(outcome, Gone)
     if outcome.resent and outcome.removal is None and outcome.holder is None:
