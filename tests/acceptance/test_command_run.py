@@ -116,7 +116,10 @@ def test_how_long_it_is_kept_without_a_sign_of_life(
     env: dict[str, str], store: EtcdStore, tmp_path: Path, options: list[str], lasts: float | None
 ) -> None:
     """By default three times the expected runtime."""
-    with running(["run", NAME, *options, "--", "sleep", "60"], env, tmp_path) as run:
+    words = ["run", NAME, *options, "--", "sh", "-c", "echo begins; exec sleep 60"]
+    with running(words, env, tmp_path) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begins\n"
         holder = held(store, NAME)
         if lasts is None:
             assert holder.auto_unlock_at is None

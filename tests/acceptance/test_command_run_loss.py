@@ -104,9 +104,10 @@ def test_the_command_may_go_on_without_its_lock(
     env: dict[str, str], store: EtcdStore, tmp_path: Path
 ) -> None:
     """--on-lost ignore: it is said, and the status stays the command's own."""
-    script = "until test -e go; do sleep 0.05; done; exit 3"
+    script = "echo > up; until test -e go; do sleep 0.05; done; exit 3"
     words = ["run", NAME, "--on-lost", "ignore", "--", "sh", "-c", script]
     with running(words, env, tmp_path) as run:
+        written(tmp_path / "up")
         remove(store, NAME)
         wait_until(lambda: "goes on" in (tmp_path / "said").read_text(), what="the loss")
         (tmp_path / "go").touch()

@@ -85,6 +85,7 @@ import sys, time
 from lockclient import ClusterMutex, Settings, open_store
 store = open_store(Settings.load(sys.argv[1]))
 ClusterMutex("doomed", expected_runtime=2, auto_unlock_after=4, store=store).acquire()
+print("has it", flush=True)
 time.sleep(600)
 """
 
@@ -96,14 +97,21 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
         ["unlocker", "--listen", "127.0.0.1:0", "--url", settings.url()]
     ) as unlocker:
         wait_until(lambda: fetch(unlocker.url, "/readyz")[0] == 200, what="the unlocker")
-        doomed = subprocess.Popen([sys.executable, "-c", DOOMED, settings.url()])
+        doomed = subprocess.Popen(
+            [sys.executable, "-c", DOOMED, settings.url()], stdout=subprocess.PIPE
+        )
 
         def seen() -> Seen:
             found = store.ask(Read("doomed"), Deadline.after(10))
             assert isinstance(found, Seen)
             return found
 
-        holder = wait_until(lambda: seen().holder, what="the lock to be held")
+        # Not before it knows itself: a take that was slow is followed by a push.
+        assert doomed.stdout is not None
+        with doomed.stdout as told:
+            assert told.readline() == b"has it\n"
+        holder = seen().holder
+        assert holder is not None
         waiter = ClusterMutex("doomed", store=store)
 
         def wait() -> None:
