@@ -86,8 +86,10 @@ class Child:
     ) -> None:
         self.status: int | None = None
         """Its exit status, 128 + n where signal n has killed it; None while it lives."""
-        self.interrupted = False
-        """Whether it died of a Ctrl-C on a terminal that was its own."""
+        self.killed_by: int | None = None
+        """The signal that has killed it, if one has."""
+        self.had_terminal = False
+        """Whether a terminal obeyed it when it ended."""
         self._terminal = Terminal()
         self._interactive = os.isatty(0) and os.isatty(1)
         actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in (files or {}).items()]
@@ -149,10 +151,10 @@ class Child:
             return False
         if os.WIFSTOPPED(status):
             return self._stopped(os.WSTOPSIG(status))
-        had_terminal = self._terminal.take_back(self.pid)
-        code = os.waitstatus_to_exitcode(status)
-        self.interrupted = had_terminal and code == -signal.SIGINT
-        self.status = code if code >= 0 else 128 - code
+        self.had_terminal = self._terminal.take_back(self.pid)
+        if os.WIFSIGNALED(status):
+            self.killed_by = os.WTERMSIG(status)
+        self.status = os.WEXITSTATUS(status) if self.killed_by is None else 128 + self.killed_by
         return False
 
     def _stopped(self, number: int) -> bool:

@@ -55,6 +55,8 @@ class Run:
         self._grace = grace
         self._kill_at = math.inf
         self._lost = False
+        self.interrupted = False
+        """Whether a SIGINT was passed on."""
 
     def supervise(self, child: Child) -> int:
         """Wait for the command's end, pass signals on, end it when the lock is lost.
@@ -95,6 +97,7 @@ class Run:
         elif number == signal.SIGCONT:
             child.go_on()
         elif number in PASSED_ON:
+            self.interrupted |= number == signal.SIGINT
             child.signal(number)
 
     def _notice_loss(self, child: Child) -> None:
@@ -239,17 +242,26 @@ def run(
     except BaseException:
         mutex.let_go()
         raise
-    status = Run(mutex, wake, ends=ends, grace=grace).supervise(child)
+    under_way = Run(mutex, wake, ends=ends, grace=grace)
+    status = under_way.supervise(child)
     status = _release(mutex, status, ends=ends)
     wake.end()
     interrupts.end()
     if relay is not None:
         relay.finish()
-    if child.interrupted and status != LOST:
-        # On a terminal of its own only the command has had it so far: a script around us ends, too.
-        os.kill(0, signal.SIGINT)
-        die_of(signal.SIGINT)
+    if status != LOST:
+        _die_as(child, interrupted=under_way.interrupted)
     sys.exit(status)
+
+
+def _die_as(child: Child, *, interrupted: bool) -> None:
+    """Die of Ctrl-C if the command did: a script around us ends only then."""
+    if child.killed_by != signal.SIGINT:
+        return
+    if child.had_terminal:
+        os.kill(0, signal.SIGINT)  # nobody else has had it so far
+    if child.had_terminal or interrupted:
+        die_of(signal.SIGINT)
 
 
 def _signs(mutex: ShellMutex, sign: str) -> Relay | None:

@@ -89,11 +89,12 @@ def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> No
     shell.shows("still-42")
 
 
+@pytest.mark.parametrize("streams", ["", " </dev/null", " | cat"])
 def test_ctrl_c_ends_the_command_and_the_script_around(
-    shell: Terminal, store: EtcdStore, tmp_path: Path
+    shell: Terminal, store: EtcdStore, tmp_path: Path, streams: str
 ) -> None:
-    """As without us; the lock is released."""
-    (tmp_path / "script").write_text(f"{LONG}\necho not-to-be-reached\n")
+    """As without us, whether the terminal obeys the command or us; the lock is released."""
+    (tmp_path / "script").write_text(f"{LONG}{streams}\necho not-to-be-reached\n")
     for script in ("sh ./script", "bash ./script"):
         shell.press(f"{script}; echo end-$?\n")
         shell.shows("up\r+\n")
