@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -11,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -56,8 +59,11 @@ class Failure(click.ClickException):
         vars(self)["exit_code"] = status  # which click has for each class
 
 
-class Warnings(logging.Handler):
+class Warnings(QueueHandler):
     """What the library warns of (an outage, a loss), on stderr, a line each.
+
+    By a thread of its own: where nobody reads stderr (a pager, a terminal after Ctrl-S), whoever
+    writes there waits, and the library's thread must go on pushing and noticing losses.
 
     While we wait for the lock it is told only after `_PATIENCE` seconds: before, the error that
     ends the wait says it all.
@@ -66,8 +72,9 @@ class Warnings(logging.Handler):
     _PATIENCE = 10.0
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._kept: list[str] | None = []
+        super().__init__(SimpleQueue())
+        self.setLevel(logging.WARNING)
+        self._listener: QueueListener | None = None
         if logging.getLogger().handlers:
             return  # --debug shows all
         logger = logging.getLogger("lockclient")
@@ -76,19 +83,18 @@ class Warnings(logging.Handler):
         timer.daemon = True
         timer.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Tell it, or keep it for later; called with the handler's lock held."""
-        if self._kept is None:
-            say(record.getMessage())
-        else:
-            self._kept.append(record.getMessage())
-
     def tell(self) -> None:
         """Tell what was kept, and from now on everything at once."""
         with self.lock or nullcontext():
-            for text in self._kept or []:
-                say(text)
-            self._kept = None
+            if self._listener is None:
+                self._listener = QueueListener(self.queue, _Saying())
+                self._listener.start()
+                atexit.register(self._listener.stop)  # tells what is left
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 @contextmanager

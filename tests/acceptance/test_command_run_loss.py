@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from lockclient import Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from tests.acceptance.shells import (
+    COMMAND,
     PATIENCE,
     environment,
     finished,
@@ -161,6 +164,34 @@ def test_etcd_away_ends_the_command_at_the_deadline(
     assert last > frozen_at + 4 - 2 / 8 - 1, "not sooner than its last push allows"
     assert last < frozen_at + 4 + 0.5, "not longer"
     assert "is lost" in (tmp_path / "said").read_text()
+
+
+def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
+    own_env: dict[str, str], own_etcd: Etcd, tmp_path: Path
+) -> None:
+    """A pager that is left alone: only what is to be said waits for it."""
+    full, end = os.pipe()
+    os.set_blocking(end, False)
+    with suppress(BlockingIOError):
+        while os.write(end, b"." * 4096):
+            pass
+    os.set_blocking(end, True)
+    times = ["--expected-runtime", "2", "--auto-unlock-after", "6", "--grace", "0"]
+    words = [COMMAND, "run", NAME, *times, "--", "sh", "-c", "echo $$ > pid; exec sleep 600"]
+    run = subprocess.Popen(words, env=own_env, cwd=tmp_path, stderr=end)
+    os.close(end)
+    try:
+        pid = int(written(tmp_path / "pid"))
+        with frozen(own_etcd):
+            wait_until(lambda: gone(pid), 60, "the end of the command")
+            with os.fdopen(full, "rb") as reading:
+                said = reading.read().strip(b".").decode()
+            assert run.wait(PATIENCE) == 76
+    finally:
+        run.kill()
+        run.wait()
+    assert "could not be pushed" in said, "there was a warning to wait with"
+    assert "is lost" in said
 
 
 def test_etcd_away_for_a_while_is_no_loss(
