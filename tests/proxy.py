@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Coroutine
@@ -119,16 +120,27 @@ class Proxy:
     async def _serve(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(
-            lambda reader, writer: self.start(self._pass(reader, writer)), "127.0.0.1", 0
-        )
-        self.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
-        self._ready.set()
-        await self._ended.wait()
-        server.close()
-        for each in self._tasks:
-            each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._clients: list[socket.socket] = []
+        # Not by asyncio's own ways, which lose whom they are just accepting at the end.
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            self.endpoint = "{}:{}".format(*listening.getsockname())
+            self._loop.add_reader(listening, self._accept, listening)
+            self._ready.set()
+            await self._ended.wait()
+            self._loop.remove_reader(listening)
+            for each in self._tasks:
+                each.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients:  # a job that was cancelled before it began closes nothing
+            client.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):  # gone again
+            client, _ = listening.accept()
+            client.setblocking(False)
+            self._clients.append(client)
+            self.start(self._pass(client))
 
     def start(self, job: Coroutine[None, None, None]) -> None:
         """Let a job run until it or the proxy ends."""
@@ -141,7 +153,8 @@ class Proxy:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._errors.append(error)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(_close, writer)
             try:
