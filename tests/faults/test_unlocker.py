@@ -193,10 +193,12 @@ class SlowLine:
         self.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
         self._ready.set()
         await self._ended.wait()
+        # Its client is dead by now: see `Wires._run` in tests/clusters.py.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        while running := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(running)
         server.close()
-        for each in self._tasks:
-            each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(*self._target)
