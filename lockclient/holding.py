@@ -186,11 +186,11 @@ class Holding:
             if lost is None or self._told:
                 return
             self._told = True
+        log.error("%s", lost)  # first: who is called back may end the process
         if self._watch is not None:
             self._watch.close()
         if self._on_lost is not None:
             self._call(self._on_lost, lost)
-        log.error("%s", lost)  # last: a log that blocks must not keep it from who must stop
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
         """Call back, in a thread of its own: one that blocks must not stop everyone's pushes."""
