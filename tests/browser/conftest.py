@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urljoin
 from uuid import uuid4
 
 import pytest
@@ -17,7 +21,7 @@ from lockclient.record import Holder, Removal, Ticket
 from lockclient.settings import Settings
 from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue, Unlock
 from lockclient.timing import Deadline
-from tests.processes import Service, start_service
+from tests.processes import Service, start_service, wait_until
 
 _WATCH = """
 window.violations = [];
@@ -43,11 +47,14 @@ Viewer = Callable[..., Any]
 
 
 @pytest.fixture
-def viewer(chromium: Browser) -> Viewer:
+def viewer(chromium: Browser, request: pytest.FixtureRequest) -> Viewer:
     """Open a page in a fresh browser context; it must have run into no error when it is closed."""
+    told = request.getfixturevalue("story") if "story" in request.fixturenames else None
 
     @contextmanager
     def look(url: str, **context: Any) -> Iterator[Page]:
+        if told is not None:
+            told.reach(url)
         context.setdefault("viewport", {"width": 1280, "height": 800})
         opened = chromium.new_context(**context)
         opened.set_default_timeout(30_000)
@@ -102,6 +109,7 @@ class Story:
     def __init__(self, store: EtcdStore) -> None:
         self.store = store
         self.removals: list[Holder] = []
+        self.revision = 0
 
     def _ask(self, request: Request) -> Any:
         return self.store.ask(request, Deadline.after(30))
@@ -126,8 +134,22 @@ class Story:
             alert_at=taken + alert,
             auto_unlock_at=None if unlock is None else taken + unlock,
         )
-        assert isinstance(self._ask(Take(holder)), Taken)
+        answer = self._ask(Take(holder))
+        assert isinstance(answer, Taken)
+        self.revision = answer.token
         return holder
+
+    def reach(self, url: str) -> None:
+        """Wait until the dashboard that has this address knows all that is held."""
+        locks = urljoin(url, "/api/locks?per_page=1")
+
+        def there() -> bool:
+            # Before it has read everything it refuses.
+            with suppress(HTTPError), urllib.request.urlopen(locks, timeout=30) as answer:
+                return bool(json.load(answer)["revision"] >= self.revision)
+            return False
+
+        wait_until(there, 60, "the dashboard to know what is held")
 
     def wait(self, holder: Holder, **facts: Any) -> None:
         uuid = str(uuid4())

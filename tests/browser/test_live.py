@@ -89,8 +89,9 @@ def test_times_and_bars_go_on_between_two_answers(
 ) -> None:
     story.hold("a", held_for=10, unlock=60, alert=30)
     with viewer(dash.url) as page:
-        page.route("**/*", lambda route: route.abort())  # the page is on its own now
         held, bar = page.locator("tbody time[data-since]"), page.locator(".filled")
+        expect(held).to_be_visible(timeout=SOON)
+        page.route("**/*", lambda route: route.abort())  # the page is on its own now
         first, width = held.inner_text(), bar.get_attribute("width")
         expect(held).not_to_have_text(first, timeout=SOON)
         assert bar.get_attribute("width") != width
