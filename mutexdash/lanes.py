@@ -82,8 +82,9 @@ def lanes(
     page = moment.picture.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
     held = {row.holder.name: row.holder for row in page.items}
-    for name in ended.keys() - held.keys():  # whoever has it now may be far from urgent
+    for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
         row = live.table.row(name)
+        held.pop(name, None)
         if row is not None and has_words(query.words, searchable(row.holder)):
             held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)

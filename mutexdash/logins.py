@@ -5,6 +5,7 @@ Each way takes a request and returns the user's name, None where everybody is le
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol
@@ -24,6 +25,9 @@ PEER = "mutexdash.peer"
 _LONGEST_USER = 100
 _CHALLENGE = WWWAuthenticate("basic", {"realm": "ClusterMutex", "charset": "UTF-8"})
 _WRONG_A_MINUTE = 20
+_GUESSES_A_MINUTE = 300
+"""With more wrong passwords than this nobody at an address gets in: a right guess would be known by
+being let in."""
 
 
 class Login(Protocol):
@@ -52,6 +56,7 @@ class Basic:
         self._passwords = passwords
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
         self._limit = RateLimitItemPerMinute(_WRONG_A_MINUTE)
+        self._most = RateLimitItemPerMinute(_GUESSES_A_MINUTE)
 
     def user(self, request: Request) -> str | None:
         """Return the name that was given with its password."""
@@ -59,12 +64,14 @@ class Basic:
         user, password = (given.username, given.password) if given else (None, None)
         if given is None or given.type != "basic" or user is None or password is None:
             raise Unauthorized("Log in to see the locks.", www_authenticate=_CHALLENGE)
-        if self._passwords.known(user, password):
+        where = request.remote_addr or ""
+        guessing = not self._limiter.test(self._most, where)
+        if not guessing and self._passwords.known(user, password):
             return user
+        self._limiter.hit(self._most, where)
         # Before the check: bcrypt takes a good part of a second of a core, and whoever guesses
         # would keep all threads busy with it.
-        where = request.remote_addr or ""
-        if not self._limiter.test(self._limit, where):
+        if guessing or not self._limiter.test(self._limit, where):
             raise TooManyRequests(
                 "Too many wrong passwords came from this address. Try again in a minute.",
                 retry_after=60,
@@ -90,10 +97,10 @@ class Header:
                 "This dashboard is open only through its proxy, which knows who you are. "
                 "(The proxy's address must be named by --trusted-proxy.)",
             )
-        # WSGI reads the bytes of a header as Latin-1; proxies send UTF-8.
-        user = (
-            request.headers.get(self._name, "").encode("latin-1").decode(errors="replace").strip()
-        )
+        user = request.headers.get(self._name, "")
+        with suppress(UnicodeDecodeError):  # WSGI reads bytes as Latin-1; most proxies send UTF-8
+            user = user.encode("latin-1").decode()
+        user = user.strip()
         # A list means that the proxy has added its header to one that came from the client.
         if not user or "," in user or not user.isprintable() or len(user) > _LONGEST_USER:
             abort(

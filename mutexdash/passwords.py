@@ -60,7 +60,10 @@ class Passwords:
         return hmac.compare_digest(digest, self._digest(stored, password))
 
     def check(self, user: str, password: str) -> bool:
-        """Tell whether this is a user's password; takes as long for a user that there is not."""
+        """Tell whether this is a user's password; takes as long for a user that there is not.
+
+        (Where all hashes have the same cost.)
+        """
         stored = self._stored(user)
         given = password.encode(errors="replace")
         fits = len(given) <= _LONGEST and b"\0" not in given

@@ -45,7 +45,8 @@ def members(found: Sequence[Member]) -> Iterator[Finding]:
                 "member",
                 ERROR if all(other.trouble for other in found) else WARNING,
                 f"etcd at {each.endpoint} does not answer over HTTP: {each.trouble}.",
-                "See that it runs and can be reached from here; until then the others serve.",
+                "See that it runs and can be reached from here."
+                + (" Until then the others serve." if len(found) > 1 else ""),
             )
             continue
         leads = ", the leader" if each.leader else ""
@@ -257,7 +258,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     for state, text, advice in (
         (BROKEN, "broken, so that nobody can judge them", "`clustermutex show NAME` says what is "
          "wrong; if nobody holds it any more, `clustermutex force-unlock NAME`."),
-        (ALERT, "past their alert: no sign of life for too long", "Look at the holder "
+        (ALERT, "past the alert: no sign of life for too long", "Look at the holder "
          "(`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
     ):  # fmt: skip
         named = [lock for lock in found if lock.state == state]
@@ -270,8 +271,8 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
         yield Finding(
             "locks",
             WARNING,
-            f"{_names(never)}: never unlocked by themselves.",
-            "Should the holder die, only `clustermutex force-unlock NAME` frees them: give them an "
+            f"{_names(never)}: without an auto-unlock.",
+            "Should the holder die, only `clustermutex force-unlock NAME` frees it: set an "
             "auto_unlock_after, unless that is what is wanted.",
         )
     sound = sum(lock.state == OK for lock in found)
@@ -289,14 +290,13 @@ def _overdue(found: list[Listed], wall: float) -> Iterator[Finding]:
     yield Finding(
         "locks",
         ERROR if late > LATE else WARNING,
-        f"{_names(found)}: past their auto-unlock and still there, the longest for "
-        f"{duration(late)}.",
-        "An unlocker removes them within its grace. If it does not: see that one runs, and what "
-        "its log says (rights, clocks, too many removals at once).",
+        f"{_names(found)}: past the auto-unlock and still there, for {duration(late)} at most.",
+        "An unlocker removes what is due within its grace. If it does not: see that one runs, and "
+        "what its log says (rights, clocks, too many removals at once).",
     )
 
 
 def _names(found: Sequence[Listed]) -> str:
-    named = ", ".join(repr(plain(lock.holder.name)) for lock in found[:_NAMED])
+    named = ", ".join(f"'{plain(lock.holder.name)}'" for lock in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"{counted(len(found), 'lock')} ({named}{more})"

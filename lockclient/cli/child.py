@@ -103,6 +103,11 @@ class Child:
             setpgroup=0,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them, the command must not
         )
+        # Only now, so that the command has it as whoever started us had it. Some parents block the
+        # first, and we would not hear of its end; by the last we would be stopped when we write to
+        # a terminal that is the command's (`stty tostop`), and end it no more.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGCONT})
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         if self._interactive and self._terminal.is_ours():
             self._terminal.give(self.pid)
 

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import click
 
@@ -152,6 +153,10 @@ def _measured(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
     return seconds, "unlocks of nothing" if writing else "reads, for want of rights to write"
 
 
+def _is_time(said: object) -> TypeGuard[float]:
+    return isinstance(said, (int, float)) and abs(said) < 1e11  # some thousand years; no NaN
+
+
 def _heard(table: Table, longest: float) -> list[Clock]:
     """Listen until all unlockers were heard, and return the clocks of unlockers and holders."""
     began = time.monotonic()
@@ -162,7 +167,7 @@ def _heard(table: Table, longest: float) -> list[Clock]:
             break
         for name, value in table.unlockers().items():
             now = checks.announced(value).get("now")
-            if name not in heard and isinstance(now, (int, float)) and now != first.get(name):
+            if name not in heard and _is_time(now) and now != first.get(name):
                 ahead = now - time.time()
                 heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead)
         time.sleep(0.02)

@@ -89,7 +89,18 @@ class Warnings(QueueHandler):
             if self._listener is None:
                 self._listener = QueueListener(self.queue, _Saying())
                 self._listener.start()
-                atexit.register(self._listener.stop)  # tells what is left
+                atexit.register(self.end)
+
+    def say(self, text: str) -> None:
+        """Tell the user something, after what was told before."""
+        self.enqueue(logging.makeLogRecord({"msg": text}))
+
+    def end(self) -> None:
+        """Wait until all is told; no more after that."""
+        with self.lock or nullcontext():
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
 
 
 class _Saying(logging.Handler):

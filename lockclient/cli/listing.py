@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -40,7 +42,7 @@ from lockclient.table import Table
 
 COLUMNS = (
     Column("STATE", short=False),
-    Column("NAME"),
+    Column("NAME", least=16),
     Column("HOLDER"),
     Column("REASON"),
     Column("HELD", short=False),
@@ -209,13 +211,21 @@ def _redraw(table: Table, choose: Choose) -> None:
         told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
         if not table.connected():
             told.append(Text(_away(table), style="red"))
-        # What it says of the whole stands above: the end of a long table may not fit.
-        return Group(*told, Text(), drawn(COLUMNS, cells(locks, now)))
+        shown = locks[: max(1, console.height - len(told) - 3)]
+        if len(shown) < len(locks):
+            told.append(Text(f"The first {len(shown)} of them have room here:", style="dim"))
+        return Group(*told, Text(), drawn(COLUMNS, cells(shown, now), console.width))
 
-    with Live(picture(), console=console_of(), screen=True, auto_refresh=False) as live:
+    console = console_of()
+    signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
+    with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
         while True:
             _wait_for_change(table, _seen(table))
             live.update(picture(), refresh=True)
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _repeat(table: Table, choose: Choose, *, as_json: bool) -> None:

@@ -16,9 +16,9 @@ _SETTLE = 0.1
 class Relay:
     """Stands between a command's stdout and stderr and our own.
 
-    Each goes through a pipe, or, where ours is a terminal, through a pseudo-terminal of the same
-    size, so that the command prints as it does without us. If both are the same file, they share
-    one, so that their order stays as it is.
+    Each goes through a pipe, or, where ours is a terminal, through a pseudo-terminal of the size
+    that it has at the start, so that the command prints as it does without us. If both are the
+    same file, they share one, so that their order stays as it is.
 
     Args:
         printed: called, in a thread, after each piece of output.
@@ -71,7 +71,10 @@ class Relay:
 
 def _write(target: int, data: bytes) -> None:
     while data:
-        data = data[os.write(target, data) :]
+        try:
+            data = data[os.write(target, data) :]
+        except BlockingIOError:  # whoever shares it with us has made it so
+            select.select([], [target], [])
 
 
 def _terminal(fd: int) -> tuple[int, int]:

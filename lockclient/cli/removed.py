@@ -20,7 +20,7 @@ from lockclient.shown import compact, has_words, removal_facts, searchable_remov
 
 COLUMNS = (
     Column("REMOVED", short=False),
-    Column("NAME"),
+    Column("NAME", least=16),
     Column("HOLDER"),
     Column("HOW", short=False),
     Column("BY"),

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -24,7 +25,6 @@ from lockclient.cli.getting import (
     ending_cleanly,
     failing_by_status,
     getting_options,
-    say,
     variables,
 )
 from lockclient.cli.output import Relay
@@ -34,6 +34,7 @@ from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.timing import LONGEST
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+Tell = Callable[[str], None]
 _SETTLE = 0.05
 """Seconds between two looks at what is left of a process group."""
 
@@ -44,13 +45,17 @@ class Run:
     Args:
         mutex: the lock.
         wake: what tells of signals and, by `NEWS`, of the loss of the lock.
+        tell: tells the user something, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then.
     """
 
-    def __init__(self, mutex: ShellMutex, wake: Wake, *, ends: bool, grace: float) -> None:
+    def __init__(
+        self, mutex: ShellMutex, wake: Wake, tell: Tell, *, ends: bool, grace: float
+    ) -> None:
         self._mutex = mutex
         self._wake = wake
+        self._tell = tell
         self._ends = ends
         self._grace = grace
         self._kill_at = math.inf
@@ -105,13 +110,14 @@ class Run:
             return
         self._lost = True
         if not self._ends:
-            say("The lock is lost. The command goes on, as --on-lost ignore says.")
+            self._tell("The lock is lost. The command goes on, as --on-lost ignore says.")
             return
         self._kill_at = time.monotonic() + self._grace
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
-        # Told afterwards: a terminal that was stopped by Ctrl-S takes no word, and we would wait.
-        say(f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL.")
+        self._tell(
+            f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL."
+        )
 
     def _kill(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
@@ -134,17 +140,17 @@ def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int])
         ) from error
 
 
-def _release(mutex: ShellMutex, status: int, *, ends: bool) -> int:
+def _release(mutex: ShellMutex, status: int, tell: Tell, *, ends: bool) -> int:
     """Give the lock back; return our exit status, which says so if it had been lost."""
     try:
         mutex.release()
     except LockLost as lost:
         if not ends or status == LOST:
             return status
-        say(f"{lost} It was lost before the command ended, or in that moment.")
+        tell(f"{lost} It was lost before the command ended, or in that moment.")
         return LOST
     except ClusterMutexError as error:
-        say(
+        tell(
             f"The lock {mutex.name!r} could not be released: {error} "
             "If it is not free in a moment, the unlocker or `clustermutex force-unlock` frees it."
         )
@@ -162,7 +168,11 @@ def _begin(
         mutex.check_health()
     child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
     if relay is not None:
-        relay.start()
+        try:
+            relay.start()
+        except BaseException:  # no thread to be had, as a rule: it must not run without the lock
+            child.signal(signal.SIGKILL)
+            raise
     return child
 
 
@@ -172,9 +182,34 @@ def _number(_ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command()
+class _Running(click.Command):
+    """A command whose last argument is a command: what follows its first word is that one's own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._divided(args))
+
+    def _divided(self, args: list[str]) -> list[str]:
+        """Put `--` before COMMAND, if nobody has."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        taking = {name for each in options if not each.is_flag for name in each.opts}
+        words = iter(enumerate(args))
+        named = False
+        for number, word in words:
+            if word == "--":
+                break
+            if word.startswith("-") and word != "-":
+                if word in taking:
+                    next(words, None)
+            elif named:
+                return [*args[:number], "--", *args[number:]]
+            else:
+                named = True
+        return args
+
+
+@click.command(cls=_Running)
 @click.argument("name", type=Name())
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @getting_options
 @click.option(
     "--on-lost",
@@ -213,6 +248,9 @@ def run(
 ) -> None:
     """Hold the lock NAME while COMMAND runs.
 
+    Options stand before COMMAND: what follows its first word is its own. Such a lock has no
+    backtrace, and its command line is not recorded, which may hold passwords: use --reason.
+
     COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN in its
     environment, the streams and the terminal as they are, and the signals that are sent to
     clustermutex. Its exit status is passed on, 128 + n if signal n killed it. Statuses of our own
@@ -242,13 +280,14 @@ def run(
     except BaseException:
         mutex.let_go()
         raise
-    under_way = Run(mutex, wake, ends=ends, grace=grace)
+    under_way = Run(mutex, wake, warnings.say, ends=ends, grace=grace)
     status = under_way.supervise(child)
-    status = _release(mutex, status, ends=ends)
+    status = _release(mutex, status, warnings.say, ends=ends)
     wake.end()
     interrupts.end()
     if relay is not None:
         relay.finish()
+    warnings.end()
     if status != LOST:
         _die_as(child, interrupted=under_way.interrupted)
     sys.exit(status)
@@ -258,8 +297,8 @@ def _die_as(child: Child, *, interrupted: bool) -> None:
     """Die of Ctrl-C if the command did: a script around us ends only then."""
     if child.killed_by != signal.SIGINT:
         return
-    if child.had_terminal:
-        os.kill(0, signal.SIGINT)  # nobody else has had it so far
+    if child.had_terminal and not interrupted:
+        os.kill(0, signal.SIGINT)  # it came from the terminal, and nobody else has had it so far
     if child.had_terminal or interrupted:
         die_of(signal.SIGINT)
 

@@ -165,6 +165,8 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
 def unlock(name: str, uuid: str, settings: Settings) -> None:
     """Release the lock NAME, if it is still this holder's.
 
+    NAME and uuid are those of CLUSTERMUTEX_NAME and CLUSTERMUTEX_UUID unless they are given.
+
     Statuses: 69 etcd does not answer; 76 the lock is not this holder's any more.
     """
     with failing_by_status(), opened(settings) as store:

@@ -36,7 +36,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     """Show all that is known of one lock, and the code that took it.
 
     That is its holder, its times as a bar (it ends at the auto-unlock, the notch is the alert),
-    who waits for it, the next one first, and the backtrace of the call that took it.
+    who waits for it, the next one first, and the backtrace of the call that took it. (Locks of
+    `clustermutex run` and `lock` have none.)
 
     Exit status 1: nobody holds it. Its last removal is told then, if there was one.
 

@@ -45,7 +45,8 @@ def up(data: Path | None, etcd_port: int, listen: str) -> None:
         )
     with ending_on_signals(), starting(folder, etcd_port, listen) as stack:
         introduce(stack)
-        click.echo("\nCtrl-C ends all three; the locks stay in the data directory.")
+        click.echo("\nWhoever reaches the dashboard may force-unlock: it has no login.")
+        click.echo("Ctrl-C ends all three; the locks stay in the data directory.")
         stay(stack)
     click.echo("All three have ended.")
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,15 +67,37 @@ def test_the_lock_is_held_while_the_command_runs(
     assert (tmp_path / "said").read_text() == ""
 
 
-def test_its_end_is_seen_where_a_parent_ignores_the_ends_of_children(
-    env: dict[str, str], store: EtcdStore
+@pytest.mark.parametrize("how", ["signal(SIGCHLD, SIG_IGN)", "pthread_sigmask(0, [SIGCHLD])"])
+def test_its_end_is_seen_where_a_parent_hears_nothing_of_the_ends_of_children(
+    env: dict[str, str], store: EtcdStore, how: str
 ) -> None:
-    """What is ignored is inherited."""
+    """What is ignored or blocked is inherited."""
     words = [COMMAND, "run", NAME, "--", "sh", "-c", "exit 3"]
-    ignoring = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", *words]
-    done = subprocess.run(ignoring, env=env, capture_output=True, timeout=PATIENCE)
+    program = f"import os, sys; from signal import *; {how}; os.execv(sys.argv[1], sys.argv[1:])"
+    deaf = [sys.executable, "-c", program, *words]
+    done = subprocess.run(deaf, env=env, capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (3, b"")
     assert holder_of(store, NAME) is None
+
+
+@pytest.mark.parametrize("before", [[], ["--"]])
+def test_what_follows_the_command_is_its_own(env: dict[str, str], before: list[str]) -> None:
+    """Its options too, be they called like ours, with our `--` or without."""
+    words = ["--reason", "x", "--debug", "--", "y"]
+    done = finished(["run", "--reason", "ours", NAME, *before, "printf", "%s.", *words], env)
+    assert (done.returncode, done.stdout) == (0, "".join(f"{word}." for word in words))
+    assert done.stderr == ""
+
+
+def test_output_that_does_not_fit_waits(env: dict[str, str]) -> None:
+    """Also where whoever shares the stream with us has made it one that does not block."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    words = [COMMAND, "run", NAME, "--alive-on-output", "--", "head", "-c", "1000000", "/dev/zero"]
+    with subprocess.Popen(words, env=env, stdout=theirs) as run, os.fdopen(ours, "rb") as reading:
+        os.close(theirs)
+        assert len(reading.read()) == 1_000_000
+        assert run.wait(PATIENCE) == 0
 
 
 def test_a_lock_is_not_kept_for_a_command_whose_output_goes_nowhere(

@@ -169,15 +169,16 @@ def test_etcd_away_ends_the_command_at_the_deadline(
 def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
     own_env: dict[str, str], own_etcd: Etcd, tmp_path: Path
 ) -> None:
-    """A pager that is left alone: only what is to be said waits for it."""
+    """A pager that is left alone: only what is to be said waits for it, be it to the kill."""
     full, end = os.pipe()
     os.set_blocking(end, False)
     with suppress(BlockingIOError):
         while os.write(end, b"." * 4096):
             pass
     os.set_blocking(end, True)
-    times = ["--expected-runtime", "2", "--auto-unlock-after", "6", "--grace", "0"]
-    words = [COMMAND, "run", NAME, *times, "--", "sh", "-c", "echo $$ > pid; exec sleep 600"]
+    times = ["--expected-runtime", "2", "--auto-unlock-after", "6", "--grace", "1"]
+    script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
+    words = [COMMAND, "run", NAME, *times, "--", "sh", "-c", script]
     run = subprocess.Popen(words, env=own_env, cwd=tmp_path, stderr=end)
     os.close(end)
     try:

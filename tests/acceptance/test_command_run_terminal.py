@@ -212,6 +212,20 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: EtcdStore) 
         assert terminal.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("option", ["", "--alive-on-output"])
+def test_a_terminal_that_stops_writers_in_the_background(
+    shell: Terminal, store: EtcdStore, option: str
+) -> None:
+    """It is the command's, and we write to it all the same when the lock is lost."""
+    command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
+    shell.press("stty tostop\n")
+    shell.press(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?\n")
+    shell.shows("up\r+\n")
+    remove(store, NAME)
+    shell.shows("The lock is lost")
+    shell.shows("end-76")
+
+
 def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: EtcdStore) -> None:
     """A hang-up ends the command, and the lock is released."""
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", "echo up; exec sleep 600"]

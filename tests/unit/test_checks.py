@@ -8,6 +8,7 @@ import pytest
 
 from lockclient.cli import checks
 from lockclient.cli.checks import ERROR, FINE, WARNING, Clock, Finding
+from lockclient.cli.doctor import _is_time
 from lockclient.record import Holder
 from lockclient.shown import Listed
 from lockclient.store import Member
@@ -145,3 +146,10 @@ def test_locks() -> None:
     assert late.level == ERROR, "an unlocker would have removed it long ago"
     many = next(checks.locks([lock(f"n{each}", -1, 9) for each in range(7)], NOW))
     assert "7 locks ('n0', 'n1', 'n2', 'n3', 'n4' and 2 more)" in many.text
+
+
+@pytest.mark.parametrize("said", [10**400, float("nan"), float("inf"), "1", None])
+def test_what_is_no_time_is_not_compared(said: object) -> None:
+    """Whoever may write an unlocker's sign of life may write anything."""
+    assert not _is_time(said)
+    assert _is_time(1.8e9)

@@ -241,6 +241,15 @@ def test_guessing_is_stopped_and_those_who_are_in_stay_in(guarded: Board) -> Non
     assert guarded.client.get("/api/locks", headers=ann).status_code == 200
 
 
+def test_who_is_in_does_not_tell_which_guess_is_right(guarded: Board) -> None:
+    """A password that was right once is known at once, however many were wrong."""
+    ann = login("ann", "söcret:1")
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+    for number in range(310):
+        guarded.client.get("/api/locks", headers=login("ann", f"x{number}"))
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 429
+
+
 # ---------------------------------------------------------------- --auth proxy, hops, prefix, hosts
 
 PROXY = Networks.read("10.0.0.5, 10.1.0.0/16, ::1")
@@ -271,6 +280,14 @@ def test_a_header_is_believed_from_named_addresses_only(address: str, user: str,
             buffered=True,
         )
         assert answer.status_code == code
+
+
+def test_names_that_are_not_utf_8_stay_apart() -> None:
+    with board_of(login=Header("X-User", PROXY), local_only=False, proxies=PROXY) as board:
+        asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": "10.0.0.5"}, "buffered": True}
+        for user in ("Jos\xe9", "Jos\xe8"):
+            page = board.client.get("/", headers={"X-User": user}, **asked)
+            assert f">{user}<" in page.get_data(as_text=True)
 
 
 def test_a_forwarded_address_makes_nobody_the_proxy() -> None:
