@@ -77,7 +77,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     """Take the lock NAME, print its uuid and leave it held.
 
     It is held until `clustermutex unlock`, or until no `clustermutex alive` has come for
-    --auto-unlock-after seconds. In a script:
+    --auto-unlock-after seconds. Its holder is shown as the process that calls this. In a script:
 
     \b
       lock=$(clustermutex lock NAME --export) || exit
