@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import http.client
 import itertools
 import json
-import os
 import random
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from benchmarks import population
@@ -25,8 +21,9 @@ from benchmarks.contenders import holder_values
 from benchmarks.floor import Wire
 from benchmarks.population import Times
 from benchmarks.samples import summary
-from benchmarks.servers import STARTED, Servers
-from lockclient.cli.local import Etcd, end, spawn
+from benchmarks.servers import Servers
+from benchmarks.services import Service, service
+from lockclient.cli.local import Etcd
 
 INTERVAL = 2.0
 """Seconds between two polls of one viewer."""
@@ -70,19 +67,19 @@ def _well(names: list[str]) -> Iterator[tuple[str, Times]]:
         yield name, Times(now - 90, now + _LASTING / 2, now + _LASTING)
 
 
-def _few(dash: _Dashboard, plan: _Plan) -> dict[str, Any]:
+def _few(dash: Service, plan: _Plan) -> dict[str, Any]:
     """Let many look at a list that does not change; return how long each answer took."""
     path = f"/api/locks?per_page={plan.listed}"
-    listed = dash.get(path, gzip=True)
+    listed = _get(dash, path, {"Accept-Encoding": "gzip"})
     whole = gzip.decompress(listed)
     assert len(json.loads(whole)["locks"]) == plan.listed
-    work = (dash.port, plan.viewers, plan.seconds)
+    work = (dash.port(), plan.viewers, plan.seconds)
     with children(viewers, [work]) as (pipe,):
         waits: list[float] = pipe.recv()
     return {"poll": summary(waits), "json": len(whole), "json_compressed": len(listed)}
 
 
-def _many(dash: _Dashboard, endpoint: str, names: list[str], plan: _Plan) -> dict[str, Any]:
+def _many(dash: Service, endpoint: str, names: list[str], plan: _Plan) -> dict[str, Any]:
     """Ask for pages while locks change: each is made anew, from all locks."""
     wire_to, turns = Wire(endpoint), itertools.count()
 
@@ -95,7 +92,7 @@ def _many(dash: _Dashboard, endpoint: str, names: list[str], plan: _Plan) -> dic
         waits = []
         for _ in range(plan.questions):
             change()
-            waits.append(dash.timed(path()))
+            waits.append(_timed(dash, path()))
         return dict(summary(waits))
 
     chosen = random.Random(7)  # noqa: S311 - the same questions each time
@@ -153,77 +150,24 @@ async def _ask(port: int, etag: str) -> tuple[int, str]:
 # ---------------------------------------------------------------- the program
 
 
-class _Dashboard:
-    """The running program."""
-
-    def __init__(self, pid: int, log: Path) -> None:
-        self._pid = pid
-        self._log = log
-        _wait_until(self._said, STARTED, log)
-        self.port = int(self._said()[1])
-        _wait_until(lambda: self._status("/readyz") == 200, 600, log)
-        self.timed("/")  # the first picture of all
-
-    def get(self, path: str, *, gzip: bool = False) -> bytes:
-        """Return the body of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("GET", path, headers={"Accept-Encoding": "gzip"} if gzip else {})
-            answer = connection.getresponse()
-            body = answer.read()
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise AssertionError(f"{path} was answered with {answer.status}: {body[:300]!r}")
-        return body
-
-    def timed(self, path: str) -> float:
-        """Return how long an answer takes, seconds."""
-        begun = time.perf_counter()
-        self.get(path)
-        return time.perf_counter() - begun
-
-    def memory(self) -> dict[str, int]:
-        """Return the memory that it takes now and has taken at most, bytes."""
-        said = Path(f"/proc/{self._pid}/status").read_text()
-        kib = {key: int(text) for key, text in re.findall(r"(Vm\w+):\s+(\d+) kB", said)}
-        return {"rss": kib["VmRSS"] * 1024, "peak_rss": kib["VmHWM"] * 1024}
-
-    def _said(self) -> Any:
-        return re.search(r"http://127\.0\.0\.1:(\d+)", self._log.read_text(errors="replace"))
-
-    def _status(self, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status
-        finally:
-            connection.close()
-
-
 @contextmanager
-def _dashboard(server: Etcd) -> Iterator[_Dashboard]:
-    command = [
-        *(sys.executable, "-m", "mutexdash", "--listen", "127.0.0.1:0"),
-        *("--url", f"etcd://{server.endpoint}{population.ROOT}"),
-    ]
-    # Whatever settings of the caller's own there may be.
-    env = {key: text for key, text in os.environ.items() if not key.startswith("MUTEXDASH_")}
-    log = server.log.with_name("mutexdash.log")
-    with log.open("wb") as output:
-        process = spawn(command, output=output, env=env)
-    try:
-        yield _Dashboard(process.pid, log)
-    finally:
-        end(process)
+def _dashboard(server: Etcd) -> Iterator[Service]:
+    with service("mutexdash", server) as dash:
+        dash.wait_ready()
+        _timed(dash, "/")  # the first picture of all
+        yield dash
 
 
-def _wait_until(condition: Callable[[], Any], patience: float, log: Path) -> None:
-    until = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > until:
-            said = log.read_text(errors="replace")[-1000:]
-            raise AssertionError(
-                f"waited {patience:g} s in vain for the dashboard; it said: {said}"
-            )
-        time.sleep(0.05)
+def _get(dash: Service, path: str, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return the body of an answer."""
+    status, body = dash.ask(path, headers)
+    if status != 200:
+        raise AssertionError(f"{path} was answered with {status}: {body[:300]!r}")
+    return body
+
+
+def _timed(dash: Service, path: str) -> float:
+    """Return how long an answer takes, seconds."""
+    begun = time.perf_counter()
+    _get(dash, path)
+    return time.perf_counter() - begun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Results = dict[str, Any]
@@ -81,15 +82,7 @@ def _threads(sections: Results) -> Reached:
     return _ratio(row["ours_over_floor"])
 
 
-def _unlocker(*keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
-    return _single("unlocker", *keys, unit=unit)
-
-
-def _dashboard(*keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
-    return _single("dashboard", *keys, unit=unit)
-
-
-def _single(section: str, *keys: str, unit: float) -> Callable[[Results], Reached]:
+def _single(section: str, *keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
     def measure(sections: Results) -> Reached:
         found = sections[section]
         for key in keys:
@@ -97,6 +90,9 @@ def _single(section: str, *keys: str, unit: float) -> Callable[[Results], Reache
         return Reached(found / unit)
 
     return measure
+
+
+_unlocker, _dashboard = partial(_single, "unlocker"), partial(_single, "dashboard")
 
 
 def _unlocker_idle(sections: Results) -> Reached:

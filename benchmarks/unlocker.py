@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
-import os
-import re
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,8 +17,8 @@ from benchmarks.contenders import holder_values
 from benchmarks.floor import Wire
 from benchmarks.population import Times
 from benchmarks.samples import summary
-from benchmarks.servers import STARTED, Servers, cpu_seconds
-from lockclient.cli.local import end, spawn
+from benchmarks.servers import Servers, cpu_seconds
+from benchmarks.services import Service, service, wait_until
 from lockclient.etcd import messages_pb2 as wire
 
 RATE = 500
@@ -65,11 +59,11 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
         work = (server.endpoint, names[plan.past_alert :], RATE, _LASTING)
         with (
             children(population.pushes, [work]) as (pusher,),
-            _unlocker(server.endpoint, server.log.with_name("unlocker.log")) as unlocker,
+            service("unlocker", server, "--max-removals", "off") as unlocker,  # without its brake
         ):
-            found: dict[str, Any] = {"locks": plan.locks, **unlocker.started()}
-            found["idle"] = unlocker.spends(plan.idle)
-            found["scrape"] = unlocker.scrapes(plan.scrapes)
+            found: dict[str, Any] = {"locks": plan.locks, **_started(unlocker)}
+            found["idle"] = _spends(unlocker, plan.idle)
+            found["scrape"] = _scrapes(unlocker, plan.scrapes)
             found |= _busy(unlocker, pusher, plan)
             with _Removals(server.endpoint) as removals:
                 found["single"] = _single(server.endpoint, values, removals, plan)
@@ -92,13 +86,13 @@ def _well(names: list[str], plan: _Plan) -> Iterator[tuple[str, Times]]:
         yield name, Times(now - 90, now + alert, now + _LASTING)
 
 
-def _busy(unlocker: _Unlocker, pusher: Any, plan: _Plan) -> dict[str, Any]:
+def _busy(unlocker: Service, pusher: Any, plan: _Plan) -> dict[str, Any]:
     """Let locks be pushed; return the share of a core that this takes, at `RATE` a second."""
     pusher.send(plan.busy)
-    share = unlocker.spends(plan.busy)
+    share = _spends(unlocker, plan.busy)
     rate: float = pusher.recv() / plan.busy
     pusher.send(plan.busy)
-    scrape = unlocker.scrapes(plan.scrapes)
+    scrape = _scrapes(unlocker, plan.scrapes)
     pusher.recv()
     return {"busy": share * RATE / rate, "rate": rate, "busy_scrape": scrape}
 
@@ -134,72 +128,29 @@ def _at_once(endpoint: str, values: dict[str, str], removals: _Removals, plan: _
     return max(gone.values()) - (begun + lasting)
 
 
-class _Unlocker:
-    """The running program."""
-
-    def __init__(self, pid: int, log: Path) -> None:
-        self._begun = time.monotonic()
-        self._pid = pid
-        self._log = log
-
-    def started(self) -> dict[str, float]:
-        """Wait until it is ready; return the seconds, and the CPU seconds, that this took."""
-        _wait_until(lambda: self._url() is not None, STARTED, "the unlocker's address", self._log)
-        _wait_until(lambda: self._get("/readyz") == 200, 600, "the unlocker", self._log)
-        return {"ready": time.monotonic() - self._begun, "ready_cpu": cpu_seconds(self._pid)}
-
-    def spends(self, seconds: float) -> float:
-        """Return the share of a core that it takes for so many seconds from now on."""
-        before, begun = cpu_seconds(self._pid), time.monotonic()
-        time.sleep(seconds)
-        return (cpu_seconds(self._pid) - before) / (time.monotonic() - begun)
-
-    def scrapes(self, times: int) -> dict[str, Any]:
-        """Return how long so many scrapes took, seconds."""
-        durations = []
-        for _ in range(times):
-            begun = time.perf_counter()
-            assert self._get("/metrics") == 200
-            durations.append(time.perf_counter() - begun)
-            time.sleep(0.05)
-        return dict(summary(durations))
-
-    def memory(self) -> dict[str, int]:
-        """Return the memory that it takes now and has taken at most, bytes."""
-        said = Path(f"/proc/{self._pid}/status").read_text()
-        kib = {key: int(text) for key, text in re.findall(r"(Vm\w+):\s+(\d+) kB", said)}
-        return {"rss": kib["VmRSS"] * 1024, "peak_rss": kib["VmHWM"] * 1024}
-
-    def _url(self) -> re.Match[str] | None:
-        return re.search(r"listens on http://([\d.:]+)", self._log.read_text(errors="replace"))
-
-    def _get(self, path: str) -> int:
-        address = self._url()
-        assert address is not None
-        connection = http.client.HTTPConnection(address[1], timeout=30)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            answer.read()
-        finally:
-            connection.close()
-        return answer.status
+def _started(program: Service) -> dict[str, float]:
+    """Wait until it is ready; return the seconds, and the CPU seconds, that this took."""
+    begun = time.monotonic()
+    program.wait_ready()
+    return {"ready": time.monotonic() - begun, "ready_cpu": cpu_seconds(program.pid)}
 
 
-@contextmanager
-def _unlocker(endpoint: str, log: Path) -> Iterator[_Unlocker]:
-    command = [
-        *(sys.executable, "-m", "unlocker", "--url", f"etcd://{endpoint}{population.ROOT}"),
-        *("--listen", "127.0.0.1:0", "--max-removals", "off"),  # the brake is off
-    ]
-    # Whatever settings of the caller's own there may be.
-    env = {key: text for key, text in os.environ.items() if not key.startswith("UNLOCKER_")}
-    with log.open("wb") as output:
-        process = spawn(command, output=output, env=env)
-    try:
-        yield _Unlocker(process.pid, log)
-    finally:
-        end(process)
+def _spends(program: Service, seconds: float) -> float:
+    """Return the share of a core that it takes for so many seconds from now on."""
+    before, begun = cpu_seconds(program.pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_seconds(program.pid) - before) / (time.monotonic() - begun)
+
+
+def _scrapes(program: Service, times: int) -> dict[str, Any]:
+    """Return how long so many scrapes took, seconds."""
+    durations = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        assert program.ask("/metrics")[0] == 200
+        durations.append(time.perf_counter() - begun)
+        time.sleep(0.05)
+    return dict(summary(durations))
 
 
 class _Removals:
@@ -227,7 +178,7 @@ class _Removals:
 
     def of(self, names: Any) -> dict[str, float]:
         """Wait until all these locks are gone; return their moments on the monotonic clock."""
-        _wait_until(lambda: all(name in self._gone for name in names), 120, "all removals")
+        wait_until(lambda: all(name in self._gone for name in names), 120, "all removals")
         return {name: self._gone[name] for name in names}
 
     def _read(self) -> None:
@@ -241,12 +192,3 @@ class _Removals:
                         self._gone[name] = now
         except (grpc.RpcError, ValueError):  # the channel was closed: the end
             return
-
-
-def _wait_until(condition: Any, patience: float, what: str, log: Path | None = None) -> None:
-    until = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > until:
-            said = "" if log is None else f"; it said: {log.read_text(errors='replace')[-1000:]}"
-            raise AssertionError(f"waited {patience:g} s in vain for {what}{said}")
-        time.sleep(0.05)

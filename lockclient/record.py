@@ -39,6 +39,8 @@ ALERT: Final = "alert"
 OVERDUE: Final = "overdue"
 BROKEN: Final = "broken"
 STATES: Final = (OK, ALERT, OVERDUE, BROKEN)
+AUTO_UNLOCK: Final = "auto-unlock"
+FORCE_UNLOCK: Final = "force-unlock"
 
 _NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
@@ -215,7 +217,7 @@ _TICKET_FIELDS: Final[Mapping[str, type]] = {
 class Removal:
     """The record that an auto-unlock or force-unlock leaves: the removed holder, who and why.
 
-    `how` is `auto-unlock` or `force-unlock`; `removed_at` is in Unix seconds.
+    `how` is `AUTO_UNLOCK` or `FORCE_UNLOCK`; `removed_at` is in Unix seconds.
     """
 
     holder: Holder

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Holder, Removal
+from lockclient.record import FORCE_UNLOCK, Holder, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline
-
-FORCE_UNLOCK = "force-unlock"
 
 
 class Changed(Exception):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.shown import duration, plain, utc
 from mutexdash.lanes import HELD, Lane, Lanes, Span
-from mutexdash.rows import AUTO, FORCED, RELEASED
+from mutexdash.rows import RELEASED
 
 SPANS: Final = ((900, "15 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
 """How far back one may look, in seconds; each is divided by three without a rest."""
@@ -17,8 +18,8 @@ _MOST_SPOKEN: Final = 3
 _WORDS: Final = {
     HELD: "still held",
     RELEASED: "released",
-    AUTO: "auto-unlocked",
-    FORCED: "force-unlocked",
+    AUTO_UNLOCK: "auto-unlocked",
+    FORCE_UNLOCK: "force-unlocked",
 }
 
 

@@ -8,14 +8,16 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from lockclient.record import Holder
+from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK, Holder
 from lockclient.shown import searchable, urgency
 
 RELEASED: Final = "released"
-AUTO: Final = "auto-unlock"
-FORCED: Final = "force-unlock"
 
-_DONE: Final = {RELEASED: "Released", AUTO: "Auto-unlocked", FORCED: "Force-unlocked"}
+_DONE: Final = {
+    RELEASED: "Released",
+    AUTO_UNLOCK: "Auto-unlocked",
+    FORCE_UNLOCK: "Force-unlocked",
+}
 _SHOWN: Final = attrgetter(
     *("name", "uuid", "hostname", "pid", "thread", "reason", "identity", "client", "problems"),
     *("locked_at", "alive_at", "alert_at", "auto_unlock_at", "fencing_token"),

@@ -14,7 +14,7 @@ def create_app(unlocker: Unlocker) -> Flask:
     app = Flask("unlocker", static_folder=None)
     # With compression and the format negotiated, as Prometheus asks for it.
     metrics = make_wsgi_app(unlocker.metrics.registry)
-    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/metrics": metrics})  # type: ignore[method-assign]
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/metrics": metrics})  # type: ignore[method-assign]  # as Flask has it
 
     @app.get("/")
     def index() -> Response:

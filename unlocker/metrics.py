@@ -28,7 +28,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from lockclient.record import Holder
+from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK, Holder
 from unlocker.brake import Braking
 from unlocker.policy import ClockCheck
 
@@ -46,7 +46,7 @@ REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 """How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
 was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
 
-HOWS = ("auto-unlock", "force-unlock", "other")
+HOWS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
 TASKS = ("sweep", "heartbeat", "clock-check", "resync")
 
 _DURATIONS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)

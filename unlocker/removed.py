@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lockclient.record import Removal
+from lockclient.record import AUTO_UNLOCK, Removal
 from unlocker.metrics import shorten
 
 SHOWN = 600.0
@@ -44,7 +44,7 @@ class Removed(Collector):
         newest: dict[tuple[str, ...], float] = {}
         for removal in self._removals():
             at = removal.removed_at
-            if removal.how == "auto-unlock" and at is not None and at > since:
+            if removal.how == AUTO_UNLOCK and at is not None and at > since:
                 holder = removal.holder
                 who = (holder.hostname or "", str(holder.pid or ""), holder.reason or "")
                 # A process can lose one lock twice; two samples of one name end a whole scrape.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Holder, Removal
+from lockclient.record import AUTO_UNLOCK, Holder, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline
 from unlocker.brake import Brake, Key
@@ -203,7 +203,7 @@ class Remover:
             f"no sign of life for {silent:.{1 if silent < 10 else 0}f} s; "
             f"auto_unlock_at was {unlock_at:%Y-%m-%d %H:%M:%S} UTC"
         )
-        return Removal(holder.bounded(), time.time(), self._identity, "auto-unlock", why)
+        return Removal(holder.bounded(), time.time(), self._identity, AUTO_UNLOCK, why)
 
     def _tell(self, removal: Removal) -> None:
         # The record in full: it stands in the store for some days only, and not even that if the

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import cast
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
-from lockclient.record import Removal
+from lockclient.record import AUTO_UNLOCK, Removal
 from lockclient.store import Kind, ServiceStore
 from lockclient.table import Row, Table, Transition
 from lockclient.timing import Deadline, Now
@@ -246,7 +246,7 @@ class Unlocker:
         else:
             for each in removals:
                 self.metrics.removals.labels(each.how if each.how in HOWS else "other").inc()
-        automatic = (each.holder for each in removals if each.how == "auto-unlock")
+        automatic = (each.holder for each in removals if each.how == AUTO_UNLOCK)
         self._brake.count((holder.name, holder.uuid) for holder in automatic)
 
     def _on_change(self, changes: list[Transition]) -> None:

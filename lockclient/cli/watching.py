@@ -21,7 +21,16 @@ from lockclient.cli.common import (
     store_options,
 )
 from lockclient.cli.tables import COLOURS
-from lockclient.record import ALERT, BROKEN, OK, OVERDUE, Holder, Removal
+from lockclient.record import (
+    ALERT,
+    AUTO_UNLOCK,
+    BROKEN,
+    FORCE_UNLOCK,
+    OK,
+    OVERDUE,
+    Holder,
+    Removal,
+)
 from lockclient.settings import Settings
 from lockclient.shown import duration, has_words, lock_facts, plain, removal_facts, searchable
 from lockclient.store import ServiceStore
@@ -35,8 +44,8 @@ _COLOURS = {
     "overdue": COLOURS[OVERDUE],
     "broken": COLOURS[BROKEN],
     "recovered": COLOURS[OK],
-    "auto-unlock": "red",
-    "force-unlock": "red",
+    AUTO_UNLOCK: "red",
+    FORCE_UNLOCK: "red",
     "away": "red",
     "back": "green",
 }
@@ -223,5 +232,5 @@ class _Watcher:
     def _removal(self, removal: Removal) -> Event:
         by = f"by {removal.removed_by or 'unknown'}: {removal.why}"
         text = f"{by}; it was held by {removal.holder.describe()}"
-        how = removal.how if removal.how in _COLOURS else "force-unlock"
+        how = removal.how if removal.how in _COLOURS else FORCE_UNLOCK
         return Event(how, removal.holder, text, removal_facts(removal))

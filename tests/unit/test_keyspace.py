@@ -12,7 +12,7 @@ from lockclient.errors import InvalidLockName
 from lockclient.etcd.keyspace import KINDS, Keyspace, decode, encode
 from lockclient.record import check_name
 
-SPACE = Keyspace("/root")
+SPACE = Keyspace("/base")
 ALIKE = [
     *("a", "A", "a ", " a", "a/", "a/b", "a%2Fb", "a%252Fb", "a+b", "a b", "a%20b", "..", ".", "~"),
     *("ü", "u\u0308", "%", "%%", "%25", "🔒", "a0", "a/uuid", "locks", "*", "a\u2028", "é" * 127),
@@ -92,18 +92,18 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
 def test_only_the_one_encoding_is_a_name(segment: str) -> None:
     """`a b` bare, lower-case hexadecimal, a letter encoded for nothing: no lock's key."""
     assert decode(segment) is None
-    assert SPACE.parse(f"/root/locks/{segment}/uuid".encode()) is None
+    assert SPACE.parse(f"/base/locks/{segment}/uuid".encode()) is None
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        b"/root/",
-        b"/root/locks",
-        b"/root/else/a/b",
-        b"/root/\xff/a",
-        b"/root/locks//uuid",
-        b"/root/x",
+        b"/base/",
+        b"/base/locks",
+        b"/base/else/a/b",
+        b"/base/\xff/a",
+        b"/base/locks//uuid",
+        b"/base/x",
     ],
 )
 def test_other_keys_below_the_root_are_nobody_s(key: bytes) -> None:
@@ -115,7 +115,7 @@ def test_other_keys_below_the_root_are_nobody_s(key: bytes) -> None:
 def test_any_key_is_parsed_or_ignored(rest: bytes) -> None:
     """Never an error, whatever bytes somebody writes below the root."""
     for kind in (b"", b"locks/", b"queue/", b"removed/", b"unlockers/"):
-        parsed = SPACE.parse(b"/root/" + kind + rest)
+        parsed = SPACE.parse(b"/base/" + kind + rest)
         assert parsed is None or parsed[0] in KINDS
 
 

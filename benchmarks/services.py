@@ -1,0 +1,88 @@
+"""The unlocker and the dashboard, as the sections start them and ask them."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import population
+from benchmarks.servers import STARTED
+from lockclient.cli.local import Etcd, end, spawn
+
+
+class Service:
+    """A program of ours that runs."""
+
+    def __init__(self, name: str, pid: int, log: Path) -> None:
+        self.pid = pid
+        self._name = name
+        self._log = log
+
+    def wait_ready(self) -> None:
+        """Wait until it says that it can do its work."""
+        wait_until(lambda: self._address() is not None, STARTED, f"the {self._name}", self._log)
+        wait_until(lambda: self.ask("/readyz")[0] == 200, 600, f"the {self._name}", self._log)
+
+    def ask(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        """Return an answer's status and body."""
+        address = self._address()
+        assert address is not None
+        connection = http.client.HTTPConnection(address, timeout=60)
+        try:
+            connection.request("GET", path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def port(self) -> int:
+        """Return the port on which it listens."""
+        return int((self._address() or "").rpartition(":")[2])
+
+    def memory(self) -> dict[str, int]:
+        """Return the memory that it takes now and has taken at most, bytes."""
+        said = Path(f"/proc/{self.pid}/status").read_text()
+        kib = {key: int(text) for key, text in re.findall(r"(Vm\w+):\s+(\d+) kB", said)}
+        return {"rss": kib["VmRSS"] * 1024, "peak_rss": kib["VmHWM"] * 1024}
+
+    def _address(self) -> str | None:
+        found = re.search(r" on http://([\d.:]+)", self._log.read_text(errors="replace"))
+        return found and found[1]
+
+
+@contextmanager
+def service(name: str, server: Etcd, *options: str) -> Iterator[Service]:
+    """Start `unlocker` or `mutexdash` on a server's locks; end it at the end."""
+    command = [
+        *(sys.executable, "-m", name, "--url", f"etcd://{server.endpoint}{population.ROOT}"),
+        *("--listen", "127.0.0.1:0", *options),
+    ]
+    # Whatever settings of the caller's own there may be.
+    own = f"{name.upper()}_"
+    env = {key: text for key, text in os.environ.items() if not key.startswith(own)}
+    log = server.log.with_name(f"{name}.log")
+    with log.open("wb") as output:
+        process = spawn(command, output=output, env=env)
+    try:
+        yield Service(name, process.pid, log)
+    finally:
+        end(process)
+
+
+def wait_until(
+    condition: Callable[[], Any], patience: float, what: str, log: Path | None = None
+) -> None:
+    """Wait until something is so; fail after `patience` seconds, with the end of a log."""
+    until = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > until:
+            said = "" if log is None else f"; it said: {log.read_text(errors='replace')[-1000:]}"
+            raise AssertionError(f"waited {patience:g} s in vain for {what}{said}")
+        time.sleep(0.05)
