@@ -91,12 +91,7 @@ class Wires:
         self._ports = [each.sockets[0].getsockname()[1] for each in servers]
         self._ready.set()
         await self._ending.wait()
-        # The members are dead by now: who had dialled is let in (two turns of the loop), then every
-        # connection comes to its end. A server that is closed before that loses what it lets in.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        while running := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(running)
+        await all_ended()
         for each in servers:
             each.close()
 
@@ -136,6 +131,18 @@ class Wires:
     async def _through(self, pair: tuple[int, int]) -> None:
         for end in pair:
             await self._whole[end].wait()
+
+
+async def all_ended() -> None:
+    """Let every connection of a proxy come to its end, whose clients are dead by now.
+
+    Who had dialled is let in before (two turns of the loop). A server that is closed sooner loses
+    what it lets in.
+    """
+    for _ in range(2):
+        await asyncio.sleep(0)
+    while running := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(running)
 
 
 @dataclass(frozen=True)

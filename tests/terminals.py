@@ -10,7 +10,10 @@ import select
 import struct
 import subprocess
 import termios
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from lockclient.cli.local import end
 from lockclient.settings import Settings
@@ -58,17 +61,37 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.rstrip("\n")
 
 
+Opened = TypeVar("Opened", bound="Terminal")
+
+
 class Terminal:
-    """A program in a pseudo-terminal of its own; a context manager that ends it."""
+    """A program in a pseudo-terminal of its own; a context manager that ends it.
+
+    Args:
+        words: the program.
+        env: its environment.
+        folder: where it runs; None: here.
+    """
 
     def __init__(
-        self, words: list[str], env: dict[str, str], *, columns: int = 120, rows: int = 30
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path | None = None,
+        *,
+        columns: int = 120,
+        rows: int = 30,
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         # A session of its own with this as its terminal, so that Ctrl-C is a signal there.
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", *words], stdin=slave, stdout=slave, stderr=slave, env=env
+            ["setsid", "--ctty", *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=dict(env),
+            cwd=folder,
         )
         os.close(slave)
         self._said = b""
@@ -110,7 +133,7 @@ class Terminal:
         self.enter("\x03")
         return self.ended()
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self: Opened) -> Opened:
         return self
 
     def __exit__(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import time
@@ -19,9 +17,10 @@ from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder, Removal
 from lockclient.store import Read, Remove, Seen
 from lockclient.timing import Deadline
+from tests import terminals
 from tests.processes import BIN, wait_until
+from tests.terminals import COMMAND
 
-COMMAND = str(BIN / "clustermutex")
 PATIENCE = 30.0
 
 
@@ -123,58 +122,28 @@ def remove(store: EtcdStore, name: str) -> None:
 # ---------------------------------------------------------------- a terminal
 
 
-class Terminal:
-    """A program in a pseudo-terminal that it is the session leader of: a shell, as a rule.
-
-    Args:
-        words: the program.
-        env: its environment.
-        folder: where it runs.
-    """
+class Terminal(terminals.Terminal):
+    """A shell in a terminal, as a rule; the end of the terminal is its end."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
-        self._ours, theirs = pty.openpty()
-        # setsid makes its standard input the controlling terminal.
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", *words],
-            env=dict(env) | {"PS1": "ready> "},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            cwd=folder,
-        )
-        os.close(theirs)
-        self.text = ""
+        super().__init__(words, {**env, "PS1": "ready> "}, folder)
         self._looked = 0
-
-    def press(self, text: str) -> None:
-        """Press these keys; `\\x03` is Ctrl-C, `\\x1a` Ctrl-Z."""
-        os.write(self._ours, text.encode())
+        self._open = True
 
     def shows(self, pattern: str) -> re.Match[str]:
         """Wait until this is shown, after what was waited for last."""
         until = time.monotonic() + PATIENCE
-        while not (found := re.search(pattern, self.text[self._looked :])):
-            assert time.monotonic() < until, f"{pattern!r} is not shown:\n{self.text}"
-            self._read(0.1)
+        while not (found := re.search(pattern, self.raw[self._looked :])):
+            assert time.monotonic() < until, f"{pattern!r} is not shown:\n{self.raw}"
+            time.sleep(0.02)
         self._looked += found.end()
         return found
 
-    def _read(self, patience: float) -> None:
-        if select.select([self._ours], [], [], patience)[0]:
-            try:
-                self.text += os.read(self._ours, 65536).decode(errors="replace")
-            except OSError:  # the last program has closed it
-                time.sleep(patience)
-
     def hang_up(self) -> None:
         """Close the terminal's window."""
-        if self._ours >= 0:
-            os.close(self._ours)
-            self._ours = -1
-
-    def __enter__(self) -> Terminal:
-        return self
+        if self._open:
+            self._open = False
+            os.close(self._master)
 
     def __exit__(
         self,

@@ -16,7 +16,6 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
 from tests.acceptance.shells import (
-    COMMAND,
     PATIENCE,
     environment,
     finished,
@@ -28,6 +27,7 @@ from tests.acceptance.shells import (
     written,
 )
 from tests.processes import wait_until
+from tests.terminals import COMMAND
 
 NAME = "deploy/prod"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"

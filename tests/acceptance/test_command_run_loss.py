@@ -17,7 +17,6 @@ from lockclient import Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from tests.acceptance.shells import (
-    COMMAND,
     PATIENCE,
     environment,
     finished,
@@ -30,6 +29,7 @@ from tests.acceptance.shells import (
 )
 from tests.etcds import frozen
 from tests.processes import Figure, Service, start_service, wait_until
+from tests.terminals import COMMAND
 
 NAME = "deploy/prod"
 BEATING = """

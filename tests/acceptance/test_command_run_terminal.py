@@ -71,8 +71,8 @@ def test_the_terminal_is_the_commands_own(shell: Terminal, option: str) -> None:
         "import os; print(*map(os.isatty, range(3)), *os.get_terminal_size(1), "
         "os.tcgetpgrp(0) == os.getpgrp())"
     )
-    shell.press("stty cols 91 rows 17\n")
-    shell.press(f"clustermutex run {NAME} {option} -- {sys.executable} -c '{code}'; echo end-$?\n")
+    shell.enter("stty cols 91 rows 17\n")
+    shell.enter(f"clustermutex run {NAME} {option} -- {sys.executable} -c '{code}'; echo end-$?\n")
     shell.shows("True True True 91 17 True\r+\n")
     shell.shows("end-0")
 
@@ -80,12 +80,12 @@ def test_the_terminal_is_the_commands_own(shell: Terminal, option: str) -> None:
 @pytest.mark.parametrize("around", ["{}", "{} | cat", "{} 2>log", "cat /dev/null | {} </dev/tty"])
 def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> None:
     """Also as a part of a pipeline, whose other parts may want the terminal, too."""
-    shell.press(f"{around.format(READING)}; echo end-$?\n")
+    shell.enter(f"{around.format(READING)}; echo end-$?\n")
     shell.shows("up\r+\n")
-    shell.press("a line\n")
+    shell.enter("a line\n")
     shell.shows("got a line\r+\n")
     shell.shows("end-0")
-    shell.press("echo still-$((40 + 2))\n")
+    shell.enter("echo still-$((40 + 2))\n")
     shell.shows("still-42")
 
 
@@ -96,11 +96,11 @@ def test_ctrl_c_ends_the_command_and_the_script_around(
     """As without us, whether the terminal obeys the command or us; the lock is released."""
     (tmp_path / "script").write_text(f"{LONG}{streams}\necho not-to-be-reached\n")
     for script in ("sh ./script", "bash ./script"):
-        shell.press(f"{script}; echo end-$?\n")
+        shell.enter(f"{script}; echo end-$?\n")
         shell.shows("up\r+\n")
         held(store, NAME)
-        shell.press(CTRL_C)
-        shell.press("echo now-$?\n")
+        shell.enter(CTRL_C)
+        shell.enter("echo now-$?\n")
         shell.shows("now-130")
         _free(store)
     assert "\nnot-to-be-reached" not in shell.text
@@ -109,21 +109,21 @@ def test_ctrl_c_ends_the_command_and_the_script_around(
 def test_ctrl_c_is_the_commands_to_handle(shell: Terminal) -> None:
     """One that lives on after a Ctrl-C has a status of its own, and the script goes on."""
     command = "sh -c 'trap \"exit 7\" INT; echo up; while :; do sleep 0.05; done'"
-    shell.press(f"clustermutex run {NAME} -- {command}; echo end-$?\n")
+    shell.enter(f"clustermutex run {NAME} -- {command}; echo end-$?\n")
     shell.shows("up\r+\n")
-    shell.press(CTRL_C)
+    shell.enter(CTRL_C)
     shell.shows("end-7")
 
 
 def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
     """No ticket is left, and a list of commands ends."""
-    shell.press(f"clustermutex lock {NAME} >/dev/null; echo locked\n")
+    shell.enter(f"clustermutex lock {NAME} >/dev/null; echo locked\n")
     shell.shows("\nlocked")
-    shell.press(f"{LONG}\n")
+    shell.enter(f"{LONG}\n")
     in_line(store, NAME)
-    shell.press(CTRL_C)
+    shell.enter(CTRL_C)
     shell.shows("SIGINT came while waiting")
-    shell.press("echo now-$?\n")
+    shell.enter("echo now-$?\n")
     shell.shows("now-130")
     assert not seen(store, NAME).waiters
 
@@ -131,14 +131,14 @@ def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
 @pytest.mark.parametrize("around", ["{}", "{} | cat"])
 def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
     """The shell sees a stopped job, and the command reads on after `fg`."""
-    shell.press(f"{around.format(READING)}\n")
+    shell.enter(f"{around.format(READING)}\n")
     shell.shows("up\r+\n")
-    shell.press(CTRL_Z)
+    shell.enter(CTRL_Z)
     shell.shows("Stopped")
     assert held(store, NAME)
-    shell.press("fg; echo end-$?\n")
+    shell.enter("fg; echo end-$?\n")
     shell.shows("fg; echo.*\n")
-    shell.press("after all\n")
+    shell.enter("after all\n")
     shell.shows("got after all\r+\n")
     shell.shows("end-0")
     _free(store)
@@ -146,14 +146,14 @@ def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
 
 def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
     """It runs there; when it wants to read it stops, as any job does, until it is fetched."""
-    shell.press(f"{READING} &\n")
+    shell.enter(f"{READING} &\n")
     shell.shows("up\r+\n")
-    shell.press("\n")
-    shell.press("until jobs | grep Stopped; do sleep 0.1; done\n")
+    shell.enter("\n")
+    shell.enter("until jobs | grep Stopped; do sleep 0.1; done\n")
     shell.shows("Stopped ")
-    shell.press("fg; echo end-$?\n")
+    shell.enter("fg; echo end-$?\n")
     shell.shows("fg; echo.*\n")
-    shell.press("at last\n")
+    shell.enter("at last\n")
     shell.shows("got at last\r+\n")
     shell.shows("end-0")
     _free(store)
@@ -162,11 +162,11 @@ def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
 def test_stopped_then_in_the_background(shell: Terminal) -> None:
     """`bg` lets it go on."""
     script = "echo up; read line <pipe; echo done-$((1 + 1))"
-    shell.press(f"mkfifo pipe; clustermutex run {NAME} -- sh -c '{script}'\n")
+    shell.enter(f"mkfifo pipe; clustermutex run {NAME} -- sh -c '{script}'\n")
     shell.shows("up\r+\n")
-    shell.press(CTRL_Z)
+    shell.enter(CTRL_Z)
     shell.shows("Stopped")
-    shell.press("bg; echo >pipe; wait; echo end-$?\n")
+    shell.enter("bg; echo >pipe; wait; echo end-$?\n")
     shell.shows("\ndone-2")
     shell.shows("end-0")
 
@@ -176,15 +176,15 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: 
     # Not in sh: one that starts a program by vfork can't be stopped at that moment, nor continued.
     (tmp_path / "steps.py").write_text(STEPS)
     times = "--expected-runtime 0.5 --auto-unlock-after 1"
-    shell.press(f"clustermutex run {times} {NAME} -- {sys.executable} steps.py; echo end-$?\n")
+    shell.enter(f"clustermutex run {times} {NAME} -- {sys.executable} steps.py; echo end-$?\n")
     shell.shows("up\r+\n")
-    shell.press(CTRL_Z)
+    shell.enter(CTRL_Z)
     shell.shows("Stopped")
     until = held(store, NAME).auto_unlock_at or 0
-    shell.press(f"while [ $(date +%s) -lt {int(until) + 2} ]; do sleep 0.1; done; echo over\n")
+    shell.enter(f"while [ $(date +%s) -lt {int(until) + 2} ]; do sleep 0.1; done; echo over\n")
     shell.shows("\nover")
     steps = len((tmp_path / "steps").read_text())
-    shell.press("fg; echo end-$?\n")
+    shell.enter("fg; echo end-$?\n")
     shell.shows("The lock is lost: ending the command")
     shell.shows("end-76")
     assert (tmp_path / "told").exists()
@@ -193,11 +193,11 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: 
 
 def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: EtcdStore) -> None:
     """A command that was ended leaves a shell that works."""
-    shell.press(f"{LONG}; echo end-$?\n")
+    shell.enter(f"{LONG}; echo end-$?\n")
     shell.shows("up\r+\n")
     remove(store, NAME)
     shell.shows("end-76")
-    shell.press("echo still-$((40 + 2))\n")
+    shell.enter("echo still-$((40 + 2))\n")
     shell.shows("still-42")
 
 
@@ -206,8 +206,8 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: EtcdStore) 
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", 'echo up; read line; echo "got $line"']
     with Terminal(words, env, tmp_path) as terminal:
         terminal.shows("up\r\n")
-        terminal.press(CTRL_Z)
-        terminal.press("a line\n")
+        terminal.enter(CTRL_Z)
+        terminal.enter("a line\n")
         terminal.shows("got a line")
         assert terminal.process.wait(PATIENCE) == 0
 
@@ -218,8 +218,8 @@ def test_a_terminal_that_stops_writers_in_the_background(
 ) -> None:
     """It is the command's, and we write to it all the same when the lock is lost."""
     command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
-    shell.press("stty tostop\n")
-    shell.press(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?\n")
+    shell.enter("stty tostop\n")
+    shell.enter(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?\n")
     shell.shows("up\r+\n")
     remove(store, NAME)
     shell.shows("The lock is lost")

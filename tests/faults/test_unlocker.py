@@ -23,6 +23,7 @@ from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder
 from lockclient.store import Read, Seen, Take
 from lockclient.timing import Deadline, Runtime
+from tests.clusters import all_ended
 from tests.etcds import etcdctl_of, frozen
 from tests.processes import wait_until
 from tests.unlockers import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
@@ -193,11 +194,7 @@ class SlowLine:
         self.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
         self._ready.set()
         await self._ended.wait()
-        # Its client is dead by now: see `Wires._run` in tests/clusters.py.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        while running := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(running)
+        await all_ended()
         server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
