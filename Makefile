@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all of their own set-up: Python 3.10 or later and nothing else.
+# `make demo` and `make test` do all of their own set-up, from Python 3.10 or later on.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/clustermutex demo
 
+# What the tests need beyond Python is installed where that may be done; see there.
 test: $(STAMP)
+	@$(BIN)/python tests/needs.py
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 # BENCH_ARGS: --quick, --only SECTION, --write-docs (see `python -m benchmarks --help`)
@@ -34,13 +36,15 @@ wire:
 		lockclient/etcd/messages.proto
 
 # pip can't tell what is installed from what is pinned: the stamp file is newer than both lists
-# exactly if nothing has changed since.
+# exactly if nothing has changed since. Without it pip was interrupted, and takes packages for
+# installed whose programs it had not written yet: begin anew.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ClusterMutex needs Python 3.10 or later: make PYTHON=python3.12 …"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) can't make virtual environments: apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV)
+	@rm -f $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 

@@ -7,21 +7,19 @@ with libfaketime, which moves the program's waits and the times of its files as 
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import time
 from pathlib import Path
 from tempfile import mkdtemp
 
-import pytest
+from tests.processes import needed
 
 
 def compile_library(folder: Path) -> Path:
     """Compile the library into a folder and return its path."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("There is no C compiler to move clocks with: apt-get install gcc libc6-dev.")
+    compiler = needed("gcc")
+    needed("stdlib.h")
     library = folder / "clocks.so"
     source = Path(__file__).with_suffix(".c")
     options = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library)]

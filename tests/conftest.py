@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,6 @@ from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.settings import Settings
 from tests.etcds import Etcdctl, etcdctl_of
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where everything is installed (`.ci/run` says so), a skipped test is a failed one."""
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    if os.environ.get("CLUSTERMUTEX_TEST_NO_SKIPS") and reporter.stats.get("skipped"):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
 
 # The same examples each time, no files beside the tests, and no limit that a slow machine breaks.
 hypothesis.settings.register_profile("ours", derandomize=True, database=None, deadline=None)
@@ -40,8 +33,9 @@ def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return show
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show what the tests have measured."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    """Show what the tests have measured and, below all else, what was left out and why."""
     figures = [
         (report.nodeid.rpartition("::")[2], text)
         for report in terminalreporter.stats.get("passed", [])
@@ -52,6 +46,28 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("figures")
     for test, text in figures:
         terminalreporter.write_line(f"{test}: {text}")
+    yield
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    for reason, count in sorted(reasons.items()):
+        tests = "1 test" if count == 1 else f"{count} tests"
+        terminalreporter.write_line(f"{tests} left out: {reason}", yellow=True)
+    if _fails_by_skips(terminalreporter):
+        line = "CLUSTERMUTEX_TEST_NO_SKIPS is set: tests that are skipped fail the run."
+        terminalreporter.write_line(line, red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where everything is installed (`.ci/run` says so), a skipped test is a failed one."""
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if _fails_by_skips(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _fails_by_skips(reporter: Any) -> bool:
+    return bool(os.environ.get("CLUSTERMUTEX_TEST_NO_SKIPS") and reporter.stats.get("skipped"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -65,9 +81,10 @@ def _clean_environment() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
-    """A shell's background job ignores Ctrl-C, and so would all programs that the tests start."""
+    """A shell's background job ignores SIGINT and SIGQUIT, and so would all that tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +93,7 @@ def etcd_binary() -> str:
     wanted = os.environ.get("CLUSTERMUTEX_TEST_ETCD")
     binary = embedded_etcd() if wanted == "embedded" else wanted or find_etcd()
     if binary is None:
-        pytest.fail("There is no etcd: install etcd-server, or the `embedded` extra.")
+        pytest.skip("no etcd")
     return binary
 
 

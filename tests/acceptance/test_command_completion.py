@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from lockclient.cli.common import COMPLETED
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.timing import Deadline
-from tests.processes import BIN, wait_until
+from tests.processes import BIN, needed, wait_until
 from tests.terminals import Terminal, environment, piped
 
 NAMES = ("deploy/prod", "invoice run", "db:migrate", "it's, $(touch pwned)", "Grüße")
@@ -45,13 +44,6 @@ def env(settings: Settings, store: EtcdStore, tmp_path: Path) -> Iterator[dict[s
         }
 
 
-def shell(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.fail(f"There is no {name}: apt-get install {name}.")
-    return found
-
-
 def completed(terminal: Terminal, typed: str, until: str) -> list[str]:
     """Type a line and Tab; return the words of the line that the shell made of it.
 
@@ -77,7 +69,7 @@ def test_at_a_prompt(name: str, env: dict[str, str], tmp_path: Path) -> None:
     """Whatever a lock is called: its name comes as one word, and is never run."""
     for rc in ("rc", ".zshrc"):
         (tmp_path / rc).write_text(RC[name])
-    words = ["env", "-C", str(tmp_path), shell(name), *START[name]]
+    words = ["env", "-C", str(tmp_path), needed(name), *START[name]]
     with Terminal(words, env, columns=200) as terminal:
         for typed, until, wanted in (
             ("sho", "w", ["show"]),
@@ -103,7 +95,7 @@ def test_fish(env: dict[str, str], tmp_path: Path) -> None:
     def offered(line: str) -> list[str]:
         script = f'clustermutex completion fish | source; complete -C "{line}"'
         done = subprocess.run(
-            [shell("fish"), "--no-config", "-c", script],
+            [needed("fish"), "--no-config", "-c", script],
             capture_output=True,
             text=True,
             timeout=60,

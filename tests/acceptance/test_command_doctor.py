@@ -18,7 +18,7 @@ from lockclient.cli.local import Etcd, etcd_version
 from lockclient.cli.stack import KNOWN_DATA_BUG
 from lockclient.etcd.store import EtcdStore
 from tests.clocks import Clock, compile_library
-from tests.etcds import Etcdctl, etcdctl_of, frozen
+from tests.etcds import Etcdctl, etcdctl_of, frozen, path_with_etcdctl
 from tests.processes import Service, start_service, wait_until
 from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
 
@@ -171,8 +171,7 @@ def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
             check=True,
         )
         passwords = {f"{role.upper()}_PASSWORD": "secret" for role, _ in ROLES.values()}
-        path = f"{Path(server.binary).parent}{os.pathsep}{os.environ['PATH']}"
-        endpoint = {"ETCDCTL_ENDPOINTS": server.endpoint, "PATH": path}
+        endpoint = {"ETCDCTL_ENDPOINTS": server.endpoint, "PATH": path_with_etcdctl(server)}
         subprocess.run(
             ["sh"],
             input=script.stdout,

@@ -20,14 +20,14 @@ from tests.acceptance.shells import (
     remove,
     seen,
 )
-from tests.processes import wait_until
+from tests.processes import needed, wait_until
 
 NAME = "deploy/prod"
 CTRL_C, CTRL_Z, CTRL_D = "\x03", "\x1a", "\x04"
 READING = f"""clustermutex run {NAME} -- sh -c 'echo up; read line; echo "got $line"'"""
 # By exec: in the moment of a vfork Debian's sh drops a SIGINT for the program that it starts.
 LONG = f"clustermutex run {NAME} -- sh -c 'echo up; exec sleep 600'"
-BASH = ["bash", "--norc", "--noediting", "-i"]
+BASH_OPTIONS = ["--norc", "--noediting", "-i"]
 
 STEPS = """
 import pathlib, signal, sys, time
@@ -55,7 +55,7 @@ def env(settings: Settings) -> dict[str, str]:
 @pytest.fixture
 def shell(env: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
     """A shell with job control, at its prompt."""
-    with Terminal(BASH, env, tmp_path) as terminal:
+    with Terminal([needed("bash"), *BASH_OPTIONS], env, tmp_path) as terminal:
         terminal.shows("ready> ")
         yield terminal
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from lockclient.record import Holder, Removal, Ticket
 from lockclient.settings import Settings
 from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue, Unlock
 from lockclient.timing import Deadline
-from tests.processes import Service, start_service, wait_until
+from tests.processes import Service, needed, start_service, wait_until
 
 _WATCH = """
 window.violations = [];
@@ -33,9 +32,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("There is no chromium on the PATH: apt-get install chromium.")
+    program = needed("chromium")
     with sync_playwright() as playwright:
         # Without its sandbox it also runs as root and in containers; it only sees our own pages.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

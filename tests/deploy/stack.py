@@ -8,7 +8,6 @@ that a test does not take minutes: scrapes and evaluations each second, `for` 2 
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import urllib.error
 import urllib.parse
@@ -23,7 +22,7 @@ from ruamel.yaml import YAML
 
 from lockclient.cli.local import free_port
 from lockclient.settings import Settings
-from tests.processes import Service, start_service, wait_until
+from tests.processes import Service, needed, start_service, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -161,8 +160,6 @@ class Stack:
         return self._start(name, words, "/readyz")
 
     def _start(self, name: str, words: list[str], page: str) -> Service:
-        if not words[0].startswith(("unlocker", "mutexdash")) and shutil.which(words[0]) is None:
-            pytest.fail(f"There is no {words[0]}: install prometheus and prometheus-alertmanager.")
         service = self._running.enter_context(start_service(words))
 
         def up() -> bool:
@@ -184,7 +181,7 @@ class Stack:
         for receiver in config["receivers"]:
             receiver["webhook_configs"] = [{"url": self.receiver.url}]
         words = [
-            "prometheus-alertmanager",
+            needed("alertmanager"),
             f"--config.file={self._write('alertmanager.yml', config)}",
             f"--storage.path={self._folder / 'alertmanager'}",
             f"--web.listen-address=127.0.0.1:{self._ports['alertmanager']}",
@@ -208,7 +205,7 @@ class Stack:
         for job in config["scrape_configs"]:
             job["static_configs"] = [{"targets": address[job["job_name"]]}]
         words = [
-            "prometheus",
+            needed("prometheus"),
             f"--config.file={self._write('prometheus.yml', config)}",
             f"--storage.tsdb.path={self._folder / 'prometheus'}",
             f"--web.listen-address=127.0.0.1:{self._ports['prometheus']}",

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from lockclient.cli.local import Etcd
 from lockclient.version import __version__
-from tests.processes import BIN, start_service, wait_until
+from tests.processes import BIN, needed, start_service, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFEST = DEPLOY / "kubernetes/clustermutex.yaml"
@@ -160,7 +160,7 @@ class TestSystemd:
 def systemd_analyze(*words: str) -> subprocess.CompletedProcess[str]:
     """Run systemd's checker, without a pager and without a running systemd."""
     return subprocess.run(
-        ["systemd-analyze", "--no-pager", *words],
+        [needed("systemd-analyze"), "--no-pager", *words],
         capture_output=True,
         text=True,
         timeout=60,

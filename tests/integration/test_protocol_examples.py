@@ -7,7 +7,6 @@ import doctest
 import json
 import os
 import re
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -28,7 +27,8 @@ from lockclient.etcd.store import EtcdStore
 from lockclient.record import REQUIRED, SUBKEYS
 from lockclient.store import Read, Seen
 from lockclient.timing import Deadline
-from tests.processes import start_service, wait_until
+from tests.etcds import path_with_etcdctl
+from tests.processes import needed, start_service, wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 NAME = "nightly-report"
@@ -76,11 +76,8 @@ class Shell:
     def __init__(self, etcd: Etcd, root: str, folder: Path) -> None:
         self._folder = folder
         self._root = root
-        # The etcdctl that came with this etcd goes first.
-        path = f"{Path(etcd.binary).parent}{os.pathsep}{os.environ['PATH']}"
-        for tool in ("curl", "etcdctl"):
-            if shutil.which(tool, path=path) is None:
-                pytest.skip(f"The examples need {tool}: apt-get install curl etcd-client")
+        needed("curl")
+        path = path_with_etcdctl(etcd)
         self._env = os.environ | {"PATH": path, "ROOT": root, "ETCDCTL_ENDPOINTS": etcd.endpoint}
 
     def run(self, *sections: str, hasty: bool = False) -> list[tuple[Example, str]]:
