@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,9 +21,9 @@ from operator import attrgetter
 from queue import SimpleQueue
 
 from lockclient.errors import ClusterMutexError
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import MAX_VALUE, Holder, Removal, Ticket
 from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
-from lockclient.timing import Deadline
+from lockclient.timing import Deadline, monotonic
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,11 @@ class Row:
     stamp_revision: int
     seen_at: float
     found: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a `uuid`, readable or not: without it the lock is free to take."""
+        return self.holder.fencing_token != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,15 @@ class Table:
         with self._lock:
             return sorted(self._tickets.get(name, {}).values(), key=lambda each: each.revision)
 
+    def unclaimed(self) -> dict[str, Ticket]:
+        """Return who is next for each lock that is free and has a line."""
+        with self._lock:  # a line's tickets stand in the order in which they came
+            return {
+                name: next(iter(line.values()))
+                for name, line in self._tickets.items()
+                if (row := self._rows.get(name)) is None or not row.held
+            }
+
     def unlockers(self) -> dict[str, str]:
         """Return the running unlockers: id to what they say of themselves."""
         with self._lock:
@@ -232,7 +245,7 @@ class Table:
             for change in sorted(fresh.others, key=lambda each: each.created):
                 self._apply_other(change)
             self._revision = fresh.revision
-        self.loads += 1
+            self.loads += 1
         self._ready.set()
         names = before.keys() | fresh.rows.keys()
         changed = [
@@ -262,7 +275,7 @@ class Table:
 
     def _apply(self, batch: Batch) -> list[Transition]:
         changed: list[Transition] = []
-        seen_at = time.monotonic()
+        seen_at = monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
         for (_, kind, name), group in groupby(batch.changes, key=_step_of):
@@ -287,7 +300,8 @@ class Table:
             if value is None:
                 line.pop(part, None)
             else:
-                line[part] = Ticket.read(name, part, value, change.created)
+                readable = value if len(value) <= MAX_VALUE else b""
+                line[part] = Ticket.read(name, part, readable, change.created)
             if not line:
                 del self._tickets[name]
         elif change.kind == "unlockers":
@@ -341,7 +355,7 @@ class _Reading:
     def add(self, batch: Batch) -> None:
         self.revision = batch.revision
         # When the page has arrived, not when it was asked for: nothing on it was written later.
-        seen_at = time.monotonic()
+        seen_at = monotonic()
         for (kind, name), group in groupby(batch.changes, key=_lock_of):
             if kind != "locks":
                 self.others.extend(group)

@@ -26,10 +26,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from lockclient.timing import monotonic
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Brake:
     def count(self, removals: Iterable[Key]) -> None:
         """Count removals that were made, or may have been, just now; each lock counts once."""
         with self._lock:
-            now = time.monotonic()
+            now = monotonic()
             for key in removals:
                 self._counted[key] = now
                 self._counted.move_to_end(key)
@@ -85,12 +86,12 @@ class Brake:
     def full(self, held: int) -> bool:
         """Tell whether no more may be removed now; `held` is how many locks there are."""
         with self._lock:
-            self._forget(time.monotonic())
+            self._forget(monotonic())
             return len(self._counted) >= self._limit(held)
 
     def withhold(self, number: int, held: int) -> None:
         """Take note of how many locks that are due were kept back by the run that ends now."""
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             self._withheld = number
             limit = self._limit(held)
@@ -116,8 +117,8 @@ class Brake:
     def state(self, held: int) -> Braking:
         """Return what the metrics show."""
         with self._lock:
-            self._forget(time.monotonic())
-            engaged = time.monotonic() < self._engaged_until
+            self._forget(monotonic())
+            engaged = monotonic() < self._engaged_until
             return Braking(engaged, self._withheld, self._limit(held))
 
     def _limit(self, held: int) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lockclient.errors import ClusterMutexError
 from lockclient.store import Batch, Kind, Outcome, Request, ServiceStore
-from lockclient.timing import Deadline
+from lockclient.timing import Deadline, monotonic
 from unlocker.metrics import Metrics
 
 
@@ -30,7 +29,7 @@ class CountedStore:
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         """See `ServiceStore.load`; each page is a request."""
-        started = time.monotonic()
+        started = monotonic()
         try:
             for page in self._store.load(kinds, deadline):
                 self._metrics.requests.labels("resync").inc()
@@ -39,7 +38,7 @@ class CountedStore:
             self._metrics.requests.labels("resync").inc()
             self._metrics.failures.labels("resync").inc()
             raise
-        self._metrics.resyncs.observe(time.monotonic() - started)
+        self._metrics.resyncs.observe(monotonic() - started)
         self._metrics.succeeded("resync")
 
     def clock_offsets(self, timeout: float) -> list[float]:

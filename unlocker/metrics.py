@@ -29,6 +29,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK, Holder
+from lockclient.timing import monotonic
 from unlocker.brake import Braking
 from unlocker.policy import ClockCheck
 
@@ -91,14 +92,14 @@ class Skews:
     def note(self, hostname: str, seconds: float) -> None:
         """Remember a host's skew, and forget the host not heard of for longest if need be."""
         with self._lock:
-            self._by_host[shorten(hostname)] = seconds, time.monotonic()
+            self._by_host[shorten(hostname)] = seconds, monotonic()
             self._by_host.move_to_end(shorten(hostname))
             if len(self._by_host) > LISTED:
                 self._by_host.popitem(last=False)
 
     def all(self) -> dict[str, float]:
         """Return host to seconds, without hosts that were silent for long: their alerts end."""
-        since = time.monotonic() - _SILENCE
+        since = monotonic() - _SILENCE
         with self._lock:
             return {host: skew for host, (skew, at) in self._by_host.items() if at > since}
 

@@ -16,9 +16,9 @@ its error cancels, and it holds itself to D from before it sent the push.
   way or we were stopped, changes the revision of `auto_unlock_at`, which the transaction that
   removes compares: such a push always wins.
 A wall-clock moment is turned into a monotonic one with both clocks read together around the check;
-no wall clock is read after it, so one that is moved later, or drifts, removes nothing. To us a host
-that is suspended is the same: its monotonic clock stands still, so that every lock is due later by
-as long as that took. In SIGSTOP it goes on: then locks look due on waking, and the revision tells.
+no wall clock is read after it, so one that is moved later, or drifts, removes nothing. Our
+monotonic clock goes on while we are stopped, and while the machine is suspended where it has such a
+clock: then locks look due on waking, and the revision tells.
 
 Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
 between sweeps (4 s after the wall clock was put back, which the scheduler goes by), C the time to

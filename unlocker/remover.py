@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import AUTO_UNLOCK, Holder, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
-from lockclient.timing import Deadline
+from lockclient.timing import Deadline, monotonic
 from unlocker.brake import Brake, Key
 from unlocker.metrics import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.watchlist import Item, Watchlist
@@ -197,7 +197,7 @@ class Remover:
         return REMOVED
 
     def _record(self, holder: Holder, silent_since: float) -> Removal:
-        silent = time.monotonic() - silent_since
+        silent = monotonic() - silent_since
         unlock_at = datetime.fromtimestamp(holder.auto_unlock_at or 0, timezone.utc)
         why = (
             f"no sign of life for {silent:.{1 if silent < 10 else 0}f} s; "

@@ -17,7 +17,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.record import AUTO_UNLOCK, Removal
 from lockclient.store import Kind, ServiceStore
 from lockclient.table import Row, Table, Transition
-from lockclient.timing import Deadline, Now
+from lockclient.timing import Deadline, Now, monotonic
 from unlocker.brake import WINDOW, Brake
 from unlocker.counted import CountedStore
 from unlocker.jobs import Jobs
@@ -25,6 +25,7 @@ from unlocker.metrics import HOWS, LISTED, Metrics, Picture
 from unlocker.policy import ClockCheck
 from unlocker.removed import Removed
 from unlocker.remover import Remover
+from unlocker.unclaimed import Unclaimed
 from unlocker.watchlist import Item, Watchlist
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Unlocker:
         self._table = Table(
             store, removals=LISTED, on_change=self._on_change, on_removal=self._on_removal
         )
+        self._unclaimed = Unclaimed(self._table)
         self._remover = Remover(
             store, self._watchlist, self._brake, self.identity, self.metrics, self._ending
         )
@@ -95,9 +97,10 @@ class Unlocker:
         self._was_up = False
         self._away = False
         self._refused: set[str] = set()
-        self._swept_at = time.monotonic()
+        self._swept_at = monotonic()
         self.metrics.show(self.picture)
         self.metrics.registry.register(Removed(self._table.removals))
+        self.metrics.registry.register(self._unclaimed)
 
     # ------------------------------------------------------------ life
 
@@ -147,7 +150,7 @@ class Unlocker:
                 f"The store at {self._where} does not answer: "
                 "no lock is alerted on or removed until it does, in time."
             )
-        late = time.monotonic() - self._swept_at
+        late = monotonic() - self._swept_at
         if late > _LATE:
             return f"The last look for locks that are due was {late:.0f} s ago; it should be 1 s."
         return None
@@ -179,13 +182,16 @@ class Unlocker:
             # What is known of locks is old news while the store is away, and until the watch has
             # caught up: thousands of alerts on locks that are well would be told. So it is on
             # waking after a stop: what was pushed meanwhile is still on its way.
-            if was_up and self._was_up and time.monotonic() - self._swept_at < _STOPPED:
+            if was_up and self._was_up and monotonic() - self._swept_at < _STOPPED:
+                self._unclaimed.look(monotonic())
                 with self._task("sweep"):
-                    progress = self._watchlist.advance(time.monotonic())
+                    progress = self._watchlist.advance(monotonic())
                     for item in progress.alerts:
                         self._alert(item)
                     self._remover.run(progress.due)
-        self._swept_at = time.monotonic()
+            else:
+                self._unclaimed.forget()
+        self._swept_at = monotonic()
 
     def _show_life(self) -> None:
         # With the time, so that `clustermutex doctor` can tell how this host's clock goes.
@@ -252,6 +258,7 @@ class Unlocker:
     def _on_change(self, changes: list[Transition]) -> None:
         """Take in what the table brought; called in the table's thread."""
         self._watchlist.update(changes)
+        self._unclaimed.update(changes)
         now = Now.read()
         for change in changes:
             before, after = change.before, change.after

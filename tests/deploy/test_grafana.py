@@ -111,6 +111,11 @@ def test_it_shows_what_was_asked_for() -> None:
         "past alert",
         "overdue",
     ]
+    assert [each["legendFormat"] for each in titles["Waiters"]["targets"]] == [
+        "all",
+        "longest line",
+        "locks free all the same",
+    ]
     assert titles["Time held"]["type"] == "heatmap"
     assert titles["Time held"]["targets"][0]["format"] == "heatmap"
     assert {"Waiters", "Removals", "Since the last success"} <= titles.keys()

@@ -17,6 +17,7 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.etcd.store import EtcdStore
 from tests.deploy.stack import Stack, get
+from tests.etcds import Etcdctl
 from tests.processes import Figure, wait_until
 
 WORKER = """
@@ -117,6 +118,27 @@ def test_alerts_arrive_name_who_it_is_and_end(
     locks["kept"].release()
     receiver.told("resolved", "LockPastAlert", name="kept")
     figure(f"the whole story took {time.monotonic() - began:.0f} s")
+
+
+def test_a_free_lock_that_nobody_in_its_line_takes_rings(
+    stack: Stack, etcdctl: Etcdctl, figure: Figure
+) -> None:
+    """With who is next; the runbook's way out ends it."""
+    line, receiver = f"{stack.settings.root}/queue/deploy%2Fprod", stack.receiver
+    began = time.monotonic()
+    etcdctl("put", f"{line}/one", '{"hostname": "web-1", "pid": 4711, "reason": "totals"}')
+    etcdctl("put", f"{line}/two", "{}")
+    alert = receiver.told("firing", "LockFreeWithWaiters", name="deploy/prod")
+    assert alert["annotations"]["head"] == 'web-1, pid 4711, for "totals"'
+    figure(f"LockFreeWithWaiters arrived {time.monotonic() - began:.1f} s after the ticket")
+
+    words = ("--prefix", f"{line}/", "--sort-by=CREATE", "--order=ASCEND", "--keys-only")
+    first, *others = etcdctl("get", *words).split()
+    assert first == f"{line}/one"
+    etcdctl("del", first)
+    for other in others:
+        etcdctl("del", other)
+    receiver.told("resolved", "LockFreeWithWaiters", name="deploy/prod")
 
 
 def held_back(stack: Stack) -> set[str]:
