@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AsyncContextDecorator, suppress
-from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from lockclient.driving import Ask, Result, Steps
 from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost
-from lockclient.handle import CLEAN_UP, Handle, held_by
+from lockclient.handle import Handle, held_by
 from lockclient.holding import Holding
 from lockclient.record import Holder, Ticket
 from lockclient.store import AsyncMutexStore, Event, MutexStore, Outcome
-from lockclient.timing import Now
+from lockclient.timing import Now, monotonic
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
@@ -35,6 +34,15 @@ class LoopInbox:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._waker: asyncio.Future[None] | None = None
+
+    @property
+    def waiters(self) -> Hashable:
+        """See `Inbox`: all tasks of a loop wait together while it is blocked."""
+        return self._loop
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """See `Inbox`."""
+        self._loop.call_soon_threadsafe(tell)
 
     def put(self, event: Event) -> None:
         """See `Inbox`."""
@@ -72,10 +80,11 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
     try:
         want = steps.send(None)
         while True:
-            answer: Outcome | Event | None = None  # see `drive`
             try:
                 if isinstance(want, Ask):
-                    answer = await store.ask_async(want.request, want.deadline)
+                    answer: Outcome | Event | None = await store.send_async(
+                        want.sending, want.deadline
+                    )
                 else:
                     answer = await want.inbox.get(want.timeout)
             except Exception as error:  # noqa: BLE001 - it is theirs
@@ -95,16 +104,6 @@ class AsyncHolding(Holding):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._loop = asyncio.get_running_loop()
-
-    def loss(self) -> LockLost | None:
-        """Return why the lock is lost, None while it is held.
-
-        At the deadline it does not wait for a push under way, as threads do: the answer would have
-        to be read by the very loop that would wait.
-        """
-        if self.acquisition.check(monotonic()) is not None:
-            self._tell()
-        return self.acquisition.loss
 
     def _call(self, on_lost: Callable[[LockLost], object], lost: LockLost) -> None:
         """Call back on the loop, or in a thread when that is over."""
@@ -153,34 +152,31 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         """
         blocking, deadline = self._limit(blocking, timeout)
         now = Now.read()
-        attempt = self._attempt(blocking, now)
+        attempt = self._attempt(blocking, now, asyncio.get_running_loop())
         try:
             steps = attempt.steps(now, deadline, LoopInbox)
-            if await drive_async(steps, _async(attempt.store)):
-                self._hold(attempt)
-                return True
-            finished = LoopInbox()
-            if self._abandon(attempt, lambda: finished.put(Event(0))):
-                await finished.get(CLEAN_UP)
-            return False
-        except BaseException:  # a cancellation may come at any await
-            self._abandon(attempt)
+            if not await drive_async(steps, _async(attempt.store)):
+                return False
+            self._adopt(attempt.holding)
+            return True
+        except BaseException:
+            attempt.let_go()
             raise
 
     async def release(self) -> None:
-        """Give the lock back.
+        """Give the lock back: what the running task took, or else what this object holds.
 
         Errors: see `ClusterMutex.release`.
         """
-        holding, self._holding = self._holding, None
-        if holding is None:
+        holding = self._held("release()")
+        if not holding.end():
             raise self._not_held("release()")
         try:
+            if self._holding is holding:
+                self._holding = None
             await drive_async(holding.releasing(), _async(holding.store))
-        except LockLost:
-            raise
-        except BaseException:  # no answer, or a cancellation
-            holding.abandon()
+        except BaseException:
+            holding.let_go()
             raise
 
     async def __aenter__(self) -> AsyncClusterMutex:
@@ -209,9 +205,7 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
 
     async def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on; see `ClusterMutex.alive`."""
-        holding = self._holding
-        if holding is None:
-            raise self._not_held("alive()")
+        holding = self._held("alive()")
         acquisition = holding.acquisition
         if not force and acquisition.loss is None and monotonic() < acquisition.quiet_until:
             return

@@ -1,265 +1,286 @@
-"""The process's one background thread, and what runs on it.
+"""What goes on beside the callers of one store, by threads that are the store's own.
 
-Pushes of `keepalive`, the lease of the tickets, loss detection, clean-up: each is a job, a
-function that returns in how many seconds it wants to run again, or None when it is done. The
-thread is a daemon, starts when first needed, and is made anew after a fork.
+A store makes one `Background` and ends it with its `close()`. The leases of tickets have a thread
+to themselves and wait for nothing; pushes and clean-ups have a few each, so that a thousand of
+either are late by no more than a store takes to answer them; and what the main thread asks is
+asked by deputies. An idle store has no thread.
 """
 
 from __future__ import annotations
 
-import atexit
-import heapq
-import itertools
 import logging
-import math
-import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import partial
-from weakref import WeakKeyDictionary
+from itertools import chain, repeat
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
-from lockclient.driving import Inbox
+from lockclient.driving import ONE_ANSWER, Inbox
 from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
-from lockclient.store import LINE_INTERVAL, Event, MutexStore, Withdraw
+from lockclient.store import TICKET_RENEWAL, Event, MutexStore, Withdraw
+from lockclient.timers import RETRY, Crew, NoThread, Task, the_timers
 from lockclient.timing import Deadline
 
 log = logging.getLogger(__name__)
 
-Job = Callable[[], float | None]
+Result = TypeVar("Result")
 
+AT_ONCE = 8
+"""Pushes of one store that are under way at once, and as many clean-ups."""
 CLEAN_UP_TRY = 2.0
 REFUSED_PAUSE = 30.0
-_PAUSES = (0.2, 0.5, 1.0, 2.0)
+_PAUSES = (0.2, 0.5, 1.0)
+_LONGEST_PAUSE = 2.0
 """Seconds between two tries of a clean-up that nobody answers."""
 AT_EXIT = 1.0
 """Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
 
 
-class Task:
-    """A job on the thread's list."""
+class Background:
+    """The threads of one store.
 
-    __slots__ = ("_job", "cancelled")
+    Args:
+        store: whose they are.
+    """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.cancelled = False
+    def __init__(self, store: MutexStore) -> None:
+        self.pushes = Crew("push", AT_ONCE)
+        self.tickets = Tickets(store)
+        self._store = store
+        self._cleaners = Crew("clean-up", AT_ONCE)
+        self._deputies = Crew("deputy", 1000)
+        self._unfinished: dict[object, None] = {}
+        self._closed = False
 
-    def cancel(self) -> None:
-        """Never run it again; a run under way goes on to its end."""
-        self.cancelled = True
+    def away(self, work: Callable[[], Result]) -> Result:
+        """Do what asks the store, where no signal can land; return its result.
+
+        Python runs the handlers of signals in the main thread, between any two of its steps, and
+        what they raise (Ctrl-C, a soft time limit) is raised there. In the middle of a call of
+        gRPC's that leaves locks taken for good, and in the middle of our own steps it leaves what
+        nobody knows of. So the main thread only waits, for a deputy that does the work. If
+        something is raised while it waits, the deputy goes on: the caller is to tell it to stop.
+
+        Raises:
+            StoreUnavailable: the system gives no thread for it; nothing was done.
+        """
+        self.ready()
+        if threading.get_ident() != threading.main_thread().ident:
+            return work()
+        begun: list[bool] = []
+        ended: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
+
+        def do() -> None:
+            self._unfinished[do] = None
+            begun.append(True)
+            try:
+                ended.put((work(), None))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                ended.put((None, error))
+            self._unfinished.pop(do, None)
+
+        self._deputies.do(do)
+        try:
+            result, error = ended.get(timeout=ONE_ANSWER)
+        except Empty:
+            if not begun:
+                raise _no_thread("none could be started") from None
+            result, error = ended.get()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else it would hold itself by its traceback
+        return result  # type: ignore[return-value]
+
+    def ready(self) -> None:
+        """See to it that what is to go on in the background will.
+
+        Raises:
+            StoreUnavailable: the system gives no thread for it.
+        """
+        patience = Deadline.after(RETRY)
+        while True:
+            try:
+                return the_timers().start()
+            except NoThread as error:
+                if patience.expired():
+                    raise _no_thread(error) from error
+                time.sleep(RETRY / 20)
+
+    def clean_up(self, withdraw: Withdraw) -> None:
+        """Leave nothing of an acquisition, for as long as that takes."""
+        cleaning = _CleanUp(self._store, withdraw)
+        # Before it is begun: were it the other way round, it might be done before it is noted.
+        self._unfinished[cleaning] = None
+        self._clean(cleaning)
+
+    def _clean(self, cleaning: _CleanUp) -> None:
+        def do() -> None:
+            again = cleaning.run()
+            if again is None:
+                self._unfinished.pop(cleaning, None)
+            else:
+                the_timers().after(again, partial(self._clean, cleaning))
+
+        self._cleaners.do(do)
+
+    def unfinished(self) -> bool:
+        """Tell whether something is to be cleaned up, or done for the main thread, still."""
+        return bool(self._unfinished)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is unfinished, but not longer than that."""
+        deadline = Deadline.after(seconds)
+        while self._unfinished and not deadline.expired():
+            time.sleep(0.005)
+
+    def close(self, patience: float) -> None:
+        """Wake all waiters, who find the store closed; end all threads when they are done."""
+        self._closed = True
+        self.tickets.close()
+        self.settle(patience)
+        for crew in (self.pushes, self._cleaners, self._deputies):
+            crew.close()
+
+
+def _no_thread(why: object) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store could not be asked: the system gives no thread for it ({why}).", unknown=False
+    )
+
+
+class _CleanUp:
+    """One acquisition of which nothing is to be left.
+
+    The ticket of a living process does not expire (kazoo #732), so it is tried until it is done.
+    """
+
+    def __init__(self, store: MutexStore, withdraw: Withdraw) -> None:
+        self._store = store
+        self._withdraw = withdraw
+        self._pauses = chain(_PAUSES, repeat(_LONGEST_PAUSE))
+        self._refused = False
 
     def run(self) -> float | None:
-        """Run it once; return in how many seconds to run it again."""
-        return None if self.cancelled else self._job()
+        """Try it; return in how many seconds to try again, None: it is done."""
+        withdraw = self._withdraw
+        try:
+            self._store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
+        except StoreUnavailable:
+            return next(self._pauses)
+        except StoreClosed:
+            log.info("What is left of %r is not cleaned up: the store is closed.", withdraw.name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
+            if not self._refused:
+                log.error("Cleaning up after %r is refused, trying on: %s", withdraw.name, error)
+            self._refused = True
+            self._without_mark()
+            return REFUSED_PAUSE
+        return None
 
+    def _without_mark(self) -> None:
+        """Delete at least: a store that is out of space takes that, but no mark.
 
-class Background:
-    """A thread that runs jobs at their times, one after the other."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Task]] = []
-        self._numbers = itertools.count()
-        self._clear_at = 1000  # entries at which the cancelled ones among them are thrown away
-        # Always `with self._lock`, never `with self._changed`: entering a condition is Python code,
-        # and a KeyboardInterrupt in there would leave the lock taken for ever.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._wakes_at = -math.inf
-        self._thread: threading.Thread | None = None
-
-    def after(self, seconds: float, job: Job) -> Task:
-        """Run `job` in so many seconds."""
-        task = Task(job)
-        self.schedule(task, seconds)
-        return task
-
-    def schedule(self, task: Task, seconds: float) -> None:
-        """Run a task in so many seconds."""
-        at = time.monotonic() + seconds
-        with self._lock:
-            if len(self._heap) >= self._clear_at:
-                self._heap = [each for each in self._heap if not each[2].cancelled]
-                heapq.heapify(self._heap)
-                self._clear_at = max(1000, 2 * len(self._heap))
-            heapq.heappush(self._heap, (at, next(self._numbers), task))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="clustermutex-background", daemon=True
-                )
-                self._thread.start()
-            elif at < self._wakes_at:
-                self._changed.notify()  # otherwise it wakes in time by itself: no thread switch
-
-    def _run(self) -> None:
-        while True:
-            task = self._next()
+        The mark is tried on: what it disarms may arrive after there is space again.
+        """
+        if self._withdraw.mark:
             try:
-                again = task.run()
-            except Exception:
-                log.exception("A background job failed.")
-                continue
-            if again is not None:
-                self.schedule(task, again)
-
-    def _next(self) -> Task:
-        with self._lock:
-            while True:
-                now = time.monotonic()
-                # A cancelled one stays until its time has come, too: were it taken off now, the
-                # next one would come before the thread's next waking and cost a thread switch,
-                # at every short critical section.
-                if self._heap and self._heap[0][0] <= now:
-                    return heapq.heappop(self._heap)[2]
-                self._wakes_at = self._heap[0][0] if self._heap else math.inf
-                timeout = self._wakes_at - now if self._heap else None
-                self._changed.wait(timeout)
-                self._wakes_at = -math.inf
+                self._store.ask(replace(self._withdraw, mark=False), Deadline.after(CLEAN_UP_TRY))
+            except Exception as error:  # noqa: BLE001 - it is all tried again
+                log.debug("What is left of %r stays for now: %s", self._withdraw.name, error)
 
 
-class Line:
-    """The waiters of this process on one store: their tickets are kept alive while there are any.
+class _Group:
+    """Waiters that can act only together, and so have one lease for their tickets."""
 
-    A waiter joins with its inbox; when the tickets are lost it is told to look for itself.
+    def __init__(self, waiters: Hashable) -> None:
+        self.waiters = waiters
+        self.inboxes: set[Inbox] = set()
+        self.task: Task | None = None
+        self.proved = True
+        self.renewing = False
+        self.failing = False
+
+    def prove(self) -> None:
+        """Take note that they can act."""
+        self.proved = True
+
+
+class Tickets:
+    """The waiters of this process on one store: their tickets are kept alive while they can act.
+
+    A waiter joins with its inbox; when its ticket is lost it is told to look for itself. Before
+    each renewal the waiters have to show that they can act: the tasks of an event loop that is
+    blocked would get a lock that they can't take, while others stand behind them.
     """
 
     def __init__(self, store: MutexStore) -> None:
         self._store = store
-        self._inboxes: set[Inbox] = set()
-        self._task: Task | None = None
-        self._failing = False
+        self._crew = Crew("tickets", 1)
+        self._groups: dict[Hashable, _Group] = {}
         self._lock = threading.Lock()
 
     def join(self, inbox: Inbox) -> None:
-        """Keep the tickets alive as long as this waiter is in line."""
+        """Keep this waiter's ticket alive as long as it is in line."""
         with self._lock:
-            self._inboxes.add(inbox)
-            if self._task is None:
-                self._task = the_background().after(LINE_INTERVAL, self._keep)
+            group = self._groups.setdefault(inbox.waiters, _Group(inbox.waiters))
+            group.inboxes.add(inbox)
+            if group.task is None:
+                group.task = the_timers().after(TICKET_RENEWAL, partial(self._due, group))
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
         with self._lock:
-            self._inboxes.discard(inbox)
+            group = self._groups.get(inbox.waiters)
+            if group is not None:
+                group.inboxes.discard(inbox)
 
-    def _keep(self) -> float | None:
+    def close(self) -> None:
+        """Wake everyone, for good."""
+        with self._lock:
+            for group in self._groups.values():
+                self._tell(group)
+        self._crew.close()
+
+    def _due(self, group: _Group) -> float | None:
         with self._lock:
             # Not when the last one leaves: who is woken often leaves and joins as often, and the
             # tickets would never be renewed.
-            if not self._inboxes:
-                self._task = None
+            if not group.inboxes:
+                self._groups.pop(group.waiters, None)
                 return None
+            someone = next(iter(group.inboxes))
+        proved, group.proved = group.proved, False
         try:
-            kept = self._store.keep_line(Deadline.after(LINE_INTERVAL))
+            someone.prove(group.prove)
+        except RuntimeError:  # their loop is closed
+            group.inboxes.clear()
+        if proved and not group.renewing:
+            group.renewing = True
+            self._crew.do(partial(self._renew, group))
+        return TICKET_RENEWAL
+
+    def _renew(self, group: _Group) -> None:
+        try:
+            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL))
+        except StoreClosed:
+            return
         except ClusterMutexError as error:
-            if not self._failing:  # once for an outage
+            if not group.failing:  # once for an outage
                 log.warning("The places in line could not be renewed, trying on: %s", error)
-            self._failing = True
-            return 1.0
-        self._failing = False
+            group.failing = True
+            return
+        finally:
+            group.renewing = False
+        group.failing = False
         if not kept:
             with self._lock:
-                for inbox in self._inboxes:
-                    inbox.put(Event(0, missed=True))
-        return LINE_INTERVAL
+                self._tell(group)
 
-
-class CleanUp:
-    """What of this process is to be withdrawn from one store, one after the other.
-
-    The ticket of a living process does not expire (kazoo #732), so each is tried until it is done.
-    While the store does not answer only the first is tried, however many there are: the thread is
-    needed for other things.
-    """
-
-    def __init__(self, store: MutexStore) -> None:
-        self._store = store
-        self._todo: deque[tuple[Withdraw, Callable[[], object]]] = deque()
-        self._lock = threading.Lock()
-        self._running = False
-        self._pauses = iter(_PAUSES)
-
-    def add(self, withdraw: Withdraw, done: Callable[[], object]) -> None:
-        """Withdraw this soon, and say when it is done."""
-        with self._lock:
-            self._todo.append((withdraw, done))
-            if not self._running:
-                # Before it is noted: were it the other way round, an interrupt in between would
-                # leave this and all to come undone. One that runs without need ends at once.
-                the_background().after(0, self._run)
-                self._running = True
-
-    def pending(self) -> bool:
-        """Tell whether there is anything left to do."""
-        return self._running
-
-    def _run(self) -> float | None:
-        while True:
-            with self._lock:
-                if not self._todo:
-                    self._running = False
-                    return None
-                withdraw, done = self._todo.popleft()
-            try:
-                self._store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
-                done()
-            except StoreUnavailable:
-                with self._lock:
-                    self._todo.appendleft((withdraw, done))
-                return next(self._pauses, _PAUSES[-1])
-            except StoreClosed:
-                name = withdraw.name
-                log.info("What is left of %r is not cleaned up: the store is closed.", name)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
-                log.error("Cleaning up after %r is refused and tried on: %s", withdraw.name, error)
-                the_background().after(REFUSED_PAUSE, partial(self.add, withdraw, done))
-            else:
-                self._pauses = iter(_PAUSES)
-
-
-def clean_up(
-    store: MutexStore, withdraw: Withdraw, tell: Callable[[], object] = lambda: None
-) -> None:
-    """Leave nothing of an acquisition, for as long as that takes; `tell` when it is so."""
-    _clean_up_of(store).add(withdraw, tell)
-
-
-_background = Background()
-_lines: WeakKeyDictionary[MutexStore, Line] = WeakKeyDictionary()
-_clean_ups: WeakKeyDictionary[MutexStore, CleanUp] = WeakKeyDictionary()
-
-
-def the_background() -> Background:
-    """Return this process's background thread."""
-    return _background
-
-
-def line_of(store: MutexStore) -> Line:
-    """Return the waiters of this process on a store."""
-    line = _lines.get(store)
-    return _lines.setdefault(store, Line(store)) if line is None else line
-
-
-def _clean_up_of(store: MutexStore) -> CleanUp:
-    found = _clean_ups.get(store)
-    return _clean_ups.setdefault(store, CleanUp(store)) if found is None else found
-
-
-def _start_afresh() -> None:
-    """After fork, in the child: threads did not come along, and jobs are the parent's."""
-    global _background
-    _background = Background()
-    _lines.clear()
-    _clean_ups.clear()
-
-
-def _at_exit() -> None:
-    """Give clean-up that is under way a moment: the thread ends with the interpreter."""
-    deadline = Deadline.after(AT_EXIT)
-    while any(each.pending() for each in list(_clean_ups.values())) and not deadline.expired():
-        time.sleep(0.01)
-
-
-os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(_at_exit)
+    def _tell(self, group: _Group) -> None:
+        for inbox in group.inboxes:
+            inbox.put(Event(0, missed=True))

@@ -6,33 +6,61 @@ thrown the error. So acquiring, pushing and releasing are written once for both 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from lockclient.store import Event, MutexStore, Outcome, Request
+from lockclient.store import Event, MutexStore, Outcome, Sending
 from lockclient.timing import Deadline
 
 PATIENCE = 10.0
 """Seconds that a call without a timeout of its own waits for a store that does not answer."""
-ONE_TRY = 3.0
-"""The same for a call that is asked not to wait."""
+ONE_ANSWER = 3.0
+"""Seconds that there are for an answer in any case, however short a timeout is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Ask the store; send back the outcome."""
 
-    request: Request
+    sending: Sending
     deadline: Deadline
 
 
 class Inbox(Protocol):
     """Where a waiter's events arrive, from any thread."""
 
+    @property
+    def waiters(self) -> Hashable:
+        """Who can act only together with this waiter; see `MutexStore.has_ticket_lease`."""
+
     def put(self, event: Event) -> None:
         """Add an event."""
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """Call `tell` as soon as the waiter can act; raise RuntimeError if it never will."""
+
+
+class ThreadInbox:
+    """The inbox of a waiting thread, which can act at any time."""
+
+    waiters: Hashable = None
+
+    def __init__(self) -> None:
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self.put = self._events.put
+
+    def get(self, timeout: float) -> Event | None:
+        """Return the next event, None if there is none for `timeout` seconds."""
+        try:
+            return self._events.get(timeout=timeout)
+        except Empty:
+            return None
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """See `Inbox`."""
+        tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +80,11 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
     try:
         want = steps.send(None)
         while True:
-            # Not `try` at once: CPython 3.11 does not protect the first instruction of a loop that
-            # begins with one, and it is where an interrupt is raised.
-            answer: Outcome | Event | None = None
             try:
                 if isinstance(want, Ask):
-                    answer = store.ask(want.request, want.deadline)
+                    answer: Outcome | Event | None = store.send(want.sending, want.deadline)
                 else:
-                    answer = _hear(want.inbox, want.timeout)
+                    answer = want.inbox.get(want.timeout)
             except Exception as error:  # noqa: BLE001 - it is theirs
                 want = steps.throw(error)
             else:
@@ -68,11 +93,4 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
         result: Result = end.value
         return result
     finally:
-        steps.close()  # an interrupt: whatever the steps hold, they let go of it now
-
-
-def _hear(inbox: SimpleQueue[Event], timeout: float) -> Event | None:
-    try:
-        return inbox.get(timeout=timeout)
-    except Empty:
-        return None
+        steps.close()

@@ -3,11 +3,12 @@
 Whoever drives it (threads, asyncio) does what a step says and comes back with what happened:
 
     step = acquisition.begin(now)
-    Request → ask the store, then `answered(outcome, now)`; if nobody answers, `unanswered()` and
-              perhaps `again(now)`
-    Wait    → watch its target from its revision on, then `woken(event, now)`
-    Held    → the lock is had
-    Busy    → somebody else has it, and the caller did not want to wait
+    Request  → send `acquisition.sending`, then `answered(outcome, now)`, or if nobody answers
+               perhaps `again(now)`
+    Wait     → watch its target, then `woken(event, now)`
+    Acquired → the lock is had
+    Busy     → somebody else has it, and the caller did not want to wait
+    UsedUp   → begin with a new uuid: this one had the lock already, and lost it
 
 The line: a waiter watches the ticket ahead of it, and the head of the line watches the holder, so
 that one release wakes one waiter. A watch only wakes; the transaction decides.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from lockclient.errors import LockLost
@@ -37,6 +39,7 @@ from lockclient.store import (
     Refused,
     Request,
     Seen,
+    Sending,
     Take,
     Taken,
     TakeOrQueue,
@@ -54,14 +57,17 @@ LOOK_INTERVAL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Watch `target` from `revision` on; look after `LOOK_INTERVAL` in any case."""
+    """Watch `target` for what happens from `revision` on; look after `LOOK_INTERVAL` in any case.
+
+    The watch may begin later, if it says since when it listens: then the store is asked again.
+    """
 
     target: Target
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Acquired:
     """The lock is had."""
 
 
@@ -72,7 +78,15 @@ class Busy:
     holder: str | None
 
 
-Step = Request | Wait | Held | Busy
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """This uuid had the lock and lost it before that was known here: go on with a new one.
+
+    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
+    """
+
+
+Step = Request | Wait | Acquired | Busy | UsedUp
 
 
 class Acquisition:
@@ -82,11 +96,18 @@ class Acquisition:
         holder: what is to be written; its times are renewed for each request.
         runtime: how its stamps are made.
         queue: whether to get in line if the lock is not free.
-        line_ready: whether a ticket costs no extra request, so that the first one may queue.
+        lease_ready: whether a ticket costs no extra request, so that the first one may queue.
+        own: uuids of locks that this very process holds: they are taken over by nobody in it.
     """
 
     def __init__(
-        self, holder: Holder, runtime: Runtime, *, queue: bool, line_ready: bool = False
+        self,
+        holder: Holder,
+        runtime: Runtime,
+        *,
+        queue: bool,
+        lease_ready: bool = False,
+        own: Container[str | None] = (),
     ) -> None:
         self._facts = holder
         self.name = holder.name
@@ -99,23 +120,19 @@ class Acquisition:
         self.loss: LockLost | None = None
         self.trouble = ""
         """Why the last push failed, if it did: told when the time runs out."""
-        self.unsure = False
-        """A take may still be under way somewhere and arrive late: when it is all over, withdraw.
-
-        A late take would hold a lock that nobody knows of, a late take or queue leave a ticket
-        that blocks the line for as long as the process lives. Everything else is harmless late: it
-        compares a uuid or ticket that is gone by then.
-        """
+        self.sending: Sending | None = None
+        """The request that was sent last, and what is not known of it."""
         self._runtime = runtime
         self._queue = queue
-        self._line_ready = line_ready
+        self._lease_ready = lease_ready
+        self._own = own
         self._ticket_revision = 0
         self._awaited: Target | None = None
-        self._asked: Request | None = None
+        self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
         self._confirmed_at = -math.inf
-        self._settled = True  # the last request was answered, and not by giving us the lock
         self._tried_identity = holder.identity is None
+        self._rival: Holder | None = None
         self._since: float | None = None
         self._newest = 0.0  # wall-clock time of the latest stamps that were made
         self._releasing = False
@@ -129,14 +146,18 @@ class Acquisition:
 
     def begin(self, now: Now) -> Step:
         """Return the first request."""
-        if self._queue and self._line_ready and self._tried_identity:
+        if self._queue and self._lease_ready and self._tried_identity:
             return self._get_in_line(now)
         return self._ask(Take(self._stamped(now)), now)
 
-    def unanswered(self, *, unknown: bool) -> None:
-        """Take note that nobody answered the last request; `unknown`: it may have happened."""
-        self._settled = not unknown
-        self.unsure |= unknown and isinstance(self._asked, Take | TakeOrQueue | Reclaim)
+    def anew(self, uuid: str) -> Acquisition:
+        """Return one like this that has not begun, with a new uuid."""
+        facts, how = replace(self._facts, uuid=uuid), self._runtime
+        fresh = Acquisition(
+            facts, how, queue=self._queue, lease_ready=self._lease_ready, own=self._own
+        )
+        fresh._since = self._since
+        return fresh
 
     def again(self, now: Now) -> Step:
         """Return the last request once more, with stamps of now."""
@@ -151,29 +172,25 @@ class Acquisition:
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
         """Return the next step after an outcome of the last request."""
-        # What may be left behind is noted before the request counts as answered: an interrupt may
-        # come between any two of these lines.
-        if isinstance(outcome, Taken | Refused | Queued):
-            self.unsure |= outcome.resent
+        # What may be left behind is noted before the request counts as answered.
         if isinstance(outcome, Taken):
             self.token = outcome.token
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
-        self._settled = True
+        if self.sending is not None:
+            self.sending.under_way = False
         match outcome:
             case Taken():
                 return self._taken(outcome, now)
             case Done() if isinstance(self._asked, Push):
                 self.pushed(self._asked, outcome, self._sent_at)
-                return Held()
-            case Gone():
-                return self._get_in_line(now) if self._queue else Busy(outcome.holder)
+                return Acquired()
+            case Refused(used_up=True) | Gone():
+                return UsedUp() if self._queue else Busy(outcome.holder)
             case Position(ticket=False):
                 return self._queue_again(now)
-            case Queued(unsure=True) | Position(unsure=True):
-                return self._look()
             case Queued() | Position():
-                return self._stand(outcome.predecessor, outcome.holder, outcome.revision, now)
+                return self._stand(outcome, now)
             case Refused():
                 return self._refused(outcome, now)
             case Seen():
@@ -183,27 +200,44 @@ class Acquisition:
     def woken(self, event: Event | None, now: Now) -> Step:
         """Return the next step after an event of the awaited target; None: time to look."""
         target = self._awaited
+        if self.rival_gone():
+            self._rival = None
+            return self._ask(Read(self.name), now)
+        if event is None and target is not None:  # most likely nothing has changed
+            return self._look(now, predecessor=target.ticket)
         if event is None or event.missed or target is None:
-            return self._look()
+            return self._look(now)
         if event.uuid is not None:  # written, not deleted: still in the way
             return Wait(target, event.revision + 1)
         if target.ticket is None:
             return self._claim(now)
-        return self._look(predecessor=target.ticket, left_at=event.revision)
+        return self._look(now, predecessor=target.ticket, left_at=event.revision)
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether a live process of our identity had the lock when that was last looked at."""
+        return self._rival is not None
+
+    def rival_gone(self) -> bool:
+        """Tell whether that process has ended, so that its lock can be taken over: no request."""
+        return self._rival is not None and not self._lives(self._rival)
+
+    @property
+    def may_be_out_there(self) -> bool:
+        """Whether a take or ticket of this acquisition may still arrive, see `Sending`."""
+        return self._late or (self.sending is not None and self.sending.may_come_late())
 
     def abandon(self) -> Withdraw | None:
-        """Return what leaves nothing of this acquisition behind; None if nothing was ever sent."""
-        self._releasing = True
-        if not self._settled:  # an interrupt came while it was under way
-            self.unanswered(unknown=True)
-        return None if self._asked is None else Withdraw(self.name, self.uuid, self.unsure)
+        """Return what leaves nothing of this acquisition behind; None if there can be nothing.
 
-    def leaves_traces(self) -> bool:
-        """Tell whether a lock or ticket of ours may stand in the store.
-
-        Not after a plain refusal: so a try that fails costs no request more.
+        After a plain refusal there is nothing, so that a try that fails costs no request more.
         """
-        return self.unsure or not self._settled or (self.token or self._ticket_revision) != 0
+        self._releasing = True
+        sending = self.sending
+        unsettled = sending is not None and (sending.under_way or sending.unknown)
+        if not (unsettled or self._late or self.token or self._ticket_revision):
+            return None
+        return Withdraw(self.name, self.uuid, mark=self.may_be_out_there)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         sent_at = self._sent_at
@@ -213,14 +247,14 @@ class Acquisition:
         if outcome.earlier or now.monotonic - sent_at > self._runtime.push_interval:
             # The stamps in the store are older than we know, or too old: refresh and confirm first.
             return self._ask(self.push(now), now)
-        return Held()
+        return Acquired()
 
     def _refused(self, outcome: Refused, now: Now) -> Step:
         if isinstance(self._asked, Claim):
             if not outcome.ticket:
                 return self._queue_again(now)
             # A client that does not know the queue has barged in: wait for it to go.
-            return self._stand(None, outcome.holder, outcome.revision, now)
+            return self._stand(Position(True, None, outcome.holder, outcome.revision), now)
         if not self._tried_identity and outcome.holder is not None:
             self._tried_identity = True
             return self._ask(Read(self.name), now)
@@ -230,12 +264,16 @@ class Acquisition:
         """Take over from the holder if it has our identity and is not certainly alive."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self.holder.identity
-        if previous is None or not ours or provably_runs(previous.process):
-            if self._queue:
-                return self._get_in_line(now)
+        if previous is None or not ours or self._lives(previous):
+            self._rival = previous if ours else None
+            if self._queue:  # whoever stands in line already, keeps its place
+                return self._look(now) if self._ticket_revision else self._get_in_line(now)
             return Busy(None if previous is None else previous.uuid)
         log.warning("Taking %r over from %s: the identity is the same.", *_named(previous))
         return self._ask(Reclaim(self._stamped(now), previous), now)
+
+    def _lives(self, other: Holder) -> bool:
+        return other.uuid in self._own or provably_runs(other.process)
 
     def _get_in_line(self, now: Now) -> Step:
         holder = self._stamped(now)
@@ -254,23 +292,31 @@ class Acquisition:
         )
         return self._get_in_line(now)
 
-    def _stand(self, predecessor: str | None, holder: str | None, revision: int, now: Now) -> Step:
+    def _stand(self, place: Queued | Position, now: Now) -> Step:
         """Wait for the ticket ahead, as the head for the holder, or claim if there is neither."""
-        if predecessor is None and holder in (None, self.uuid):
+        if place.ambiguous:
+            return self._look(now)
+        if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
-        self._awaited = Target(self.name, predecessor)
-        return Wait(self._awaited, revision + 1)
+        self._awaited = Target(self.name, place.predecessor)
+        return Wait(self._awaited, place.revision + 1)
 
     def _claim(self, now: Now) -> Step:
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
 
-    def _look(self, predecessor: str | None = None, left_at: int | None = None) -> Step:
+    def _look(
+        self, now: Now, predecessor: str | None = None, left_at: int | None = None
+    ) -> Request:
         look = Look(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
-        self._asked = look
-        return look
+        return self._ask(look, now)
+
+    @property
+    def _asked(self) -> Request | None:
+        return None if self.sending is None else self.sending.request
 
     def _ask(self, request: Request, now: Now) -> Request:
-        self._asked, self._sent_at, self._settled = request, now.monotonic, False
+        self._late = self.may_be_out_there  # before the only one who knows of it is forgotten
+        self.sending, self._sent_at = Sending(request), now.monotonic
         return request
 
     def _stamped(self, now: Now) -> Holder:
@@ -303,9 +349,9 @@ class Acquisition:
         """
         # Of two pushes at once (a task's and keepalive's) the store keeps the later one.
         sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
-        self.quiet_until = sent_at + self._runtime.push_interval
         if self._runtime.auto_unlock is not None:
             self.deadline = sent_at + self._runtime.auto_unlock
+        self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
 
     def check(self, monotonic: float) -> LockLost | None:
         """Return why the lock is lost, or None as long as it is held."""
@@ -332,6 +378,13 @@ class Acquisition:
         uuid = None if seen.holder is None else seen.holder.uuid
         if not self._releasing and uuid != self.uuid:
             self._lose_to(uuid, seen.removal)
+
+    def put_off(self, monotonic: float) -> None:
+        """A push was not answered: no hot loop shall wait for another one until then.
+
+        But never beyond the deadline: then it is lost, and whoever asks must hear that.
+        """
+        self.quiet_until = min(monotonic, self.deadline)
 
     def release(self) -> Unlock:
         """Return the request that gives the lock back; its outcome goes to `released`."""

@@ -50,6 +50,14 @@ def _rebuild(
 class LockTimeout(ClusterMutexError, TimeoutError):
     """The lock could not be had within the time given."""
 
+    @classmethod
+    def after(cls, seconds: float, name: str, holder: Any = None, waiting: int = 0) -> LockTimeout:
+        """Return the error: how long was waited for which lock, who has it, how many wait."""
+        text = f"The lock {name!r} could not be had within {seconds:g} s."
+        if holder is not None:
+            text += f" It is held by {holder.describe()}; in line: {waiting}."
+        return cls(text, name=name, holder=holder)
+
 
 class LockNotHeld(ClusterMutexError, RuntimeError):
     """`release()` or `alive()` of a lock that this object does not hold."""

@@ -7,27 +7,28 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NoReturn
 from uuid import uuid4
-from weakref import WeakSet
 
 from lockclient import config, driving
-from lockclient.background import clean_up
 from lockclient.backtrace import capture
-from lockclient.driving import ONE_TRY, Ask, Inbox, Steps
-from lockclient.engine import Acquisition
+from lockclient.driving import Ask, Inbox, Steps
+from lockclient.engine import Acquired, Acquisition, UsedUp
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, LockTimeout
-from lockclient.holding import Holding, OnLost
+from lockclient.holding import Holding, OnLost, held_here
 from lockclient.process import fingerprint, thread_name
 from lockclient.record import Holder, check_name
 from lockclient.settings import made_of
-from lockclient.store import Guard, MutexStore, Read, Seen
+from lockclient.store import Guard, MutexStore, Read, Seen, Sending, Withdraw
+from lockclient.timers import the_timers
 from lockclient.timing import Deadline, Now, Runtime, require_timeout
 from lockclient.version import __version__
-from lockclient.waiting import Pursuit
+from lockclient.waiting import GivenUp, Pursuit
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +37,88 @@ CLEAN_UP = 1.0
 
 _CLIENT = f"clustermutex/{__version__} python/{'.'.join(map(str, sys.version_info[:3]))}"
 
+PROMPT = 0.3
+"""Seconds that a request whose caller has gone may take before it counts as lost."""
+
+MakeHolding = Callable[[MutexStore, Acquisition], Holding]
+
 
 class Attempt:
-    """One call of `acquire`, which an interrupt or a cancellation may end between any two lines."""
+    """One call of `acquire`: it comes to a `holding`, or leaves nothing.
 
-    def __init__(self, store: MutexStore, acquisition: Acquisition) -> None:
+    Args:
+        store: where the lock lives.
+        acquisition: its engine.
+        make_holding: makes what holds the lock once it is had.
+    """
+
+    def __init__(
+        self, store: MutexStore, acquisition: Acquisition, make_holding: MakeHolding
+    ) -> None:
         self.store = store
-        self.acquisition = acquisition
         self.holding: Holding | None = None
+        self._acquisition = acquisition
+        self._make_holding = make_holding
+        self._pursuit: Pursuit | None = None
+        self._given_up = False
+        self._over = False
 
     def steps(self, now: Now, deadline: Deadline, inbox: Callable[[], Inbox]) -> Steps[bool]:
-        """Go for the lock; see `Pursuit`."""
-        step = self.acquisition.begin(now)
-        return Pursuit(self.store, self.acquisition, inbox).steps(step, deadline)
+        """Go for the lock; return whether it is held. Errors: see `Pursuit`."""
+        left = True  # an error, a cancellation, or nobody waits any more
+        try:
+            while True:
+                acquisition = self._acquisition
+                self._pursuit = Pursuit(self.store, acquisition, inbox)
+                if self._given_up:
+                    raise GivenUp
+                step = yield from self._pursuit.steps(acquisition.begin(now), deadline)
+                if isinstance(step, Acquired):
+                    self.holding = self._make_holding(self.store, acquisition)
+                    self.holding.start()
+                    left = False
+                    return True
+                withdraw = acquisition.abandon()
+                if withdraw is not None:
+                    yield from self._withdrawing(withdraw)
+                if not isinstance(step, UsedUp):
+                    left = False
+                    return False
+                self._acquisition, now = acquisition.anew(str(uuid4())), Now.read()
+        finally:
+            # First the end, then whether it was wanted: `let_go` does it the other way round.
+            self._over = True
+            if left or self._given_up:
+                self._leave_nothing()
+
+    def _withdrawing(self, withdraw: Withdraw) -> Steps[None]:
+        try:
+            yield Ask(Sending(withdraw), Deadline.after(CLEAN_UP))
+        except ClusterMutexError as error:
+            log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
+            self.store.background.clean_up(withdraw)
+
+    def let_go(self) -> None:
+        """Leave nothing: nobody waits any more for what another thread may still do."""
+        self._given_up = True
+        if self._pursuit is not None:
+            self._pursuit.give_up()
+        if not self._over:
+            # Most likely it is answered in a moment, and then nothing can arrive late any more.
+            the_timers().after(PROMPT, self._if_not_over)
+        elif self.holding is not None:
+            self._leave_nothing()
+
+    def _if_not_over(self) -> None:
+        """Leave nothing of what is known now; at the end, what came of the rest is seen to."""
+        if not self._over:
+            self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
+        if self.holding is not None:
+            self.holding.let_go()
+        elif (withdraw := self._acquisition.abandon()) is not None:
+            self.store.background.clean_up(withdraw)
 
 
 class Handle:
@@ -82,8 +152,6 @@ class Handle:
             raise ValueError(f"store must be what open_store() returns, not {store!r}.")
         self._given_store = store
         self._holding: Holding | None = None
-        self._gate = threading.Lock()  # so that of two threads that release, one is told off
-        _handles.add(self)
 
     @staticmethod
     def setup(
@@ -118,12 +186,12 @@ class Handle:
 
     def locked(self) -> bool:
         """Tell whether this object holds the lock, as far as it knows."""
-        return self._holding is not None
+        return self._current() is not None
 
     @property
     def healthy(self) -> bool:
         """Whether the lock is held and not lost, as far as anyone can know without asking."""
-        holding = self._holding
+        holding = self._current()
         return holding is not None and holding.loss() is None
 
     def check_health(self) -> None:
@@ -157,7 +225,8 @@ class Handle:
         Put it into your own transaction on the same etcd: the key `guard.key` has the value
         `guard.value`.
         """
-        return self._store().guard(self.name, self._held("guard").acquisition.uuid)
+        holding = self._held("guard")
+        return holding.store.guard(self.name, holding.acquisition.uuid)
 
     def __repr__(self) -> str:
         state = "locked" if self.locked() else "unlocked"
@@ -176,33 +245,42 @@ class Handle:
             raise OverflowError("timeout value is too large")
         limit: float | None = self._timeout if timeout == -1 else timeout
         blocking = blocking and limit != 0
-        return blocking, Deadline.after(limit if blocking else ONE_TRY)
+        return blocking, Deadline.after(limit if blocking else 0)
 
-    def _attempt(self, blocking: bool, now: Now) -> Attempt:
+    def _attempt(self, blocking: bool, now: Now, waiters: Hashable = None) -> Attempt:
         store = self._store()
-        holder, ready = self._new_holder(now), store.has_line()
-        return Attempt(store, Acquisition(holder, self._runtime, queue=blocking, line_ready=ready))
-
-    def _hold(self, attempt: Attempt) -> None:
-        attempt.holding = holding = self._make_holding(attempt.store, attempt.acquisition)
-        self._holding = holding
-        holding.start()
+        store.background.ready()
+        acquisition = Acquisition(
+            self._new_holder(now),
+            self._runtime,
+            queue=blocking,
+            lease_ready=store.has_ticket_lease(waiters),
+            own=held_here(),
+        )
+        return Attempt(store, acquisition, self._make_holding)
 
     def _make_holding(self, store: MutexStore, acquisition: Acquisition) -> Holding:
         return Holding(store, acquisition, self._keepalive, self._on_lost)
 
-    def _abandon(self, attempt: Attempt, tell: Callable[[], object] = lambda: None) -> bool:
-        """Leave nothing behind; return whether that takes something, of whose end `tell` tells."""
-        if attempt.holding is not None:
-            if self._holding is attempt.holding:
-                self._holding = None
-            attempt.holding.forget()
-        acquisition = attempt.acquisition
-        withdraw = acquisition.abandon()
-        if withdraw is None or not acquisition.leaves_traces():
-            return False
-        clean_up(attempt.store, withdraw, tell)
-        return True
+    def _adopt(self, holding: Holding | None) -> None:
+        """Take note that the caller has the lock."""
+        assert holding is not None
+        mine = {each: held for each, held in _mine.get().items() if not held.ended}
+        _mine.set({**mine, self: holding})
+        self._holding = holding
+
+    def _current(self) -> Holding | None:
+        """Return what the caller took, if it did, else what this object has at the moment.
+
+        So a thread (a task) that lost the lock is told so, even if another one has got it by the
+        same object meanwhile; and any thread may push and release, as with `threading.Lock`.
+        """
+        return self._own() or (None if (it := self._holding) is None or it.ended else it)
+
+    def _own(self) -> Holding | None:
+        """Return what the caller itself took by this object and still has."""
+        mine = _mine.get().get(self)
+        return None if mine is None or mine.ended else mine
 
     def _new_holder(self, now: Now) -> Holder:
         pid = os.getpid()
@@ -228,7 +306,7 @@ class Handle:
         return self._given_store or config.default_store()
 
     def _held(self, what: str) -> Holding:
-        holding = self._holding
+        holding = self._current()
         if holding is None:
             raise self._not_held(what)
         return holding
@@ -257,26 +335,26 @@ class Handle:
     def _reading(self, patience: float | None = None, *, waiters: bool = False) -> Steps[Seen]:
         """Ask the store for the lock as it stands."""
         limit = Deadline.after(driving.PATIENCE if patience is None else patience)
-        seen = yield Ask(Read(self.name, waiters=waiters), limit)
+        seen = yield Ask(Sending(Read(self.name, waiters=waiters)), limit)
         if not isinstance(seen, Seen):
             raise TypeError(f"the store answered {seen!r} to Read")
         return seen
 
     def _timed_out(self) -> Steps[LockTimeout]:
         """Return the error that says who has the lock, if that can be had at once."""
-        who, holder = "", None
+        limit, seen = self._timeout or 0.0, None
         try:
             seen = yield from self._reading(CLEAN_UP, waiters=True)
-            holder = held_by(seen)
-            if holder is not None:
-                who = f" It is held by {holder.describe()}; in line: {len(seen.waiters)}."
         except ClusterMutexError as error:
             log.debug("Who holds %r could not be asked: %s", self.name, error)
-        limit = 0.0 if self._timeout is None else self._timeout
-        return LockTimeout(
-            f"The lock {self.name!r} could not be had within {limit:g} s.{who}",
-            name=self.name,
-            holder=holder,
+        if seen is None:
+            return LockTimeout.after(limit, self.name)
+        return LockTimeout.after(limit, self.name, held_by(seen), len(seen.waiters))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"A {type(self).__name__} can't be copied or pickled, for its lock is had once: make "
+            f"another one by its name, {self.name!r}."
         )
 
 
@@ -295,14 +373,10 @@ def _require_text(what: str, value: object, shortest: int = 0) -> str:
 
 
 _hostname = socket.gethostname()
-_handles: WeakSet[Handle] = WeakSet()
+_mine: ContextVar[Mapping[Handle, Holding]] = ContextVar(
+    "clustermutex_mine", default=MappingProxyType({})
+)
+"""What the running thread, or task and those that it started, took by which object.
 
-
-def _start_afresh() -> None:
-    """After fork, in the child: it holds none of its parent's locks."""
-    for handle in list(_handles):
-        handle._holding = None
-        handle._gate = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
+Replaced and never changed, because tasks share what they inherit; without what has ended.
+"""

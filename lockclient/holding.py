@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
+import os
+from collections import deque
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 
 from lockclient import driving
-from lockclient.background import Task, clean_up, the_background
 from lockclient.driving import Ask, Steps, drive
 from lockclient.engine import Acquisition
-from lockclient.errors import ClusterMutexError, LockLost, StoreError, StoreUnavailable
-from lockclient.store import Event, MutexStore, Read, Seen, Subscription, Target
-from lockclient.timing import Deadline, Now
+from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
+from lockclient.store import Event, Gone, MutexStore, Read, Seen, Sending, Subscription, Target
+from lockclient.timers import RETRY, Crew, Task, the_timers
+from lockclient.timing import Deadline, Now, monotonic
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,10 @@ OnLost = Callable[[LockLost], object]
 
 
 class Holding:
-    """One held lock.
+    """One held lock, from its acquisition to its release.
+
+    No lock of Python's is held while a store is asked, and at its deadline it is lost whatever may
+    be under way: so neither a handler of a signal nor a store that is frozen can hold up anybody.
 
     Args:
         store: where it is held.
@@ -49,19 +53,29 @@ class Holding:
         self.store = store
         self._keepalive = keepalive
         self._on_lost = on_lost
-        self._told = False
-        self._telling = threading.Lock()
+        # Of all who take the one thing out, one gets it: a step that needs no lock.
+        self._to_tell = deque((True,))
+        self._to_end = deque((True,))
+        self._over = False  # nothing of it is left, or is left to be cleaned up
         self._watch: Subscription | None = None
-        self._watch_at = time.monotonic() + WATCH_AFTER
-        # Held while a push is under way. Whoever finds the deadline passed waits for it before
-        # declaring the lock lost: the push may confirm that it is not. It can't take long, because
-        # the push itself is given up at the deadline.
-        self._pushing = threading.Lock()
+        self._watch_at = monotonic() + WATCH_AFTER
+        self._pushing = False
         self._task = Task(self._tick)
+        self._generation = _generation
+        _own.add(acquisition.uuid)
 
     def start(self) -> None:
         """Begin what goes on in the background for it."""
-        the_background().schedule(self._task, self._pause())
+        the_timers().schedule(self._task, self._pause())
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was released or given up, or is a parent's, from before a fork."""
+        return not self._to_end or self._generation != _generation
+
+    def end(self) -> bool:
+        """Tell whether it is the caller who ends it: of several, one is told so."""
+        return self._generation == _generation and _taken_out(self._to_end)
 
     # ------------------------------------------------------------ signs of life
 
@@ -78,9 +92,9 @@ class Holding:
         failure: ClusterMutexError | None = None
         patience = driving.PATIENCE if force else PUSH_TRY
         try:
-            # Not longer than to the deadline: whoever waits for this push then knows.
+            # Not longer than to the deadline: an answer after that would come too late.
             limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
-            outcome = yield Ask(push, limit)
+            outcome = yield Ask(Sending(push), limit)
         except (StoreUnavailable, StoreError) as error:
             failure = error
         else:
@@ -91,53 +105,58 @@ class Holding:
             return
         if force:
             raise failure
-        self._put_off(failure, tell=first)
+        self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
 
     def alive(self, *, force: bool) -> None:
         """Do `pushing`, in this thread."""
-        with self._pushing:
-            drive(self.pushing(force=force), self.store)
+        drive(self.pushing(force=force), self.store)
 
     def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
-        self.acquisition.quiet_until = time.monotonic() + 1.0  # don't slow a hot loop any more
+        self.acquisition.put_off(monotonic() + RETRY)
         if tell:  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
                 self.acquisition.name,
-                self.acquisition.deadline - time.monotonic(),
+                self.acquisition.deadline - monotonic(),
                 error,
             )
 
     def loss(self) -> LockLost | None:
         """Return why the lock is lost, None while it is held."""
-        acquisition = self.acquisition
-        if acquisition.loss is None and time.monotonic() >= acquisition.deadline:
-            with self._pushing:
-                acquisition.check(time.monotonic())
-                self._tell()
-        return acquisition.loss
-
-    def _check(self) -> None:
-        lost = self.acquisition.check(time.monotonic())
+        lost = self.acquisition.check(monotonic())
         if lost is not None:
             self._tell()
+        return lost
+
+    def _check(self) -> None:
+        lost = self.loss()
+        if lost is not None:
             # A copy each time: raised again and again, the same one would gather tracebacks.
             raise copy(lost)
 
     # ------------------------------------------------------------ in the background
 
     def _tick(self) -> float | None:
-        """Do what is due: watch for a loss, push, notice that the time has run out."""
+        """Do what is due, waiting for nothing: see the time run out, watch for a loss, push."""
         if self.loss() is not None:
             return None
-        if self._watch is None and time.monotonic() >= self._watch_at:
+        now = monotonic()
+        if self._watch is None and now >= self._watch_at:
             self._watch_from(self.acquisition.token + 1)
-        if self._keepalive is not None and time.monotonic() >= self.acquisition.quiet_until:
-            try:
-                self.alive(force=False)
-            except LockLost:
-                return None
+        due = self._keepalive is not None and now >= self.acquisition.quiet_until
+        if due and not self._pushing:
+            self._pushing = True
+            self.store.background.pushes.do(self._push)
         return self._pause()
+
+    def _push(self) -> None:
+        try:
+            if not self.ended:
+                self.alive(force=False)
+        except LockLost:
+            return  # it has been told
+        finally:
+            self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
         self._watch = self.store.watch(Target(self.acquisition.name), revision, self._observed)
@@ -146,7 +165,7 @@ class Holding:
 
     def _pause(self) -> float:
         """Return the seconds until the next thing is due."""
-        now = time.monotonic()
+        now = monotonic()
         pause = self.acquisition.deadline - now
         if self._watch is None:
             pause = min(pause, self._watch_at - now)
@@ -159,80 +178,130 @@ class Holding:
         if not event.missed:
             self.acquisition.observed(event)
         if event.missed or self.acquisition.loss is not None:
-            the_background().after(0, self._look)
+            self.store.background.pushes.do(self._look)
 
-    def _look(self) -> float | None:
+    def _look(self) -> None:
         """See what stands in the store: after missed events, or to learn who removed the lock."""
         name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
-            return None
+            return
         try:
             seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
+        except StoreClosed:
+            return
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                return 1.0
+                the_timers().after(RETRY, lambda: self.store.background.pushes.do(self._look))
+                return
         else:
             if isinstance(seen, Seen):
                 self.acquisition.saw(seen)
                 if self.acquisition.loss is None:  # the watch ended with what it missed
+                    self._unwatch()
                     self._watch_from(seen.revision + 1)
         self._tell()
-        return None
 
     def _tell(self) -> None:
-        """Call `on_lost`, once, if the lock is lost, and watch it no longer."""
+        """Log a loss and call `on_lost`, once, and watch the lock no longer."""
         lost = self.acquisition.loss
-        with self._telling:
-            if lost is None or self._told:
-                return
-            self._told = True
-        log.error("%s", lost)  # first: who is called back may end the process
-        if self._watch is not None:
-            self._watch.close()
-        if self._on_lost is not None:
-            self._call(self._on_lost, lost)
+        if lost is None or not _taken_out(self._to_tell):
+            return
+        self._unwatch()
+        # In a thread of its own: what the program does there must not stop anybody's pushes.
+        _tellers.do(partial(self._tell_of, lost))
+
+    def _tell_of(self, lost: LockLost) -> None:
+        try:
+            log.error("%s", lost)  # first: who is called back may end the process
+        finally:
+            if self._on_lost is not None:
+                self._call(self._on_lost, lost)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
-        """Call back, in a thread of its own: one that blocks must not stop everyone's pushes."""
-        threading.Thread(
-            target=on_lost, args=(lost,), name="clustermutex-on-lost", daemon=True
-        ).start()
+        on_lost(lost)
 
     # ------------------------------------------------------------ the end
 
     def releasing(self) -> Steps[None]:
-        """Give the lock back.
+        """Give the lock back; to be called by who `end`s it.
+
+        Whatever happens to who waits for it, the lock is let go of, at last in the background.
 
         Raises:
             LockLost: it was not ours any more.
-            StoreUnavailable: no answer in a while; the caller must `abandon` it.
+            StoreUnavailable: no answer in a while.
         """
         lost = self.loss()
+        acquisition = self.acquisition
         # Before the request is sent: no push may follow it, and its own event is no loss.
         self.forget()
+        sending = Sending(acquisition.release())
         limit = Deadline.after(driving.PATIENCE if lost is None else PUSH_TRY)
         try:
-            outcome = yield Ask(self.acquisition.release(), limit)
-        except ClusterMutexError as error:
-            if lost is None:
+            outcome = yield Ask(sending, limit)
+        except BaseException as error:  # no answer, or a cancellation
+            self.let_go()  # where only its time ran out, it may stand there still
+            if lost is None or not isinstance(error, ClusterMutexError):
                 raise
-            self.abandon()  # where only its time ran out, it may stand there still
             raise copy(lost) from error
-        self.acquisition.released(outcome)
-        if self.acquisition.unsure and (withdraw := self.acquisition.abandon()):
-            clean_up(self.store, withdraw)  # a second sending of the take may still arrive
-        if self.acquisition.loss is not None:
-            raise copy(self.acquisition.loss)
+        given_up, self._over = self._over, True
+        if not (given_up and isinstance(outcome, Gone) and outcome.removal is None):
+            acquisition.released(outcome)  # else our own clean-up has overtaken it: that is no loss
+        self._tell()
+        if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
+            self.store.background.clean_up(withdraw)  # a second sending may still arrive
+        if acquisition.loss is not None:
+            raise copy(acquisition.loss)
 
-    def abandon(self) -> None:
-        """Let go of it in the background, for as long as it takes."""
+    def let_go(self) -> None:
+        """Let go of it in the background, for as long as it takes; twice does no harm."""
+        self._to_end.clear()
         self.forget()
+        if self._over:
+            return
+        self._over = True
         withdraw = self.acquisition.abandon()
         if withdraw is not None:
-            clean_up(self.store, withdraw)
+            self.store.background.clean_up(withdraw)
 
     def forget(self) -> None:
         """End what goes on in the background for it."""
         self._task.cancel()
+        self._unwatch()
+        _own.discard(self.acquisition.uuid)
+
+    def _unwatch(self) -> None:
         if self._watch is not None:
             self._watch.close()
+
+
+_tellers = Crew("on-lost", 1000)
+_own: set[str] = set()
+"""The uuids of all locks that this process holds; a fork's child holds none of them, and must not
+take them over either."""
+
+_generation = 0
+"""How many forks this process is away from the first one."""
+
+
+def held_here() -> set[str]:
+    """Return the uuids of all locks that this process holds."""
+    return _own
+
+
+def _taken_out(one: deque[bool]) -> bool:
+    try:
+        one.pop()
+    except IndexError:
+        return False
+    return True
+
+
+def _start_afresh() -> None:
+    """After fork, in the child: it holds none of its parent's locks."""
+    global _generation, _tellers
+    _generation += 1
+    _tellers = Crew("on-lost", 1000)
+
+
+os.register_at_fork(after_in_child=_start_afresh)

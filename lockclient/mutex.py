@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import ContextDecorator, suppress
-from queue import Empty, SimpleQueue
-from time import monotonic
+from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lockclient.driving import drive
-from lockclient.errors import ClusterMutexError, LockLost
-from lockclient.handle import CLEAN_UP, Handle, held_by
+from lockclient.driving import Steps, ThreadInbox, drive
+from lockclient.errors import ClusterMutexError, LockNotHeld
+from lockclient.handle import Attempt, Handle, held_by
 from lockclient.holding import Holding
 from lockclient.record import Holder, Ticket
-from lockclient.timing import Now
+from lockclient.statement import Exit, Statement, entered
+from lockclient.store import MutexStore
+from lockclient.timers import the_timers
+from lockclient.timing import Deadline, Now, monotonic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class ClusterMutex(Handle, ContextDecorator):
@@ -71,58 +73,77 @@ class ClusterMutex(Handle, ContextDecorator):
             StoreError: the store refuses: no right, no space.
         """
         blocking, deadline = self._limit(blocking, timeout)
-        now = Now.read()
+        now, undo = Now.read(), the_timers().undo
         attempt = self._attempt(blocking, now)
         try:
-            if drive(attempt.steps(now, deadline, SimpleQueue), attempt.store):
-                self._hold(attempt)
-                return True
-            finished: SimpleQueue[None] = SimpleQueue()  # an Event is a condition, see `Background`
-            if self._abandon(attempt, lambda: finished.put(None)):
-                with suppress(Empty):
-                    finished.get(timeout=CLEAN_UP)
-            return False
-        except BaseException:  # an interrupt may come between any two lines here
-            self._abandon(attempt)
+            return self._go(attempt, now, deadline)
+        except BaseException:  # an interrupt may come between any two lines here, and another here
+            undo(attempt)
             raise
 
+    def _go(self, attempt: Attempt, now: Now, deadline: Deadline) -> bool:
+        if not self._away(attempt.steps(now, deadline, ThreadInbox), attempt.store):
+            return False
+        self._adopt(attempt.holding)
+        return True
+
     def release(self) -> None:
-        """Give the lock back.
+        """Give the lock back: what the calling thread took, or else what this object holds.
 
         Raises:
             LockNotHeld: this object does not hold it.
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
-        holding: Holding | None = None
+        self._release(self._held("release()"))
+
+    def _release(self, holding: Holding) -> None:
+        undo = the_timers().undo
         try:
-            with self._gate:  # so that of two threads that release, one is told off
-                holding, self._holding = self._holding, None
-            if holding is not None:
-                return drive(holding.releasing(), holding.store)
-        except LockLost:
+            if not holding.end():  # of two threads that release, one is told off
+                raise self._not_held("release()")
+            if self._holding is holding:
+                self._holding = None
+            self._away(holding.releasing(), holding.store)
+        except LockNotHeld:
             raise
         except BaseException:  # no answer, or an interrupt between any two lines here
-            if holding is not None:
-                holding.abandon()
+            undo(holding)
             raise
-        raise self._not_held("release()")
 
     def __enter__(self) -> ClusterMutex:
-        if not self.acquire():
-            raise drive(self._timed_out(), self._store())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+        blocking, deadline = self._limit(True, -1)
+        now, undo = Now.read(), the_timers().undo
+        attempt = self._attempt(blocking, now)
         try:
-            self.release()
+            if not self._go(attempt, now, deadline):
+                raise self._away(self._timed_out(), attempt.store)
+            entered(self, attempt.holding)
+            return self
+        except BaseException:  # as in `acquire`
+            undo(attempt)
+            raise
+
+    def _leave(
+        self,
+        statement: list[Statement],
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Give back what the statement took."""
+        taken = statement[0].holding if statement else self._current()
+        if taken is None or taken.ended:  # released inside, and perhaps taken again
+            taken = self._own()
+        try:
+            if taken is None:
+                raise self._not_held("the end of a block")
+            self._release(taken)
+            statement.clear()  # it has done its work: nothing is to happen when its exit dies
         except ClusterMutexError as failure:
             self._left(failure, error)
+
+    __exit__ = Exit(_leave)
 
     def __call__(self, function: Function) -> Function:
         """Use the mutex as a decorator: each call of `function` holds the lock."""
@@ -139,8 +160,14 @@ class ClusterMutex(Handle, ContextDecorator):
 
     # ------------------------------------------------------------ signs of life
 
+    def _away(self, steps: Steps[Result], store: MutexStore) -> Result:
+        return store.background.away(lambda: drive(steps, store))  # type: ignore[no-any-return]
+
     def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on: push the alert and the auto-unlock into the future.
+
+        By an object that threads share, a thread pushes what it took itself. One that took nothing
+        pushes what the object has at that moment, whichever thread took it.
 
         Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push it only checks
         a flag. A store that does not answer is no error while the lock is still ours; with `force`
@@ -151,20 +178,18 @@ class ClusterMutex(Handle, ContextDecorator):
             LockLost: the lock was removed, or its time has run out.
             StoreUnavailable: with `force`, the store did not answer.
         """
-        holding = self._holding
-        if holding is None:
-            raise self._not_held("alive()")
+        holding = self._held("alive()")
         acquisition = holding.acquisition
         if not force and acquisition.loss is None and monotonic() < acquisition.quiet_until:
             return
-        holding.alive(force=force)
+        self._away(holding.pushing(force=force), holding.store)
 
     # ------------------------------------------------------------ asking the store
 
     def holder(self) -> Holder | None:
         """Ask the store who has the lock now; None: nobody."""
-        return held_by(drive(self._reading(), self._store()))
+        return held_by(self._away(self._reading(), self._store()))
 
     def waiters(self) -> list[Ticket]:
         """Ask the store who is in line for the lock, the next one first."""
-        return list(drive(self._reading(waiters=True), self._store()).waiters)
+        return list(self._away(self._reading(waiters=True), self._store()).waiters)

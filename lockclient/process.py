@@ -11,6 +11,9 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+_LONGEST_NAME = 200
+"""Characters of a thread's name that are told: whoever names it may have put anything there."""
+
 
 @lru_cache(maxsize=8)
 def fingerprint(pid: int) -> str | None:
@@ -54,6 +57,10 @@ def thread_name() -> str:
     """
     ident = threading.get_ident()
     main = threading.main_thread()
-    if ident == main.ident:
-        return main.name
-    return next((each.name for each in threading.enumerate() if each.ident == ident), f"{ident}")
+    # Not by `enumerate` for the main thread: a signal's handler may run while that is in there.
+    found = [main] if ident == main.ident else threading.enumerate()
+    name = next((each.name for each in found if each.ident == ident), f"{ident}")
+    return name.encode(errors="replace").decode()[:_LONGEST_NAME]
+
+
+os.register_at_fork(after_in_child=fingerprint.cache_clear)  # a parent's pid may come again here

@@ -7,9 +7,9 @@ that keeps the promises written at the requests can stand behind `ClusterMutex`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from lockclient.record import Holder, Removal, Ticket
 from lockclient.timing import Deadline, Stamps
@@ -36,8 +36,9 @@ class TakeOrQueue:
 class Look:
     """See where the own ticket stands. Answer: `Position`.
 
-    `left_at` with `predecessor` asks more cheaply: the predecessor's ticket went at that revision,
-    so either it got the lock there, which makes this waiter the head, or it gave up.
+    A full look costs as much as the line is long. `predecessor` asks more cheaply, whether that
+    ticket still stands; with `left_at` it went at that revision, so either it got the lock there,
+    which makes this waiter the head, or it gave up.
     """
 
     name: str
@@ -94,13 +95,13 @@ class Unlock:
 class Withdraw:
     """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
 
-    With `unsure` a take of it may still be under way somewhere, and must do nothing when it
+    With `mark` a take of it may still be out there (see `Sending`), and must do nothing when it
     arrives, however late that is.
     """
 
     name: str
     uuid: str
-    unsure: bool = False
+    mark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Read:
 @dataclass(frozen=True, slots=True)
 class Remove:
     """Delete a lock that is not one's own and leave a record. Answer: `Done` or `Gone`.
+
+    Nothing that still arrives of that holder may take the lock again: its uuid is used up.
 
     `stamp_revision` is the revision at which `auto_unlock_at` was last written as far as the
     remover saw, so that an `alive()` that got in first wins; None for a force-unlock, which goes
@@ -135,56 +138,53 @@ class Taken:
     """The lock is had; `token` is the fencing token.
 
     `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
-    `resent`, here and below, tells that the request was sent more than once with an unknown
-    outcome: the other sending may still be under way, and arrive when nobody expects it. Only a
-    `Withdraw` that is `unsure` disarms it.
     """
 
     token: int
     earlier: bool = False
-    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The lock was not had; `holder` has it (None: nobody yet, but somebody is in line).
 
-    `ticket` tells a claimer whether its ticket still stands.
+    `ticket` tells a claimer whether its ticket still stands. `used_up` tells that this uuid had
+    the lock and lost it, or was withdrawn: it gets nothing any more.
     """
 
     holder: str | None
     revision: int
     ticket: bool = False
-    resent: bool = False
+    used_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
     """In line: `ticket_revision` is the place, `predecessor` the ticket ahead (None: the head).
 
-    With `unsure` the predecessor could not be told from the answer and must be looked up.
+    The predecessor is named as the store names its ticket, which another client may have written
+    otherwise than we would. With `ambiguous` it could not be told and must be looked up.
     """
 
     ticket_revision: int
     predecessor: str | None
     holder: str | None
     revision: int
-    unsure: bool = False
-    resent: bool = False
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a waiter stands at `revision`: `ticket` False means that it is not in line any more.
 
-    `unsure` means that the cheap look could not tell, and a full one is needed.
+    With `ambiguous` the cheap look could not tell, and a full one is needed.
     """
 
     ticket: bool
     predecessor: str | None
     holder: str | None
     revision: int
-    unsure: bool = False
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ class Done:
 class Gone:
     """The lock is not that holder's any more: `holder` has it now, or None.
 
-    `removal` is the record of the removal, where there is one. `resent` tells that the request may
-    itself have done it.
+    `removal` is the record of the removal, where there is one. `resent` tells that an earlier
+    sending of the request may itself have done it.
     """
 
     holder: str | None
@@ -223,6 +223,42 @@ class Seen:
 
 Outcome = Taken | Refused | Queued | Position | Done | Gone | Seen
 
+# ---------------------------------------------------------------- what is not known of a request
+
+
+class Sending:
+    """A request from its first sending to its last: "may still be out there" is a fact about this.
+
+    Whoever sends it notes here that a try begins, and what is not known of it afterwards; only who
+    has heard the answer takes it off. So it does not matter at which moment, or by what, a caller
+    stops waiting.
+
+    Attributes:
+        request: what is asked.
+        under_way: a try was begun, and whoever waits for it has not heard what came of it.
+        unknown: a try was never answered: it may have happened, or may arrive ever so late.
+        given_up: nobody waits for the outcome any more, so that it need not be sent again.
+    """
+
+    __slots__ = ("given_up", "request", "under_way", "unknown")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.under_way = False
+        self.unknown = False
+        self.given_up = False
+
+    def may_come_late(self) -> bool:
+        """Tell whether a take or ticket of it may come to stand when nobody expects it any more.
+
+        A late take would hold a lock that nobody knows of, a late ticket would block the line for
+        as long as the process lives. All else is harmless late: it compares a uuid or a ticket
+        that is gone by then.
+        """
+        takes = isinstance(self.request, Take | TakeOrQueue | Reclaim)
+        return takes and (self.under_way or self.unknown)
+
+
 # ---------------------------------------------------------------- watching
 
 
@@ -232,6 +268,7 @@ class Target:
 
     name: str
     ticket: str | None = None
+    """As the store names it: `Queued.predecessor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +285,9 @@ class Event:
     started: bool = False
 
 
-LINE_TTL = 10
-"""Seconds after the last `keep_line` at which a process's tickets go."""
-LINE_INTERVAL = LINE_TTL / 4
+TICKET_TTL = 10
+"""Seconds after the last `keep_tickets` at which tickets go."""
+TICKET_RENEWAL = TICKET_TTL / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +308,9 @@ class Subscription(Protocol):
 class MutexStore(Protocol):
     """What `ClusterMutex` needs."""
 
+    background: Any
+    """The `background.Background` of this store: its threads, and what they do."""
+
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         """Do one request, trying again and elsewhere until the deadline.
 
@@ -278,6 +318,9 @@ class MutexStore(Protocol):
             StoreUnavailable: no answer by the deadline; the request may have happened.
             StoreError: the store refuses the request for a reason that trying again won't cure.
         """
+
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """Do what `ask` does, and note in the sending what is not known of it."""
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
         """Call `notify` for each change of the target from `revision` on, missing none.
@@ -291,21 +334,26 @@ class MutexStore(Protocol):
     def guard(self, name: str, uuid: str) -> Guard:
         """Return what holds in the store exactly as long as this holder has the lock."""
 
-    def has_line(self) -> bool:
-        """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already."""
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already.
 
-    def keep_line(self, deadline: Deadline) -> bool:
-        """Keep the tickets of this process alive; False: they are gone, queue again.
+        Args:
+            waiters: whose tickets: an event loop's, or None for those of all threads. Each loop
+                has a lease of its own, because its tasks can act only while it runs.
+        """
 
-        To be called every `LINE_INTERVAL` seconds while there are tickets.
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """Keep these waiters' tickets alive; False: they are gone, queue again.
+
+        To be called every `TICKET_RENEWAL` seconds while there are tickets.
         """
 
 
 class AsyncMutexStore(MutexStore, Protocol):
     """What `AsyncClusterMutex` needs besides."""
 
-    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
-        """Do what `ask` does without blocking the event loop; cancelling it may leave it done."""
+    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """Do what `send` does without blocking the event loop; cancelling it may leave it done."""
 
 
 # ---------------------------------------------------------------- what the services need
@@ -398,4 +446,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Name the store's addresses, for messages."""
 
     def close(self) -> None:
-        """End all watches and connections."""
+        """End all watches, threads and connections, within a second; who waits gets `StoreClosed`.
+
+        What is still to be cleaned up gets half of that second.
+        """

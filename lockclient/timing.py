@@ -2,6 +2,9 @@
 
 Two clocks are kept apart: deadlines of this process live on the monotonic clock, which never
 jumps; stamps that other hosts read are wall-clock times (UTC Unix seconds).
+
+The monotonic clock is the one that goes on while the machine is suspended, where there is one:
+other machines go on meanwhile, and a lock's time runs out there.
 """
 
 from __future__ import annotations
@@ -9,6 +12,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
+
+monotonic = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +31,7 @@ class Now:
     @classmethod
     def read(cls) -> Now:
         """Read both clocks."""
-        return cls(time.monotonic(), time.time())
+        return cls(monotonic(), time.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +43,23 @@ class Deadline:
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
         """Return the deadline that many seconds from now; None is never."""
-        return cls(math.inf if seconds is None else time.monotonic() + seconds)
+        return cls(math.inf if seconds is None else monotonic() + seconds)
 
     def remaining(self) -> float:
         """Return the seconds that are left, never less than 0."""
-        return max(0.0, self.at - time.monotonic())
+        return max(0.0, self.at - monotonic())
 
     def expired(self) -> bool:
         """Tell whether the moment has passed."""
-        return time.monotonic() >= self.at
+        return monotonic() >= self.at
+
+    def at_least(self, seconds: float) -> Deadline:
+        """Return this deadline, or the one `seconds` from now if that is later."""
+        return Deadline(max(self.at, monotonic() + seconds))
 
     def sooner(self, seconds: float) -> Deadline:
         """Return this deadline, or the one `seconds` from now if that is earlier."""
-        return Deadline(min(self.at, time.monotonic() + seconds))
+        return Deadline(min(self.at, monotonic() + seconds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,46 +15,54 @@ import math
 from collections.abc import Callable
 
 from lockclient import driving
-from lockclient.background import line_of
 from lockclient.driving import Ask, Hear, Inbox, Steps
-from lockclient.engine import LOOK_INTERVAL, Acquisition, Busy, Held, Step, Wait
-from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.store import Event, Look, MutexStore, Subscription, Target
+from lockclient.engine import LOOK_INTERVAL, Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.errors import StoreUnavailable
+from lockclient.store import Event, Look, MutexStore, Subscription, TakeOrQueue, Target
 from lockclient.timing import Deadline, Now
+
+RIVAL_INTERVAL = 1.0
+"""Seconds after which it is looked whether a process of the same identity still lives."""
+
+
+class GivenUp(Exception):
+    """Nobody waits for this acquisition any more."""
 
 
 class Ear:
-    """Listens to one target for one waiter, whose tickets are kept alive meanwhile."""
+    """Listens to one target for one waiter, whose ticket is kept alive meanwhile."""
 
     def __init__(self, store: MutexStore, target: Target, inbox: Inbox) -> None:
         self.target = target
         self.deaf = False
         """Whether it may have missed something, so that another one is needed."""
+        self.inbox = inbox
         self._store = store
-        self._inbox = inbox
-        self._line = line_of(store)
         self._watch: Subscription | None = None
 
     def open(self, revision: int) -> None:
         """Listen from a revision on; 0: from now."""
-        self._line.join(self._inbox)
-        self._watch = self._store.watch(self.target, revision, self._inbox.put)
+        self._store.background.tickets.join(self.inbox)
+        self._watch = self._store.watch(self.target, revision, self.inbox.put)
 
     def close(self) -> None:
         """Listen no more."""
         if self._watch is not None:
             self._watch.close()
-        self._line.leave(self._inbox)
+        self._store.background.tickets.leave(self.inbox)
 
-    def hear(self, wait: Wait, deadline: Deadline) -> Steps[Event | None]:
+    def hear(self, wait: Wait, deadline: Deadline, acquisition: Acquisition) -> Steps[Event | None]:
         """Return the next event that is news to a waiter; None: look, or the deadline has come."""
         look = Deadline.after(LOOK_INTERVAL)
         while True:
+            longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
             event: Event | None = yield Hear(
-                self._inbox, min(look.remaining(), deadline.remaining())
+                self.inbox, min(look.remaining(), deadline.remaining(), longest)
             )
             if event is None:
-                return None
+                if look.expired() or deadline.expired() or acquisition.rival_gone():
+                    return None
+                continue
             if event.missed:
                 self.deaf = True
                 return event
@@ -82,43 +90,60 @@ class Pursuit:
         self._acquisition = acquisition
         self._inbox = inbox
         self._ear: Ear | None = None
+        self._given_up = False
 
-    def steps(self, step: Step, deadline: Deadline) -> Steps[bool]:
-        """Do what the engine says until the lock is held (True) or not to be had (False).
+    def give_up(self) -> None:
+        """End the steps soon, from any thread: nobody waits for them any more."""
+        # First the word, then the look for who is to hear it: the steps do it the other way round.
+        self._given_up = True
+        sending, ear = self._acquisition.sending, self._ear
+        if sending is not None:
+            sending.given_up = True
+        if ear is not None:
+            ear.inbox.put(Event(0, missed=True))
+
+    def steps(self, step: Step, deadline: Deadline) -> Steps[Step | None]:
+        """Do what the engine says to its end: `Acquired`, `Busy`, `UsedUp`, None for too late.
+
+        However short the time is, there is time for one answer: a lock that is free is had.
 
         Raises:
             StoreUnavailable: the store did not answer by the deadline, or was never there.
             StoreError: it refuses.
+            GivenUp: see `give_up`.
         """
         acquisition = self._acquisition
         answered = False
-        give_up = Deadline.after(driving.PATIENCE)
+        # A store that was never there is an error even to who would wait for ever; one that goes
+        # away while we wait is a pause.
+        first = deadline.at_least(driving.ONE_ANSWER)
+        if first.at == math.inf:
+            first = Deadline.after(driving.PATIENCE)
         try:
-            while not isinstance(step, Held | Busy):
+            while not isinstance(step, Acquired | Busy | UsedUp):
                 if isinstance(step, Wait):
                     ear = self._listen(step.target, step.revision)
-                    event = yield from ear.hear(step, deadline)
+                    self._go_on()
+                    event = yield from ear.hear(step, deadline, acquisition)
                     if event is None and deadline.expired():
-                        return False
+                        return None
                     step = acquisition.woken(event, Now.read())
                     continue
                 if isinstance(step, Look) and step.left_at is not None:
                     # Likely the head of the line from now on: listen first, then look.
                     self._listen(Target(acquisition.name), 0)
+                if isinstance(step, TakeOrQueue) and answered and deadline.expired():
+                    return None  # no ticket only to be taken back
+                self._go_on()
+                assert acquisition.sending is not None
+                # Not longer than a while in one go: the stamps in the request grow old.
+                limit = deadline.at_least(driving.ONE_ANSWER).sooner(driving.PATIENCE)
                 try:
-                    # Not longer than a while in one go: the stamps in the request grow old.
-                    outcome = yield Ask(step, deadline.sooner(driving.PATIENCE))
-                except StoreError as error:
-                    acquisition.unanswered(unknown=error.unknown)
-                    raise
-                except StoreUnavailable as error:
-                    acquisition.unanswered(unknown=error.unknown)
+                    outcome = yield Ask(acquisition.sending, limit)
+                except StoreUnavailable:
                     if answered and deadline.expired():
-                        return False  # the caller's time was up: that says nothing about the store
-                    # A store that was never there is an error even to who would wait for ever; one
-                    # that goes away while we wait is a pause.
-                    never_there = not answered and deadline.at == math.inf and give_up.expired()
-                    if deadline.expired() or never_there:
+                        return None  # the caller's time was up: that says nothing about the store
+                    if not answered and first.expired():
                         raise
                     step = acquisition.again(Now.read())
                     continue
@@ -127,7 +152,11 @@ class Pursuit:
         finally:
             if self._ear is not None:
                 self._ear.close()
-        return isinstance(step, Held)
+        return step
+
+    def _go_on(self) -> None:
+        if self._given_up:
+            raise GivenUp
 
     def _listen(self, target: Target, revision: int) -> Ear:
         """Return an ear on the target: the one from before, or else a new one in its place."""

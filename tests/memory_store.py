@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from lockclient.background import Background
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Holder, Removal, Ticket
 from lockclient.store import (
     Claim,
@@ -29,6 +31,7 @@ from lockclient.store import (
     Remove,
     Request,
     Seen,
+    Sending,
     Take,
     Taken,
     TakeOrQueue,
@@ -84,7 +87,7 @@ class Model:
         """Do a request; `lease` is what its ticket is bound to."""
         match request:
             case Take() | TakeOrQueue() | Claim() | Reclaim():
-                return self._take(request, lease, resent)
+                return self._take(request, lease)
             case Look():
                 return self._look(request)
             case Push() | Unlock() | Remove():
@@ -95,7 +98,7 @@ class Model:
                 if lock.uuid() == request.uuid:
                     self._set_holder(lock, request.name, None)
                 self._drop_ticket(lock, request.uuid)
-                if request.unsure:
+                if request.mark:
                     lock.marks.add(request.uuid)
                 return Done(self.revision)
             case Read():
@@ -141,19 +144,17 @@ class Model:
         if found is not None:
             lock.log.append((Target(found[0].name, uuid), self.revision, None))
 
-    def _take(
-        self, request: Take | TakeOrQueue | Claim | Reclaim, lease: int, resent: bool
-    ) -> Outcome:
+    def _take(self, request: Take | TakeOrQueue | Claim | Reclaim, lease: int) -> Outcome:
         name, uuid = request.holder.name, request.holder.uuid or ""
         lock = self.lock(name)
         if self._may_take(request, lock):
             self._next()
             self._set_holder(lock, name, request.holder)
-            if isinstance(request, Claim):
+            if isinstance(request, Claim | Reclaim):
                 self._drop_ticket(lock, uuid)
-            return Taken(self.revision, resent=resent)
+            return Taken(self.revision)
         if lock.holder is not None and lock.uuid() == uuid:
-            return Taken(lock.holder.fencing_token, earlier=True, resent=resent)
+            return Taken(lock.holder.fencing_token, earlier=True)
         if isinstance(request, TakeOrQueue) and uuid not in lock.marks:
             self._next()
             known = lock.tickets.get(uuid)
@@ -162,9 +163,11 @@ class Model:
             lock.tickets[uuid] = (Ticket.read(name, uuid, value, revision), lease)
             last = max(each.revision for each, _ in lock.tickets.values()) == revision
             ahead = lock.ahead_of(revision) if last else None
-            return Queued(revision, ahead, lock.uuid(), self.revision, not last, resent)
+            return Queued(revision, ahead, lock.uuid(), self.revision, not last)
+        if isinstance(request, TakeOrQueue):
+            return Refused(None, self.revision, used_up=True)
         stands = isinstance(request, Claim) and self._stands(lock, uuid, request.ticket_revision)
-        return Refused(lock.uuid(), self.revision, stands, resent)
+        return Refused(lock.uuid(), self.revision, stands)
 
     def _may_take(self, request: Take | TakeOrQueue | Claim | Reclaim, lock: Lock) -> bool:
         if isinstance(request, Claim):
@@ -188,7 +191,13 @@ class Model:
         stands = self._stands(lock, request.uuid, request.ticket_revision)
         if request.left_at is not None and request.left_at > self.compacted:
             got_it = lock.uuid_at(request.left_at) == (request.predecessor, request.left_at)
-            return Position(stands, None, lock.uuid(), self.revision, unsure=not got_it)
+            return Position(stands, None, lock.uuid(), self.revision, ambiguous=not got_it)
+        if request.predecessor is not None and request.left_at is None:
+            found = lock.tickets.get(request.predecessor)
+            stands_ahead = found is not None and found[0].revision < request.ticket_revision
+            return Position(
+                stands, request.predecessor, lock.uuid(), self.revision, not stands_ahead
+            )
         ahead = lock.ahead_of(request.ticket_revision)
         return Position(stands, ahead, lock.uuid(), self.revision)
 
@@ -219,6 +228,7 @@ class Model:
             self._set_holder(lock, name, None)
             if isinstance(request, Remove):
                 lock.removals[uuid or ""] = request.removal
+                lock.marks.add(uuid or "")
         return Done(self.revision)
 
     def _read(self, request: Read) -> Seen:
@@ -249,8 +259,9 @@ class MemoryStore:
     def __init__(self) -> None:
         self.model = Model()
         self.asked: list[Request] = []
+        self.background = Background(self)
         self._lease = 1
-        self._has_line = False
+        self._has_lease = False
         self._lock = threading.Lock()
         self._watches: list[_Watch] = []
 
@@ -258,15 +269,27 @@ class MemoryStore:
         """See `MutexStore.ask`."""
         with self._lock:
             self.asked.append(request)
-            self._has_line |= isinstance(request, TakeOrQueue)
+            self._has_lease |= isinstance(request, TakeOrQueue)
             outcome = self.model.apply(request, self._lease)
         self._notify()
         return outcome
 
-    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `AsyncMutexStore.ask_async`: the asker is away before it is done, and after."""
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `MutexStore.send`."""
+        sending.under_way = True
+        try:
+            outcome = self.ask(sending.request, deadline)
+        except (StoreUnavailable, StoreError) as error:
+            sending.unknown |= error.unknown
+            sending.under_way = False
+            raise
+        return outcome
+
+    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.send_async`: the asker is away before it is done, and after."""
+        sending.under_way = True
         await asyncio.sleep(0)
-        outcome = self.ask(request, deadline)
+        outcome = self.send(sending, deadline)
         await asyncio.sleep(0)
         return outcome
 
@@ -295,18 +318,18 @@ class MemoryStore:
         """See `MutexStore.guard`."""
         return Guard(name.encode(), uuid.encode())
 
-    def has_line(self) -> bool:
-        """See `MutexStore.has_line`."""
-        return self._has_line
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        """See `MutexStore.has_ticket_lease`."""
+        return self._has_lease
 
-    def keep_line(self, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_line`."""
-        return self._has_line
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`."""
+        return self._has_lease
 
-    def lose_line(self) -> None:
+    def lose_tickets(self) -> None:
         """Let the tickets' time run out, as when the process sleeps for too long."""
         with self._lock:
-            self._has_line = False
+            self._has_lease = False
             self.model.expire(self._lease)
             self._lease += 1
         self._notify()

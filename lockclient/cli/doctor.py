@@ -27,7 +27,7 @@ from lockclient.settings import Settings
 from lockclient.shown import plain
 from lockclient.store import Member, Read, ServiceStore, Unlock
 from lockclient.table import Table
-from lockclient.timing import Deadline
+from lockclient.timing import Deadline, monotonic
 
 STATUS = {FINE: 0, WARNING: 1, ERROR: 2}
 """The exit status by the worst that was found, as monitoring plugins have it."""
@@ -159,10 +159,10 @@ def _is_time(said: object) -> TypeGuard[float]:
 
 def _heard(table: Table, longest: float) -> list[Clock]:
     """Listen until all unlockers were heard, and return the clocks of unlockers and holders."""
-    began = time.monotonic()
+    began = monotonic()
     first = {name: checks.announced(value).get("now") for name, value in table.unlockers().items()}
     heard: dict[str, Clock] = {}
-    while (passed := time.monotonic() - began) < longest:
+    while (passed := monotonic() - began) < longest:
         if passed > _AT_LEAST and heard.keys() >= table.unlockers().keys():
             break
         for name, value in table.unlockers().items():
@@ -171,6 +171,6 @@ def _heard(table: Table, longest: float) -> list[Clock]:
                 ahead = now - time.time()
                 heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead)
         time.sleep(0.02)
-    wall, monotonic = time.time(), time.monotonic()
-    rows = [checks.of_holder(row, wall, monotonic) for row in table.rows().values()]
+    wall, now = time.time(), monotonic()
+    rows = [checks.of_holder(row, wall, now) for row in table.rows().values()]
     return [*heard.values(), *(each for each in rows if each is not None)]

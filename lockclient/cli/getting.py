@@ -29,7 +29,6 @@ from lockclient.errors import (
     LockTimeout,
     StoreUnavailable,
 )
-from lockclient.handle import Attempt
 from lockclient.mutex import ClusterMutex
 from lockclient.record import Holder
 from lockclient.shown import plain
@@ -215,8 +214,6 @@ class ShellMutex(ClusterMutex):
             store = open_store(options.pop("settings"))
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
-        self._settled = threading.Event()
-        self._settled.set()
 
     def get(self) -> None:
         """Take the lock, waiting as long as the options say.
@@ -238,22 +235,11 @@ class ShellMutex(ClusterMutex):
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or tried on in the background
                 self.release()
-        self._settled.wait(AT_EXIT)
+        self._store().background.settle(AT_EXIT)
 
-    def unsure(self) -> bool:
+    def may_be_out_there(self) -> bool:
         """Tell whether a second sending of what took the lock may still arrive, ever so late."""
-        return self._held("unsure()").acquisition.unsure
-
-    def _abandon(self, attempt: Attempt, tell: Callable[[], object] = lambda: None) -> bool:
-        def told() -> None:
-            self._settled.set()
-            tell()
-
-        self._settled.clear()
-        takes_something = super()._abandon(attempt, told)
-        if not takes_something:
-            self._settled.set()
-        return takes_something
+        return self._held("may_be_out_there()").acquisition.may_be_out_there
 
     def _new_holder(self, now: Now) -> Holder:
         holder = super()._new_holder(now)

@@ -93,7 +93,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
         mutex.get()
-        while mutex.unsure():
+        while mutex.may_be_out_there():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
             # by this process, which knows of it, makes that harmless.
             with failing_by_status():

@@ -17,9 +17,9 @@ from lockclient.version import __version__
 
 WRITES = {
     "client": ("locks", "queue", "withdrawn"),
-    "unlocker": ("locks", "removed", "unlockers"),
+    "unlocker": ("locks", "removed", "unlockers", "withdrawn"),
     "dashboard": (),
-    "operator": ("locks", "removed"),
+    "operator": ("locks", "removed", "withdrawn"),
 }
 """What each role may write, of `<root>/<kind>/`. All may read all under the root: a client reads
 who removed its lock, an unlocker and a dashboard follow everything with one watch, `ls` and

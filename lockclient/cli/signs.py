@@ -8,7 +8,7 @@ import time
 from lockclient.cli.getting import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.store import Done, Push, Read, Seen
-from lockclient.timing import Deadline, Stamps
+from lockclient.timing import Deadline, Stamps, monotonic
 
 
 class OutputSigns:
@@ -49,11 +49,11 @@ class FollowedMutex(ShellMutex):
         holding = self._holding
         # Often enough to be late by a small part of the time that a push is good for.
         pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
-        looked_at = time.monotonic()
+        looked_at = monotonic()
         # To the millisecond, as it stands in the store: else the take would pass for a push.
         known = None if holding is None else round(holding.acquisition.holder.alive_at or 0, 3)
         while holding is not None and holding.loss() is None:
-            asked_at = time.monotonic()
+            asked_at = monotonic()
             limit = Deadline(min(holding.acquisition.deadline, asked_at + 2.0))
             try:
                 seen = holding.store.ask(Read(self.name), limit)

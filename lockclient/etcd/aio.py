@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -19,18 +18,19 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient.background import Background
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.failover import Member, Tries
+from lockclient.etcd.failover import Endpoint, Tries
 from lockclient.etcd.lease import Lease
 from lockclient.etcd.methods import (
     AUTHENTICATE,
-    GRANT,
     OPTIONS,
     Metadata,
     Method,
     credentials_of,
     make_call,
 )
+from lockclient.store import Sending
 from lockclient.timing import Deadline
 
 IN_FLIGHT = 32
@@ -43,9 +43,14 @@ class AioChannels:
 
     Args:
         channels: those of the threads, for the settings and what they know.
+        background: the store's threads.
+        tickets: the lease of the loop's tickets.
     """
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Channels, background: Background, tickets: Lease) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.tickets = tickets
+        self._background = background
         self._threads = channels
         self._settings = channels.settings
         self._failover = channels.failover
@@ -57,9 +62,11 @@ class AioChannels:
         self._authenticating = _Turns(1)
         self._asking = _Turns(IN_FLIGHT)
 
-    async def call(self, method: Method, request: Message, deadline: Deadline) -> tuple[Any, bool]:
+    async def call(
+        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+    ) -> Any:
         """See `Channels.call`; for methods that are no streams."""
-        tries = Tries(self._failover, request, deadline)
+        tries = Tries(self._failover, request, deadline, sending)
         while True:
             async with self._asking.turn(deadline):
                 member, timeout = tries.next()
@@ -67,27 +74,52 @@ class AioChannels:
                     answer = await self._try(member, method, request, Deadline.after(timeout))
                 except grpc.RpcError as error:
                     pause = tries.failed(error)
+                except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
+                    if self._failover.closed:
+                        raise tries.closed() from None
+                    pause = tries.broken(error)
                 else:
                     tries.answered()
-                    return answer, tries.resent
+                    return answer
             await asyncio.sleep(pause)
 
-    async def _try(self, member: Member, method: Method, request: Message, limit: Deadline) -> Any:
+    async def _try(
+        self, member: Endpoint, method: Method, request: Message, limit: Deadline
+    ) -> Any:
         metadata = await self._metadata(member, limit)
         stub = self._stub(member, method)
         return await stub(request, timeout=limit.remaining(), metadata=metadata)
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
-        """See `Lease.get`."""
+        """See `Lease.get`: asked by a thread, for that is a stream's business as well."""
         if not lease.usable():
             async with self._granting.turn(deadline):
                 if not lease.usable():
-                    sent_at = time.monotonic()
-                    answer, _ = await self.call(GRANT, lease.grant(), deadline)
-                    lease.granted(answer, sent_at)
+                    await self._in_a_thread(lambda: lease.get(deadline))
         return lease.id
 
-    def _stub(self, member: Member, method: Method) -> Any:
+    async def _in_a_thread(self, work: Callable[[], object]) -> None:
+        ended: asyncio.Future[BaseException | None] = self.loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        def do() -> None:
+            error: BaseException | None = None
+            try:
+                work()
+            except Exception as raised:  # noqa: BLE001 - it is raised where it is waited for
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(tell, error)
+
+        self._background.pushes.do(do)
+        error = await ended
+        if error is not None:
+            raise error
+
+    def _stub(self, member: Endpoint, method: Method) -> Any:
         if self._by_threads:
             return _awaitable(self._threads.stub(member, method))
         key = member.endpoint, method.path
@@ -108,7 +140,7 @@ class AioChannels:
             self._channels[endpoint] = channel
         return channel
 
-    async def _metadata(self, member: Member, limit: Deadline) -> Metadata | None:
+    async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
         if not self._failover.authentication.name:
             borrowed = self._threads.borrowed
             return None if borrowed is None else borrowed.metadata()
@@ -118,7 +150,7 @@ class AioChannels:
                     await self._authenticate(member, limit.remaining())
         return member.metadata()
 
-    async def _authenticate(self, member: Member, timeout: float) -> None:
+    async def _authenticate(self, member: Endpoint, timeout: float) -> None:
         stub = self._stub(member, AUTHENTICATE)
         try:
             answer = await stub(self._failover.authentication, timeout=timeout)

@@ -33,11 +33,11 @@ class Borrowed:
         """Return what its requests carry now; it may have renewed its token."""
         return list(self._client.metadata or ())
 
-    def interrupted(self) -> None:
+    def discard(self) -> None:
         """Nothing: the connection is its owner's."""
 
     def close(self) -> None:
-        """Nothing, likewise."""
+        """Nothing: the connection is its owner's."""
 
 
 def endpoint_of(client: Any) -> str:

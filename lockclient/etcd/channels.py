@@ -15,9 +15,10 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient.errors import ClusterMutexError
 from lockclient.etcd import forking
 from lockclient.etcd.borrowed import Borrowed
-from lockclient.etcd.failover import FIRST_TRY, Failover, Member, Tries
+from lockclient.etcd.failover import FIRST_TRY, Endpoint, Failover, Tries
 from lockclient.etcd.methods import (
     AUTHENTICATE,
     OPTIONS,
@@ -27,6 +28,7 @@ from lockclient.etcd.methods import (
     make_call,
 )
 from lockclient.settings import Settings
+from lockclient.store import Sending
 from lockclient.timing import Deadline
 
 
@@ -49,6 +51,17 @@ class _Connection:
             call = self._calls[method.path] = make_call(self._channel, method)
             return call
 
+    def discard(self) -> None:
+        """Begin anew with the next call; do not close what there was: that could wait for ever.
+
+        A channel whose own thread the system has refused counts it as running, and all of its
+        streams wait for it.
+        """
+        with self._lock:
+            self._calls.clear()
+            _discarded.append(self._channel)
+            self._channel = None
+
     def close(self) -> None:
         with self._lock:
             self._calls.clear()
@@ -57,39 +70,7 @@ class _Connection:
             channel.close()
 
 
-class _Connections:
-    """The connections to one member.
-
-    The main thread has one of its own. Signal handlers run there, and when one raises (Ctrl-C) in
-    the middle of a call, a lock of gRPC's stays taken for good (its conditions are Python's:
-    grpc/grpc#19973 was one such case): every other thread on that channel would hang for ever,
-    whatever its deadline, the watch and all clean-up included. This way it is no other's.
-    """
-
-    def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
-        self._connect = connect
-        self._main = _Connection(connect)
-        self._others = _Connection(connect)
-
-    def stub(self, method: Method) -> Any:
-        """Return what makes a call, on the connection of the calling thread."""
-        mine = self._main if _in_main_thread() else self._others
-        return mine.stub(method)
-
-    def interrupted(self) -> None:
-        """Throw the main thread's connection away: who knows what the interrupt left of it."""
-        if _in_main_thread():
-            broken, self._main = self._main, _Connection(self._connect)
-            broken.close()
-
-    def close(self) -> None:
-        """End all calls."""
-        self._main.close()
-        self._others.close()
-
-
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+_discarded: list[grpc.Channel | None] = []  # kept, for it would be closed as it is collected
 
 
 class Channels:
@@ -105,11 +86,15 @@ class Channels:
         self.settings = settings
         self.borrowed = borrowed
         self._plain = settings.user is None and borrowed is None
-        self._connections = {
-            each.endpoint: borrowed or _Connections(partial(self._connect, each.endpoint))
+        self._unary = self._connections(borrowed)
+        # Of their own: when they are closed as the interpreter ends, single requests still work.
+        self._streams = self._connections(borrowed)
+
+    def _connections(self, borrowed: Borrowed | None) -> dict[str, _Connection | Borrowed]:
+        return {
+            each.endpoint: borrowed or _Connection(partial(self._connect, each.endpoint))
             for each in self.failover.members
         }
-        self._streaming = self.failover.members[0]
 
     def _connect(self, endpoint: str) -> grpc.Channel:
         credentials = credentials_of(self.settings)
@@ -117,20 +102,23 @@ class Channels:
             return grpc.insecure_channel(endpoint, options=OPTIONS)
         return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
 
-    def stub(self, member: Member, method: Method) -> Any:
-        """Return what makes a call to a member, on the connection of the calling thread."""
-        return self._connections[member.endpoint].stub(method)
+    def stub(self, member: Endpoint, method: Method) -> Any:
+        """Return what makes a call to a member."""
+        connections = self._streams if method.streams else self._unary
+        return connections[member.endpoint].stub(method)
 
     # ------------------------------------------------------------ unary calls
 
-    def call(self, method: Method, request: Message, deadline: Deadline) -> tuple[Any, bool]:
-        """Return the answer, and whether an earlier sending may have happened as well.
+    def call(
+        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+    ) -> Any:
+        """Return the answer; what is not known of the request is noted in `sending`.
 
         Raises:
-            Refusal: a member answered with an error that is an answer.
+            FaultError: a member answered with an error that is an answer.
             StoreUnavailable: nobody answered by the deadline.
         """
-        tries = Tries(self.failover, request, deadline)
+        tries = Tries(self.failover, request, deadline, sending)
         while True:
             member, timeout = tries.next()
             forking.enter()
@@ -147,34 +135,37 @@ class Channels:
                     answer = stub(request, timeout=timeout, metadata=metadata)
             except grpc.RpcError as error:
                 pause = tries.failed(error)
-            except ValueError:  # gRPC's word for a channel that was closed, by `close` or its owner
-                raise tries.closed() from None
-            except BaseException:
-                self._connections[member.endpoint].interrupted()
+            except ClusterMutexError:
+                tries.refused()
                 raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
+                # gRPC's word for a channel that was closed, by `close` or its owner.
+                if isinstance(error, ValueError) and (self.failover.closed or self.borrowed):
+                    raise tries.closed() from None
+                if method.streams:
+                    self._streams[member.endpoint].discard()
+                pause = tries.broken(error)
             else:
                 tries.answered()
-                return answer, tries.resent
+                return answer
             finally:
                 forking.leave()
             time.sleep(pause)
 
-    def open_stream(self, method: Method, requests: Iterator[Message], first: bool) -> Any:
-        """Open a stream on a member that may work: an iterator of answers with `cancel()`.
-
-        With `first` False the last stream failed, and another member is asked.
-        """
-        if not first:
-            self.failover.failed(self._streaming)
-        member = self._streaming = self.failover.next()
+    def open_stream(self, method: Method, requests: Iterator[Message], member: Endpoint) -> Any:
+        """Open a stream on a member: an iterator of answers with `cancel()`."""
         # hasleader: a member cut off from its leader ends the stream instead of staying silent.
         metadata = [("hasleader", "true")]
         if not self._plain:
             member.token = None  # a token that is idle expires: a new one for each stream
             metadata += self._metadata(member, FIRST_TRY) or []
-        return self.stub(member, method)(requests, metadata=metadata)
+        try:
+            return self.stub(member, method)(requests, metadata=metadata)
+        except RuntimeError:
+            self._streams[member.endpoint].discard()
+            raise
 
-    def _metadata(self, member: Member, timeout: float) -> Metadata | None:
+    def _metadata(self, member: Endpoint, timeout: float) -> Metadata | None:
         if self._plain:
             return None
         if self.borrowed is not None and self.settings.user is None:
@@ -188,7 +179,17 @@ class Channels:
         return member.metadata()
 
     def close(self) -> None:
-        """Close all channels; calls under way, and those to come, end with `StoreError`."""
+        """Close all channels; calls under way, and those to come, end with `StoreClosed`."""
         self.failover.closed = True
-        for each in self._connections.values():
+        self.close_streams()
+        for each in self._unary.values():
+            each.close()
+
+    def close_streams(self) -> None:
+        """Close the channels of streams.
+
+        At the interpreter's end, while gRPC's threads still run: a channel with a stream that is
+        collected after that waits for ever for one of those threads to end the stream.
+        """
+        for each in self._streams.values():
             each.close()

@@ -8,7 +8,7 @@ asyncio drive the same `Tries`, and share what one of them has learnt about the 
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from dataclasses import dataclass
 
 import grpc
@@ -16,10 +16,18 @@ from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.faults import Fault, diagnose, more_telling, reason, refused, unavailable
+from lockclient.etcd.faults import (
+    Fault,
+    diagnose,
+    more_telling,
+    reason,
+    refused,
+    unavailable,
+)
 from lockclient.etcd.methods import Metadata
 from lockclient.settings import Settings
-from lockclient.timing import Deadline
+from lockclient.store import Read, Sending
+from lockclient.timing import Deadline, monotonic
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +36,19 @@ FIRST_TRY = 1.0
 LONGEST_TRY = 8.0
 COOL_DOWN = 1.0
 """Seconds that a member that failed is asked last."""
+_OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
 NEW_TOKENS = 10
 """How often one request may ask for a new token: each change of users or roles makes all tokens
 stale, and such changes come in rows."""
 
 
-class Refusal(Exception):
+class FaultError(Exception):
     """A member answered with something that trying again won't change.
 
     Attributes:
         fault: what it means.
         error: gRPC's own.
-        said: ours; its `unknown` tells whether an earlier sending may have happened.
+        said: ours.
     """
 
     def __init__(self, fault: Fault, error: grpc.RpcError, said: StoreError) -> None:
@@ -50,7 +59,7 @@ class Refusal(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class Endpoint:
     """What is known about one member of the cluster."""
 
     endpoint: str
@@ -78,55 +87,74 @@ class Failover:
         self.authentication = wire.Authenticate(
             name=settings.user or "", password=settings.password or ""
         )
-        self.members = [Member(each) for each in settings.endpoints]
+        self.members = [Endpoint(each) for each in settings.endpoints]
         self.closed = False
         self._good = self.members[0]
         self._down_since: float | None = None
+        self._reporting = threading.Lock()
 
-    def next(self) -> Member:
+    def next(self) -> Endpoint:
         """Return the member that last answered, or else the one whose failure is longest ago."""
-        if len(self.members) > 1 and self._good.cooling_until > time.monotonic():
-            self._good = min(self.members, key=lambda each: each.cooling_until)
+        if len(self.members) > 1 and self._good.cooling_until > monotonic():
+            self._good = min(self.members, key=_cooling)
         return self._good
 
-    def failed(self, member: Member) -> None:
+    def beside(self, other: Endpoint | None) -> Endpoint:
+        """Return the member to ask that is not this one, if there is another."""
+        others = [each for each in self.members if each is not other] or self.members
+        return self._good if self._good in others else min(others, key=_cooling)
+
+    def failed(self, member: Endpoint) -> None:
         """Ask this member last for a moment."""
-        member.cooling_until = time.monotonic() + COOL_DOWN
+        member.cooling_until = monotonic() + COOL_DOWN
 
     def report(self, trouble: str | None) -> None:
-        """Log the begin and the end of an outage, once each."""
-        if trouble is None and self._down_since is not None:
-            log.warning("etcd answers again after %.1f s.", time.monotonic() - self._down_since)
-            self._down_since = None
-        elif trouble is not None and self._down_since is None:
+        """Log the begin and the end of an outage, once each, whoever notices it first."""
+        if (trouble is None) == (self._down_since is None):  # as it was: no need for the lock
+            return
+        with self._reporting:
+            since = self._down_since
+            if (trouble is None) == (since is None):
+                return
+            self._down_since = None if trouble is None else monotonic()
+        if since is not None:
+            log.warning("etcd answers again after %.1f s.", monotonic() - since)
+        else:
             log.warning(
                 "etcd at %s does not answer (%s); trying on.",
                 ", ".join(self.settings.endpoints),
                 trouble,
             )
-            self._down_since = time.monotonic()
+
+
+def _cooling(member: Endpoint) -> float:
+    return member.cooling_until
 
 
 class Tries:
-    """One request: send it as `next` says, and tell it what came of that, until it is answered."""
+    """One request: send it as `next` says, and tell it what came of that, until it is answered.
+
+    What is not known of it is noted in its `Sending` before and after each try.
+    """
 
     __slots__ = (
         *("_count", "_deadline", "_failover", "_last", "_member", "_new_tokens", "_request"),
-        "resent",
+        "_sending",
     )
 
-    def __init__(self, failover: Failover, request: Message, deadline: Deadline) -> None:
+    def __init__(
+        self, failover: Failover, request: Message, deadline: Deadline, sending: Sending | None
+    ) -> None:
         self._failover = failover
         self._request = request
         self._deadline = deadline
         self._count = 0
         self._last = "the time was up before it could be asked"
-        self._member: Member | None = None
+        self._member: Endpoint | None = None
         self._new_tokens = 0
-        self.resent = False
-        """Whether an earlier sending than the last one may have happened as well."""
+        self._sending = Sending(_OTHER) if sending is None else sending
 
-    def next(self) -> tuple[Member, float]:
+    def next(self) -> tuple[Endpoint, float]:
         """Return whom to ask, and the seconds that the try may take.
 
         Raises:
@@ -141,24 +169,30 @@ class Tries:
         timeout = min(longest, self._deadline.remaining())
         if failover.closed:
             raise self.closed()
-        if timeout <= 0:
-            raise unavailable(failover.settings.endpoints, self._last, unknown=self.resent)
+        sending = self._sending
+        if timeout <= 0 or sending.given_up:
+            raise unavailable(failover.settings.endpoints, self._last, unknown=sending.unknown)
+        sending.under_way = True
         return member, timeout
 
     def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
-        where = ", ".join(self._failover.settings.endpoints)
-        return StoreClosed(f"The connection to etcd at {where} was closed.", unknown=self.resent)
+        sending, where = self._sending, ", ".join(self._failover.settings.endpoints)
+        sending.unknown |= sending.under_way
+        return StoreClosed(
+            f"The connection to etcd at {where} was closed.", unknown=sending.unknown
+        )
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.
 
         Raises:
-            Refusal: the error is an answer.
+            FaultError: the error is an answer.
         """
         failover, member = self._failover, self._member
         assert member is not None
         fault = diagnose(error)
+        self._sending.under_way = False
         renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
         if fault is Fault.NEW_TOKEN and renewable:
             member.token = None
@@ -167,11 +201,28 @@ class Tries:
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (Fault.NOT_SENT, Fault.UNKNOWN):
             said = refused(error, member.endpoint, failover.settings, self._request)
-            said.unknown = self.resent
-            raise Refusal(fault, error, said)
+            said.unknown = self._sending.unknown
+            raise FaultError(fault, error, said)
+        return self._unanswered(reason(error), unknown=fault is Fault.UNKNOWN)
+
+    def broken(self, error: Exception) -> float:
+        """Return the seconds to wait after an error that is no answer, and not gRPC's word for one.
+
+        What the system refuses (a thread, a descriptor, a certificate's file that is just being
+        replaced) is a failed try like any other.
+        """
+        self._sending.under_way = False
+        # Files are read before anything is sent; of all else nobody knows.
+        return self._unanswered(f"{error}", unknown=not isinstance(error, OSError))
+
+    def _unanswered(self, why: str, *, unknown: bool) -> float:
+        failover, member = self._failover, self._member
+        assert member is not None
+        if failover.closed:
+            raise self.closed()
         self._new_tokens = 0
-        self.resent = self.resent or fault is Fault.UNKNOWN
-        self._last = more_telling(self._last, reason(error))
+        self._sending.unknown |= unknown
+        self._last = more_telling(self._last, why)
         failover.failed(member)
         self._count += 1
         if self._count % len(failover.members):
@@ -182,3 +233,7 @@ class Tries:
     def answered(self) -> None:
         """Take note that the last try was answered."""
         self._failover.report(None)
+
+    def refused(self) -> None:
+        """Take note that nothing is under way: nobody was asked."""
+        self._sending.under_way = False

@@ -13,7 +13,7 @@ from enum import Enum, auto
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.etcd.rights import wanted
 from lockclient.settings import Settings
 
@@ -200,3 +200,8 @@ def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> Stor
         f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
         unknown=unknown,
     )
+
+
+def was_closed(endpoints: tuple[str, ...]) -> StoreClosed:
+    """Return the exception for a store that this program has closed."""
+    return StoreClosed(f"The connection to etcd at {', '.join(endpoints)} was closed.")

@@ -10,10 +10,38 @@ under way get a moment to end; if one does not, the fork goes ahead as it would 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 from weakref import WeakSet
+
+from lockclient.errors import ClusterMutexError
+from lockclient.timing import monotonic
+
+_PATCHED: dict[str, Callable[[Any], bool]] = {
+    "gevent.monkey": lambda module: module.is_module_patched("threading"),
+    "eventlet.patcher": lambda module: module.is_monkey_patched("thread"),
+}
+
+
+def require_real_threads() -> None:
+    """Raise where threads are green, taking turns in one: a call of gRPC's would stop them all.
+
+    Raises:
+        ClusterMutexError: they are.
+    """
+    for name, patched in _PATCHED.items():
+        module = sys.modules.get(name)
+        if module is not None and patched(module):
+            raise ClusterMutexError(
+                f"{name} has replaced this process's threads by green ones, and gRPC, which talks "
+                "to etcd, would stop them all while it waits. Leave threads as they are "
+                "(monkey.patch_all(thread=False)), use AsyncClusterMutex in asyncio, or hold the "
+                "lock by a process of its own: clustermutex run NAME -- COMMAND."
+            )
+
 
 PATIENCE = 1.0
 """Seconds that a fork waits at most."""
@@ -61,8 +89,8 @@ def _before() -> None:
     _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
     for stream in list(_streams):
         stream.pause()
-    until = time.monotonic() + PATIENCE
-    while _inside and time.monotonic() < until:
+    until = monotonic() + PATIENCE
+    while _inside and monotonic() < until:
         time.sleep(0.001)
 
 

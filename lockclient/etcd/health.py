@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.failover import Refusal
+from lockclient.etcd.failover import FaultError
 from lockclient.etcd.faults import Fault
 from lockclient.etcd.methods import TXN
 from lockclient.etcd.web import clock_ahead, fetch
@@ -95,7 +95,7 @@ def rights(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, b
         try:
             call(TXN, wire.Txn(compare=[never], success=[put]), deadline)
             found[folder] = True
-        except Refusal as refusal:
+        except FaultError as refusal:
             if refusal.fault is Fault.NO_SPACE:
                 return {}
             if "permission denied" not in (refusal.error.details() or ""):

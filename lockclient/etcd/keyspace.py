@@ -23,6 +23,11 @@ def encode(name: str) -> str:
     return quote(name, safe="")
 
 
+def segment_of(key: bytes) -> str:
+    """Return a key's last segment as it stands: a foreign client may encode otherwise than we."""
+    return key.rpartition(b"/")[2].decode(errors="surrogateescape")
+
+
 @lru_cache(maxsize=1024)  # the dozen keys of a lock come one after the other
 def decode(segment: str) -> str | None:
     """Return the name of a path segment; None if it is not the encoding of any name.
@@ -53,6 +58,10 @@ class LockKeys:
     def ticket(self, uuid: str) -> bytes:
         """Return the key of a waiter's ticket."""
         return self.line[0] + encode(uuid).encode()
+
+    def ticket_as_read(self, segment: str) -> bytes:
+        """Return the key of a ticket, by what `segment_of` read from it."""
+        return self.line[0] + segment.encode(errors="surrogateescape")
 
     def removal(self, uuid: str) -> bytes:
         """Return the key of the record of a removal."""

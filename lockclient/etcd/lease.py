@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.failover import Refusal
+from lockclient.etcd.failover import FaultError
 from lockclient.etcd.faults import Fault
 from lockclient.etcd.methods import GRANT, KEEP_ALIVE, REVOKE
-from lockclient.timing import Deadline
+from lockclient.timing import Deadline, monotonic
 
 
 class Lease:
@@ -21,12 +20,17 @@ class Lease:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
         reuse: seconds of its time that must be left for it to be used without renewal.
+        renewed: whether one with less time left is renewed, because of what is bound to it, and
+            not left to its end beside a new one.
     """
 
-    def __init__(self, channels: Channels, ttl: float, reuse: float) -> None:
+    def __init__(
+        self, channels: Channels, ttl: float, reuse: float, *, renewed: bool = False
+    ) -> None:
         self._channels = channels
         self._ttl = ttl
         self._reuse = reuse
+        self._renewed = renewed
         self._lock = threading.Lock()
         self.id = 0
         self._lost = False  # and nobody has been told
@@ -35,35 +39,26 @@ class Lease:
 
     def usable(self) -> bool:
         """Tell whether `get` costs no request."""
-        return self._until - time.monotonic() >= self._reuse
+        return self._until - monotonic() >= self._reuse
 
     def get(self, deadline: Deadline) -> int:
         """Return the lease's id, of a new one if there is none with enough time left.
 
         Raises:
-            Refusal: etcd refuses it.
+            FaultError: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
         """
-        if not self.usable():
-            # Without a lock: behind it everyone would wait for the time limits of everyone else.
-            sent_at = time.monotonic()
-            answer, _ = self._channels.call(GRANT, self.grant(), deadline)
-            self.granted(answer, sent_at)
+        # Without a lock: behind it everyone would wait for the time limits of everyone else.
+        if not self.usable() and not (self._renewed and self._renew(deadline)):
+            sent_at = monotonic()
+            grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
+            answer = self._channels.call(GRANT, grant, deadline)
+            with self._lock:
+                # Several may have asked at once. Then the first one stands, because tickets may be
+                # bound to it, and the others end by themselves.
+                if not self.usable():
+                    self.id, self._until = answer.id, sent_at + answer.ttl
         return self.id
-
-    def grant(self) -> wire.LeaseGrant:
-        """Return the request for a new one, for who asks by other means."""
-        return wire.LeaseGrant(ttl=math.ceil(self._ttl))
-
-    def granted(self, answer: wire.LeaseGrantAnswer, sent_at: float) -> None:
-        """Take note of a new one; `sent_at` is the monotonic time before it was asked for.
-
-        Threads and event loops may have asked at once. Then the first one stands, because tickets
-        may be bound to it, and the others end by themselves.
-        """
-        with self._lock:
-            if not self.usable():
-                self.id, self._until = answer.id, sent_at + answer.ttl
 
     def keep(self, deadline: Deadline) -> bool:
         """Renew it; False if it was never granted, or if one was lost since this was last asked.
@@ -71,31 +66,36 @@ class Lease:
         Also if there is a new one by now: what was bound to the one before is gone.
         """
         lost, self._lost = self._lost, False
-        identity = self.id
-        if not identity:
+        if self._renew(deadline):
+            return not lost
+        self._lost = False  # said now
+        return False
+
+    def _renew(self, deadline: Deadline) -> bool:
+        number = self.id
+        if not number:
             return False
-        sent_at = time.monotonic()
-        answer, _ = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=identity), deadline)
+        sent_at = monotonic()
+        answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
         if answer.ttl <= 0:
-            self.forget(identity)
-            self._lost = False  # said now
+            self.forget(number)
             return False
         self._until = sent_at + answer.ttl
-        return not lost
+        return True
 
-    def forget(self, identity: int) -> None:
+    def forget(self, number: int) -> None:
         """Take note that etcd does not know this lease any more."""
-        if self.id == identity:
+        if self.id == number:
             self.id, self._until = 0, -math.inf
             self._lost = True
 
     def revoke(self, deadline: Deadline) -> None:
         """Give it back, and with it every key that is bound to it."""
-        identity = self.id
-        self.forget(identity)
-        if identity:
+        number = self.id
+        self.forget(number)
+        if number:
             try:
-                self._channels.call(REVOKE, wire.LeaseRevoke(id=identity), deadline)
-            except Refusal as refusal:
-                if refusal.fault is not Fault.NO_LEASE:
+                self._channels.call(REVOKE, wire.LeaseRevoke(id=number), deadline)
+            except FaultError as error:
+                if error.fault is not Fault.NO_LEASE:
                     raise

@@ -73,5 +73,17 @@ def credentials_of(settings: Settings) -> grpc.ChannelCredentials | None:
     )
 
 
+_contents: dict[str, bytes] = {}
+
+
 def _content(path: str | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+    """Return what stands in a file, or stood in it when it is just being replaced."""
+    if path is None:
+        return None
+    try:
+        content = _contents[path] = Path(path).read_bytes()
+    except OSError:
+        if path not in _contents:
+            raise
+        return _contents[path]
+    return content

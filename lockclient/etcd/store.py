@@ -6,26 +6,31 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakSet
 
+from lockclient.background import AT_EXIT, Background
+from lockclient.errors import ClusterMutexError
+from lockclient.etcd import forking
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.aio import AioChannels
 from lockclient.etcd.borrowed import Borrowed, endpoint_of
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.failover import Refusal
-from lockclient.etcd.faults import Fault
+from lockclient.etcd.failover import FaultError
+from lockclient.etcd.faults import Fault, was_closed
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.lease import Lease
 from lockclient.etcd.methods import RANGE, TXN
 from lockclient.etcd.paging import Pages
 from lockclient.etcd.transactions import Transactions
-from lockclient.etcd.watch import Missed, News, Started, Watch, Watcher
+from lockclient.etcd.watch_stream import Missed, News, Started, Watch, WatchStream
 from lockclient.settings import Settings
 from lockclient.store import (
-    LINE_TTL,
+    TICKET_TTL,
     Batch,
     Change,
     Event,
@@ -36,10 +41,13 @@ from lockclient.store import (
     Outcome,
     Remove,
     Request,
+    Sending,
     TakeOrQueue,
     Target,
+    Unlock,
     Withdraw,
 )
+from lockclient.timers import Crew
 from lockclient.timing import Deadline
 
 log = logging.getLogger(__name__)
@@ -50,6 +58,8 @@ _RETENTION_REUSE = 3600
 MARKED = 86400
 """Seconds for which an acquisition that was given up stays marked: a take of it that is still under
 way somewhere does nothing when it arrives."""
+CLOSING = 0.4
+"""Seconds that closing waits for what is to be cleaned up; half of it for a lease."""
 _PAGE = 10_000
 """Keys of a page: of a thousand locks or less, some 2 MB."""
 _NAMES_PAGE = 1000
@@ -62,9 +72,13 @@ class EtcdStore:
     Args:
         settings: where the cluster is.
         client: an `etcd3` client whose connection is used instead of one of our own.
+
+    Raises:
+        ClusterMutexError: the process's threads were replaced by green ones.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
+        forking.require_real_threads()
         self._borrowed = None if client is None else Borrowed(client)
         if client is not None:
             settings = replace(settings, endpoints=(endpoint_of(client),))
@@ -75,43 +89,54 @@ class EtcdStore:
         _stores.add(self)
 
     def _connect(self) -> None:
+        self._closing = False
         self._channels = Channels(self.settings, self._borrowed)
-        self._watcher = Watcher(self._channels)
-        self._line = Lease(self._channels, LINE_TTL, LINE_TTL / 2)
+        self.background = Background(self)
+        self._streams = [WatchStream(self._channels)]
+        if len(self.settings.endpoints) > 1:
+            self._streams.append(WatchStream(self._channels, self._streams[0]))
+        self._tickets = self._ticket_lease()
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
         self._marks = Lease(self._channels, 2 * MARKED, MARKED)
         self._announced: dict[str, Lease] = {}
-        self._loops: dict[asyncio.AbstractEventLoop, AioChannels] = {}
+        self._loops: dict[Hashable, AioChannels] = {}
+
+    def _ticket_lease(self) -> Lease:
+        return Lease(self._channels, TICKET_TTL, TICKET_TTL / 2, renewed=True)
 
     # ------------------------------------------------------------ MutexStore
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         """See `MutexStore.ask`."""
-        lease = self._lease_for(request)
-        number = 0
+        return self.background.away(lambda: self.send(Sending(request), deadline))
+
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `MutexStore.send`."""
+        lease, number = self._lease_for(sending.request, self._tickets), 0
         while True:
             try:
                 if lease is not None:
                     number = lease.get(deadline)
-                return self._ask(request, number, deadline)
-            except Refusal as refusal:
-                request, lease, number = _otherwise(refusal, request, lease, number)
+                txn = self._transactions.build(sending.request, number)
+                answer = self._channels.call(TXN, txn, deadline, sending)
+                return self._transactions.read(sending.request, answer, resent=sending.unknown)
+            except FaultError as error:
+                lease, number = _otherwise(error, sending, lease, number)
 
-    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `AsyncMutexStore.ask_async`."""
+    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.send_async`."""
         channels = self._on_this_loop()
-        lease = self._lease_for(request)
-        number = 0
+        lease, number = self._lease_for(sending.request, channels.tickets), 0
         while True:
             try:
                 if lease is not None:
                     number = await channels.lease_id(lease, deadline)
-                txn = self._transactions.build(request, number)
-                answer, resent = await channels.call(TXN, txn, deadline)
-                return self._transactions.read(request, answer, resent=resent)
-            except Refusal as refusal:
-                request, lease, number = _otherwise(refusal, request, lease, number)
+                txn = self._transactions.build(sending.request, number)
+                answer = await channels.call(TXN, txn, deadline, sending)
+                return self._transactions.read(sending.request, answer, resent=sending.unknown)
+            except FaultError as error:
+                lease, number = _otherwise(error, sending, lease, number)
 
     def _on_this_loop(self) -> AioChannels:
         """Return the channels of the running event loop: grpc.aio's belong to one."""
@@ -119,27 +144,27 @@ class EtcdStore:
         channels = self._loops.get(loop)
         if channels is None:
             # Those of loops that are over go now. (They hold their loop: no weak reference helps.)
-            for each in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(each, None)
-            channels = self._loops[loop] = AioChannels(self._channels)
+            for each, old in list(self._loops.items()):
+                if old.loop.is_closed():
+                    self._loops.pop(each, None)
+            channels = AioChannels(self._channels, self.background, self._ticket_lease())
+            self._loops[loop] = channels
         return channels
 
-    def _lease_for(self, request: Request) -> Lease | None:
+    def _lease_for(self, request: Request, tickets: Lease) -> Lease | None:
+        # As it closes, what takes back is asked still, and all else not any more.
+        if self._closing and not isinstance(request, Withdraw | Unlock):
+            raise was_closed(self.endpoints())
         if isinstance(request, TakeOrQueue):
-            return self._line
+            return tickets
         if isinstance(request, Withdraw):
-            return self._marks if request.unsure else None
+            return self._marks if request.mark else None
         return self._retention if isinstance(request, Remove) else None
-
-    def _ask(self, request: Request, lease: int, deadline: Deadline) -> Outcome:
-        txn = self._transactions.build(request, lease)
-        answer, resent = self._channels.call(TXN, txn, deadline)
-        return self._transactions.read(request, answer, resent=resent)
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Watch:
         """See `MutexStore.watch`."""
         keys = self._keyspace.keys_of(target.name)
-        key = keys.uuid if target.ticket is None else keys.ticket(target.ticket)
+        key = keys.uuid if target.ticket is None else keys.ticket_as_read(target.ticket)
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
@@ -154,23 +179,32 @@ class EtcdStore:
                 notify(Event(event.kv.mod_revision, uuid))
 
         # A ticket that is written again by a second sending is no news to who waits behind it.
-        deletes_only = target.ticket is not None
-        return self._watcher.add((key, b""), revision, translate, deletes_only=deletes_only)
+        return Watch(
+            self._streams, (key, b""), revision, translate, deletes_only=target.ticket is not None
+        )
 
     def guard(self, name: str, uuid: str) -> Guard:
         """See `MutexStore.guard`."""
         return Guard(self._keyspace.keys_of(name).uuid, uuid.encode())
 
-    def has_line(self) -> bool:
-        """See `MutexStore.has_line`."""
-        return self._line.usable()
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        """See `MutexStore.has_ticket_lease`."""
+        lease = self._lease_of(waiters)
+        return lease is not None and lease.usable()
 
-    def keep_line(self, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_line`."""
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`."""
+        lease = self._lease_of(waiters)
         try:
-            return self._line.keep(deadline)
-        except Refusal as refusal:
-            raise refusal.said from refusal.error
+            return lease is not None and lease.keep(deadline)
+        except FaultError as error:
+            raise error.said from error.error
+
+    def _lease_of(self, waiters: Hashable) -> Lease | None:
+        if waiters is None:
+            return self._tickets
+        channels = self._loops.get(waiters)
+        return None if channels is None else channels.tickets
 
     # ------------------------------------------------------------ ServiceStore
 
@@ -202,7 +236,10 @@ class EtcdStore:
             changes = self._changes((event.kv, event.kind) for event in events)
             notify(Batch(changes, events[-1].kv.mod_revision))
 
-        return self._watcher.add(self._keyspace.everything, revision, translate, tell_start=True)
+        # By one stream: all that a service follows would cost it twice as much by two.
+        return Watch(
+            self._streams[:1], self._keyspace.everything, revision, translate, tell_start=True
+        )
 
     def _changes(self, found: Iterable[tuple[Any, int]]) -> tuple[Change, ...]:
         """Return what these keys and values say, each with what happened to it."""
@@ -220,11 +257,11 @@ class EtcdStore:
 
     def connected(self) -> bool:
         """See `ServiceStore.connected`."""
-        return self._watcher.connected()
+        return self._streams[0].connected()
 
     def watch_restarts(self) -> int:
         """See `ServiceStore.watch_restarts`."""
-        return self._watcher.restarts
+        return self._streams[0].restarts
 
     def clock_offsets(self, timeout: float) -> list[float]:
         """See `ServiceStore.clock_offsets`."""
@@ -242,23 +279,23 @@ class EtcdStore:
             key = self._keyspace.unlocker(unlocker)
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
             self._channels.call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
-        except Refusal as refusal:
-            if not (kept and refusal.fault is Fault.NO_SPACE):
-                raise refusal.said from refusal.error
+        except FaultError as error:
+            if not (kept and error.fault is Fault.NO_SPACE):
+                raise error.said from error.error
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """See `ServiceStore.withdraw_announcement`."""
         if lease := self._announced.pop(unlocker, None):
             try:
                 lease.revoke(deadline)
-            except Refusal as refusal:
-                raise refusal.said from refusal.error
+            except FaultError as error:
+                raise error.said from error.error
 
     def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
         try:
-            return self._channels.call(method, request, deadline)[0]
-        except Refusal as refusal:
-            raise refusal.said from refusal.error
+            return self.background.away(lambda: self._channels.call(method, request, deadline))
+        except FaultError as error:
+            raise error.said from error.error
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """See `ServiceStore.names`."""
@@ -293,31 +330,60 @@ class EtcdStore:
 
     def close(self) -> None:
         """See `ServiceStore.close`."""
-        self._watcher.close()
+        _beside(self._close, 1.0)
+
+    def _close(self) -> None:
+        self._closing = True
+        self.background.close(CLOSING)
+        limit = Deadline.after(CLOSING / 2)
+        for lease in (self._tickets, *(each.tickets for each in self._loops.values())):
+            with suppress(ClusterMutexError, FaultError):  # else they go by themselves
+                lease.revoke(limit)
+        self._end_streams()
         self._channels.close()
+        self._loops.clear()
+
+    def _end_streams(self) -> None:
+        for each in self._streams:
+            each.close()
+        self._channels.close_streams()
+
+
+def _beside(work: Callable[[], object], seconds: float) -> None:
+    """Do it in another thread, and wait for it so long: an interrupt must not land in gRPC."""
+    ended: SimpleQueue[None] = SimpleQueue()
+
+    def do() -> None:
+        work()
+        ended.put(None)
+
+    crew = Crew("closing", 1)
+    crew.do(do)
+    with suppress(Empty):
+        ended.get(timeout=seconds)
+    crew.close()
 
 
 def _otherwise(
-    refusal: Refusal, request: Request, lease: Lease | None, number: int
-) -> tuple[Request, Lease | None, int]:
-    """Return what to ask instead, with which lease, and the number of that if it is known.
+    error: FaultError, sending: Sending, lease: Lease | None, number: int
+) -> tuple[Lease | None, int]:
+    """Change the sending to what can be asked instead; return with which lease.
 
     Raises:
         StoreError: there is nothing else to ask.
     """
-    if refusal.fault is Fault.NO_LEASE and lease is not None:
+    request = sending.request
+    if error.fault is Fault.NO_LEASE and lease is not None:
         lease.forget(number)
-    elif refusal.fault is Fault.COMPACTED and isinstance(request, Look):
-        request = replace(request, left_at=None)
-    elif refusal.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
+    elif error.fault is Fault.COMPACTED and isinstance(request, Look):
+        sending.request = replace(request, predecessor=None, left_at=None)
+    elif error.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
         # Deletes still work. The record that can't be written goes into the log.
         log.warning("etcd is out of space for the record: %s", request.removal.value())
-        return request, None, 0
-    elif refusal.fault is Fault.NO_SPACE and isinstance(request, Withdraw) and request.unsure:
-        return replace(request, unsure=False), None, 0  # what is full takes no locks either
+        return None, 0
     else:
-        raise refusal.said from refusal.error
-    return request, lease, number
+        raise error.said from error.error
+    return lease, number
 
 
 _stores: WeakSet[EtcdStore] = WeakSet()
@@ -331,18 +397,21 @@ def _start_afresh() -> None:
     come along, so that even destroying a channel can hang.
     """
     for store in list(_stores):
-        _inherited.append((store._channels, store._watcher, store._line, dict(store._loops)))
+        _inherited.append((store._channels, store._streams, store.background, dict(store._loops)))
         store._connect()
 
 
 def _at_exit() -> None:
-    """End the watch streams while threads still run.
+    """Give what is to be cleaned up a moment, and end all streams while threads still run.
 
-    Left to the interpreter's own end, the `__del__` of a stream can wait for ever for a lock that
-    one of gRPC's threads held when all daemon threads were stopped.
+    Left to the interpreter's own end, what ends a stream can wait for ever for a lock that one of
+    gRPC's threads held, or for one of those threads itself, when all daemon threads were stopped.
     """
+    until = Deadline.after(AT_EXIT)
     for store in list(_stores):
-        store._watcher.close()
+        store.background.settle(until.remaining())
+    for store in list(_stores):
+        _beside(store._end_streams, 0.5)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

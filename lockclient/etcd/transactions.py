@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.keyspace import Keyspace, LockKeys
+from lockclient.etcd.keyspace import Keyspace, LockKeys, segment_of
 from lockclient.record import SUBKEYS, Holder, Removal, Ticket
 from lockclient.store import (
     Claim,
@@ -77,7 +77,7 @@ class Transactions:
         revision = answer.header.revision
         match request:
             case Take() | Reclaim():
-                return _taken_or_refused(request.holder.uuid, answer, resent)
+                return _taken_or_refused(request.holder.uuid, answer)
             case Unlock() | Push():
                 if isinstance(request, Push) and request.newest and not answer.succeeded:
                     answer = answer.responses[0].txn
@@ -85,13 +85,11 @@ class Transactions:
                     return Done(revision)
                 return _gone(request.name, request.uuid, answer, resent)
             case TakeOrQueue():
-                return _read_queued(answer, resent)
+                return _read_queued(answer)
             case Look():
                 return _read_look(request, answer)
             case Claim():
-                return _taken_or_refused(
-                    request.holder.uuid, answer, resent, request.ticket_revision
-                )
+                return _taken_or_refused(request.holder.uuid, answer, request.ticket_revision)
             case Withdraw():
                 return Done(revision)
             case Read():
@@ -125,7 +123,7 @@ class Transactions:
         queue = txn.failure.add().txn
         _is(queue, keys.uuid, request.holder.uuid)
         _get(queue.success, keys.uuid)
-        # And nested again: if it was given up meanwhile, it must not queue at all.
+        # And nested again: if it was given up or removed meanwhile, it must not queue at all.
         queue = queue.failure.add().txn
         _absent(queue, keys.mark(request.ticket.uuid))
         _put(queue.success, ticket, request.ticket.value(), lease)
@@ -140,6 +138,8 @@ class Transactions:
         _get(txn.success, keys.uuid)
         if request.left_at is not None:
             _get(txn.success, keys.uuid, revision=request.left_at)
+        elif request.predecessor is not None:
+            _get(txn.success, keys.ticket_as_read(request.predecessor))
         else:
             _youngest(txn.success, keys, limit=1, before=request.ticket_revision)
         _through_raft(txn)
@@ -173,6 +173,7 @@ class Transactions:
         # The range can't be deleted in the transaction that puts into it, so what the dead holder
         # wrote and the new one does not is deleted key by key.
         written = request.holder.subkeys()
+        _delete(txn.success, keys.ticket(request.holder.uuid or ""))
         for part in SUBKEYS:
             if part not in written and part != "auto_unlock_at":  # that one `_puts` has dealt with
                 _delete(txn.success, keys.subkey(part))
@@ -225,7 +226,7 @@ class Transactions:
         _delete(txn.success, *keys.lock)
         for branch in (txn.success, txn.failure):
             _delete(branch, keys.ticket(request.uuid))
-            if request.unsure:
+            if request.mark:
                 # A member that was frozen may pass on a take hours later, as soon as it runs
                 # again: no waiting is long enough, so from now on it finds this mark.
                 _put(branch, keys.mark(request.uuid), "", lease)
@@ -255,6 +256,8 @@ class Transactions:
         _delete(txn.success, *keys.lock)
         if lease:  # none: out of space, where a put would refuse the removal altogether
             _put(txn.success, keys.removal(uuid), removal.value(), lease)
+            # A take of it that was sent twice may arrive again: its uuid must not hold again.
+            _put(txn.success, keys.mark(uuid), "", lease)
         _who_and_why(txn, keys, uuid)
         return txn
 
@@ -267,7 +270,7 @@ class Transactions:
         holder = Holder.read(request.name, values, token) if found else None
         line = _kvs(answer, 1) if request.waiters else []
         tickets = [
-            Ticket.read(request.name, _ticket_uuid(kv), kv.value, kv.create_revision)
+            Ticket.read(request.name, unquote(segment_of(kv.key)), kv.value, kv.create_revision)
             for kv in sorted(line, key=lambda each: each.create_revision)
         ]
         removal = None
@@ -357,55 +360,51 @@ def _value(kvs: _Kvs) -> str | None:
     return kvs[0].value.decode(errors="replace") if kvs else None
 
 
-def _ticket_uuid(kv: wire.KeyValue) -> str:
-    return unquote(kv.key.rpartition(b"/")[2].decode(errors="replace"))
-
-
-def _read_queued(answer: wire.TxnAnswer, resent: bool) -> Outcome:
+def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     revision = answer.header.revision
     if answer.succeeded:
-        return Taken(revision, resent=resent)
+        return Taken(revision)
     inner = answer.responses[0].txn
     if inner.succeeded:
-        return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True, resent=resent)
+        return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True)
     inner = inner.responses[0].txn
-    if not inner.succeeded:  # given up already: nobody waits for this answer
-        return Refused(None, revision, resent=resent)
+    if not inner.succeeded:
+        return Refused(None, revision, used_up=True)
     holder, own, youngest = _kvs(inner, 1), _kvs(inner, 2)[0], _kvs(inner, 3)
     # Normally the two youngest tickets are the own one and its predecessor. After a second
     # sending others may have come behind: then the predecessor has to be looked up.
     last = youngest[0].key == own.key
-    ahead = _ticket_uuid(youngest[1]) if last and len(youngest) > 1 else None
-    return Queued(own.create_revision, ahead, _value(holder), revision, not last, resent)
+    ahead = segment_of(youngest[1].key) if last and len(youngest) > 1 else None
+    return Queued(own.create_revision, ahead, _value(holder), revision, not last)
 
 
 def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
     own, holder, third = _kvs(answer, 0), _kvs(answer, 1), _kvs(answer, 2)
     stands = bool(own) and own[0].create_revision == request.ticket_revision
-    ahead, unsure = None, False
-    if request.left_at is None:
-        ahead = _ticket_uuid(third[0]) if third else None
-    else:
+    ahead, ambiguous = segment_of(third[0].key) if third else None, False
+    if request.left_at is not None:
         # The predecessor's ticket went and the uuid came in one transaction: it got the lock,
         # so nobody else is ahead. Anything else: it died or gave up, and somebody may be.
-        unsure = not (
-            _value(third) == request.predecessor and third[0].mod_revision == request.left_at
-        )
-    return Position(stands, ahead, _value(holder), answer.header.revision, unsure)
+        got_it = bool(third) and third[0].mod_revision == request.left_at
+        ahead = None
+        ambiguous = not (got_it and _value(third) == unquote(request.predecessor or ""))
+    elif request.predecessor is not None:  # it may be another one by that name, that came later
+        ambiguous = not third or third[0].create_revision > request.ticket_revision
+    return Position(stands, ahead, _value(holder), answer.header.revision, ambiguous)
 
 
 def _taken_or_refused(
-    mine: str | None, answer: wire.TxnAnswer, resent: bool, ticket_revision: int | None = None
+    mine: str | None, answer: wire.TxnAnswer, ticket_revision: int | None = None
 ) -> Taken | Refused:
     revision = answer.header.revision
     if answer.succeeded:
-        return Taken(revision, resent=resent)
+        return Taken(revision)
     holder = _kvs(answer, 0)
     if _value(holder) == mine:
-        return Taken(holder[0].mod_revision, earlier=True, resent=resent)
+        return Taken(holder[0].mod_revision, earlier=True)
     ticket = _kvs(answer, 1) if ticket_revision is not None else []
     stands = bool(ticket) and ticket[0].create_revision == ticket_revision
-    return Refused(_value(holder), revision, stands, resent)
+    return Refused(_value(holder), revision, stands)
 
 
 def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> Gone:

@@ -1,4 +1,6 @@
-"""A process that takes and lets go until it is told to stop: `interrupt_worker.py URL NAME STOP`.
+"""A process that takes and lets go until it is told to stop.
+
+`interrupt_worker.py URL NAME STOP KIND`: its handler of SIGINT raises this kind.
 
 Prints a line when it has begun, and one for each interrupt that it has dealt with: what it hit.
 When the file STOP exists it stays alive and does nothing, so that whatever it has left behind
@@ -15,17 +17,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import lockclient
-from lockclient import ClusterMutex, Settings, open_store
+from lockclient import ClusterMutex, LockNotHeld, LockTimeout, Settings, open_store
 
 OURS = str(Path(lockclient.__file__).parent)
+RAISED = {each.__name__: each for each in (KeyboardInterrupt, ValueError, TimeoutError)}
+"""What a handler of SIGINT may raise: Ctrl-C's own, or what it is told to be like a soft limit."""
 
 
 def take_and_let_go(mutex: ClusterMutex, stop: Path) -> None:
     """Until it is interrupted, or told to stop: often in line, now and then for too long."""
     while not stop.exists():
-        with suppress(ConnectionError):  # 50 ms can be too short for any answer
-            if mutex.acquire(timeout=0.05):
-                mutex.release()
+        if mutex.acquire(timeout=0.05):
+            mutex.release()
+        with suppress(LockTimeout), mutex:
+            mutex.alive(force=True)
 
 
 def hit(error: BaseException) -> str:
@@ -42,18 +47,30 @@ def say(word: str) -> None:
     sys.stdout.flush()
 
 
-def main(url: str, name: str, path: str) -> None:
+def main(url: str, name: str, path: str, kind: str) -> None:
     """Work on after each interrupt."""
-    mutex = ClusterMutex(name, store=open_store(Settings.load(url)))
+    raised, other = RAISED[kind], f"handler-{time.time()}"
+
+    def come(_number: int, _frame: object) -> None:
+        # A handler may use the library as well, whatever it has interrupted.
+        with suppress(LockTimeout, LockNotHeld):
+            mutex.check_health()
+        if kind == "ValueError":
+            with ClusterMutex(other, store=mutex._store()):
+                pass
+        raise raised
+
+    mutex = ClusterMutex(name, timeout=0.05, store=open_store(Settings.load(url)))
     stop = Path(path)
     mutex.holder()
+    signal.signal(signal.SIGINT, come)
     word = "begun"
     while not stop.exists():
         try:
             say(word)  # the next interrupt comes after this: in here, never between two rounds
             take_and_let_go(mutex, stop)
-        except KeyboardInterrupt as error:
-            if mutex.locked():
+        except raised as error:
+            if mutex.locked():  # between acquire() and release() alone
                 mutex.release()
             word = f"interrupted in {hit(error)}"
     signal.signal(signal.SIGINT, signal.SIG_IGN)

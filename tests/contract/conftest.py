@@ -20,7 +20,7 @@ class Subject:
     """A store and what its contract can't do for itself: lose the tickets of this process."""
 
     store: MutexStore
-    lose_line: Callable[[], object]
+    lose_tickets: Callable[[], object]
 
 
 @pytest.fixture(params=["memory", "etcd"])
@@ -28,7 +28,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Each store in turn."""
     if request.param == "memory":
         memory = MemoryStore()
-        yield Subject(memory, memory.lose_line)
+        yield Subject(memory, memory.lose_tickets)
         return
     store: EtcdStore = request.getfixturevalue("store")
     etcdctl: Callable[..., str] = request.getfixturevalue("etcdctl")

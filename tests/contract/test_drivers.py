@@ -164,7 +164,7 @@ class TestGetting:
         first.acquire()
         thread = start(second.acquire)
         wait_until(first.waiters, what="the ticket")
-        subject.lose_line()
+        subject.lose_tickets()
         assert first.waiters() == []
         first.release()
         thread.join(PATIENCE)

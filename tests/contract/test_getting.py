@@ -29,7 +29,7 @@ class TestTake:
         assert take(ask, first).token > 0
         refused = ask(Take(holder()))
         assert isinstance(refused, Refused)
-        assert (refused.holder, refused.ticket, refused.resent) == (first.uuid, False, False)
+        assert (refused.holder, refused.ticket, refused.used_up) == (first.uuid, False, False)
 
     def test_tokens_rise(self, ask: Ask) -> None:
         """Each holder's fencing token is higher than all before it, a reclaim's, too."""
@@ -97,7 +97,7 @@ class TestLine:
         take(ask, first)
         head = queue(ask, second)
         behind = queue(ask, third)
-        assert (head.predecessor, head.holder, head.unsure) == (None, first.uuid, False)
+        assert (head.predecessor, head.holder, head.ambiguous) == (None, first.uuid, False)
         assert (behind.predecessor, behind.holder) == (second.uuid, first.uuid)
         assert head.ticket_revision < behind.ticket_revision
         line = seen(ask).waiters
@@ -114,7 +114,7 @@ class TestLine:
         assert (again.ticket_revision, again.predecessor) == (place.ticket_revision, first.uuid)
         queue(ask, third)
         unsure = queue(ask, second)
-        assert (unsure.ticket_revision, unsure.unsure) == (place.ticket_revision, True)
+        assert (unsure.ticket_revision, unsure.ambiguous) == (place.ticket_revision, True)
         position = ask(Look(NAME, second.uuid or "", place.ticket_revision))
         assert isinstance(position, Position)
         assert (position.ticket, position.predecessor) == (True, first.uuid)
@@ -146,10 +146,10 @@ class TestLine:
         first, head = holder(), holder()
         take(ask, first)
         place = queue(ask, head).ticket_revision
-        assert subject.store.has_line()
-        assert subject.store.keep_line(Deadline.after(10)) is True
-        subject.lose_line()
-        assert subject.store.keep_line(Deadline.after(10)) is False
+        assert subject.store.has_ticket_lease()
+        assert subject.store.keep_tickets(None, Deadline.after(10)) is True
+        subject.lose_tickets()
+        assert subject.store.keep_tickets(None, Deadline.after(10)) is False
         ask(Unlock(NAME, first.uuid or ""))
         refused = ask(Claim(head, place))
         assert isinstance(refused, Refused)
@@ -159,14 +159,14 @@ class TestLine:
         assert position.ticket is False
         take(ask, first)
         assert queue(ask, head).ticket_revision > place
-        assert subject.store.keep_line(Deadline.after(10)) is True
+        assert subject.store.keep_tickets(None, Deadline.after(10)) is True
         ask(Unlock(NAME, first.uuid or ""))
         assert isinstance(ask(Claim(head, place)), Refused)
 
     def test_nobody_has_a_place_in_line_before_the_first_ticket(self, subject: Subject) -> None:
         """There is nothing to keep, and a ticket costs more than one request."""
-        assert subject.store.has_line() is False
-        assert subject.store.keep_line(Deadline.after(10)) is False
+        assert subject.store.has_ticket_lease() is False
+        assert subject.store.keep_tickets(None, Deadline.after(10)) is False
 
     def test_stepping_up(self, subject: Subject, ask: Ask) -> None:
         """The cheap look tells a predecessor that got the lock from one that gave up."""
@@ -181,12 +181,12 @@ class TestLine:
         head = ask(Look(NAME, third.uuid or "", third_place, second.uuid, taken.token))
         assert isinstance(head, Position)
         assert (head.ticket, head.predecessor, head.holder) == (True, None, second.uuid)
-        assert head.unsure is False
+        assert head.ambiguous is False
         gone = ask(Withdraw(NAME, third.uuid or ""))
         assert isinstance(gone, Done)
         unsure = ask(Look(NAME, fourth.uuid or "", fourth_place, third.uuid, gone.revision))
         assert isinstance(unsure, Position)
-        assert unsure.unsure is True
+        assert unsure.ambiguous is True
         full = ask(Look(NAME, fourth.uuid or "", fourth_place))
         assert isinstance(full, Position)
         assert (full.ticket, full.predecessor, full.holder) == (True, None, second.uuid)

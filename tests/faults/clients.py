@@ -23,11 +23,21 @@ from lockclient import (
     LockLost,
     Settings,
     StoreUnavailable,
-    background,
 )
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder, Ticket
-from lockclient.store import Claim, Outcome, Queued, Read, Request, Seen, Take, TakeOrQueue, Unlock
+from lockclient.store import (
+    Claim,
+    Outcome,
+    Queued,
+    Read,
+    Request,
+    Seen,
+    Sending,
+    Take,
+    TakeOrQueue,
+    Unlock,
+)
 from lockclient.timing import Deadline, Runtime
 from tests.processes import wait_until
 from tests.proxy import Proxy
@@ -93,7 +103,7 @@ class _ThreadSession:
         return ClusterMutex(name, identity=identity, on_lost=on_lost, store=self._store)
 
     def is_clean(self) -> bool:
-        return not background._clean_up_of(self._store).pending()
+        return not self._store.background.unfinished()
 
     def close(self) -> None:
         self._store.close()
@@ -104,18 +114,18 @@ class _InterruptingStore(EtcdStore):
         super().__init__(settings)
         self._interruption = interruption
 
-    def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        if self._interruption is None or not isinstance(request, self._interruption):
-            return super().ask(request, deadline)
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        if self._interruption is None or not isinstance(sending.request, self._interruption):
+            return super().send(sending, deadline)
         with suppress(StoreUnavailable):
-            super().ask(request, deadline.sooner(INTERRUPT_AFTER))
+            super().send(sending, deadline.sooner(INTERRUPT_AFTER))
         raise KeyboardInterrupt
 
-    async def ask_async(self, request: Request, deadline: Deadline) -> Outcome:
-        if self._interruption is None or not isinstance(request, self._interruption):
-            return await super().ask_async(request, deadline)
+    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+        if self._interruption is None or not isinstance(sending.request, self._interruption):
+            return await super().send_async(sending, deadline)
         with suppress(asyncio.TimeoutError):  # by which the call itself is cancelled
-            await asyncio.wait_for(super().ask_async(request, deadline), INTERRUPT_AFTER)
+            await asyncio.wait_for(super().send_async(sending, deadline), INTERRUPT_AFTER)
         raise asyncio.CancelledError
 
 

@@ -105,7 +105,7 @@ def test_a_table_that_may_not_follow_says_so(
         for _ in range(20):
             assert table.trouble
             time.sleep(0.1)
-        warnings = [each for each in caplog.records if each.name == "lockclient.etcd.watch"]
+        warnings = [each for each in caplog.records if each.name == "lockclient.etcd.watch_stream"]
         assert len(warnings) == 1  # the unlocker can't even read all that it needs
         held = ClusterMutex("x", store=ann)
         held.acquire()

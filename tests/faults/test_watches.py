@@ -111,7 +111,7 @@ class TestCompaction:
             removal = Removal(held.record, time.time(), "ann", "force-unlock", "why")
             other.ask(Remove(removal, None), soon())
             first.release()
-            seen = other._channels.call(TXN, wire.Txn(), soon())[0].header.revision
+            seen = other._channels.call(TXN, wire.Txn(), soon()).header.revision
             compact(etcdctl, seen)
             cable.mend()
             mended_at = time.monotonic()
@@ -326,5 +326,6 @@ class TestAway:
         counted = count() - before
         for each in watches:
             each.close()
-        store._watcher.close()
+        for stream in store._streams:
+            stream.close()
         return counted

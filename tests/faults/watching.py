@@ -11,8 +11,8 @@ from lockclient import Settings
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.methods import TXN
 from lockclient.etcd.store import EtcdStore
-from lockclient.etcd.watch import News
-from lockclient.etcd.watches import Missed
+from lockclient.etcd.watch_registry import Missed
+from lockclient.etcd.watch_stream import News, Watch
 from lockclient.timing import Deadline
 
 
@@ -110,14 +110,14 @@ def soon() -> Deadline:
 def write(store: EtcdStore, *keys: bytes, value: bytes = b"") -> int:
     """Put these keys in one transaction; return its revision."""
     puts = [wire.Operation(put=wire.Put(key=key, value=value)) for key in keys]
-    answer, _ = store._channels.call(TXN, wire.Txn(success=puts), soon())
+    answer = store._channels.call(TXN, wire.Txn(success=puts), soon())
     return int(answer.header.revision)
 
 
 def delete(store: EtcdStore, key: bytes) -> int:
     """Delete this key; return the revision."""
     operation = wire.Operation(delete=wire.Delete(key=key))
-    answer, _ = store._channels.call(TXN, wire.Txn(success=[operation]), soon())
+    answer = store._channels.call(TXN, wire.Txn(success=[operation]), soon())
     return int(answer.header.revision)
 
 
@@ -128,7 +128,7 @@ class Heard:
         self.missed: list[Missed] = []
         self.events: list[tuple[int, bytes, int, bytes]] = []
         self.answers: list[int] = []
-        self.watch = store._watcher.add(span, revision, self._hear)
+        self.watch = Watch(store._streams, span, revision, self._hear)
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Missed):

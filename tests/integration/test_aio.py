@@ -97,7 +97,7 @@ class TestCancelling:
 
         run(main())
         wait_until(lambda: left_over(etcdctl, store) == "", what="the end of all traces")
-        wait_until(lambda: not store._watcher._watches._by_number, what="the end of all watches")
+        wait_until(lambda: store._streams[0]._watches.empty(), what="the end of all watches")
         figure(f"{cancelled[0]} of 300 cycles were cancelled, and left nothing")
         assert cancelled[0] > 100
 
@@ -214,7 +214,9 @@ class TestOutage:
 
             holder = AsyncClusterMutex("x", store=own_store)
             await holder.acquire()
-            monkeypatch.setattr(own_store, "has_line", lambda: True)  # it has just run out
+            monkeypatch.setattr(
+                own_store, "has_ticket_lease", lambda _: True
+            )  # it has just run out
             began = time.monotonic()
             with frozen(own_etcd):
                 patient = asyncio.create_task(AsyncClusterMutex("x", store=own_store).acquire())

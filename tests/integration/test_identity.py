@@ -10,6 +10,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.etcd.store import EtcdStore
+from lockclient.holding import held_here
 from tests.etcds import Etcdctl
 from tests.processes import wait_until
 
@@ -74,7 +75,7 @@ def test_also_when_the_process_has_other_waiters(store: EtcdStore, worker: Worke
     other = ClusterMutex("y", store=store)
     with other:
         assert not ClusterMutex("y", store=store).acquire(timeout=0.3)
-        assert store.has_line()
+        assert store.has_ticket_lease()
     worker.kill()
     heir = ClusterMutex("x", identity="worker-7", store=store)
     assert heir.acquire(timeout=20)
@@ -143,6 +144,7 @@ def test_a_holder_elsewhere_that_lives_on_is_told(store: EtcdStore, etcdctl: Etc
     elsewhere.acquire()
     key = f"{store.settings.root}/locks/x/process"
     etcdctl("put", key, "another-boot pid:[1] 1 1")
+    held_here().discard(elsewhere.uuid)  # nor that it is this very process
     heir = ClusterMutex("x", identity="worker-7", store=store)
     assert heir.acquire(blocking=False)
     wait_until(lambda: not elsewhere.healthy, what="the loss to be noticed")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from lockclient import ClusterMutex, StoreUnavailable
+from lockclient import ClusterMutex
 from lockclient.etcd.store import EtcdStore
+from tests.processes import needed
 
-lock_tests = pytest.importorskip("test.lock_tests", reason="needs CPython's test package")
+needed("test.lock_tests")
+lock_tests = import_module("test.lock_tests")
 
 SET_ASIDE = {
     # A private hook that `threading` calls on its own locks.
@@ -49,18 +52,13 @@ def test_cpython_says_it_is_a_lock(
 
     # The process's own threads must not look like ones that the test has leaked.
     warm_up(store)
-    for more in reversed(range(5)):
-        tests = Tests(case)
-        tests.setUp()
-        try:
-            getattr(tests, case)()
-            return
-        except StoreUnavailable:  # some wait for 10 ms, which can be too short for any answer
-            if not more:
-                raise
-        finally:
-            tests.doCleanups()
-            tests.tearDown()
+    tests = Tests(case)
+    tests.setUp()
+    try:
+        getattr(tests, case)()
+    finally:
+        tests.doCleanups()
+        tests.tearDown()
 
 
 def warm_up(store: EtcdStore) -> None:

@@ -162,7 +162,7 @@ def test_a_lost_lease_costs_the_place_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Partitioned for too long: the waiters queue again, and say so in the log."""
-    monkeypatch.setattr(background, "LINE_INTERVAL", 0.2)
+    monkeypatch.setattr(background, "TICKET_RENEWAL", 0.2)
     line.join("a")
     line.join("b")
     before = {each.revision for each in held.waiters()}
@@ -188,8 +188,8 @@ def test_a_place_is_kept_as_long_as_it_takes(
     settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
-    monkeypatch.setattr("lockclient.etcd.store.LINE_TTL", 2)
-    monkeypatch.setattr(background, "LINE_INTERVAL", 0.5)
+    monkeypatch.setattr("lockclient.etcd.store.TICKET_TTL", 2)
+    monkeypatch.setattr(background, "TICKET_RENEWAL", 0.5)
     store = EtcdStore(settings)
     line, held = Line(store), ClusterMutex("x", store=store)
     held.acquire()
@@ -207,7 +207,7 @@ def test_a_place_is_kept_as_long_as_it_takes(
     line.wait_served("a", "b")
     line.end()
     nothing_left(store, etcdctl)
-    wait_until(lambda: not store.has_line(), what="the lease to run out")
+    wait_until(lambda: not store.has_ticket_lease(), what="the lease to run out")
     store.close()
 
 

@@ -26,7 +26,7 @@ from lockclient.record import Removal
 from lockclient.store import Done, Remove
 from lockclient.timing import Deadline
 from tests.certificates import Authority, TlsEtcd
-from tests.etcds import etcdctl_of
+from tests.etcds import etcdctl_beside, etcdctl_of, path_with_etcdctl
 from tests.processes import BIN, start_service, wait_until
 
 ROOT = "/team/locks"  # its last segment is also the name of a folder in it
@@ -48,7 +48,7 @@ def setup_auth(
         timeout=60,
     ).stdout
     assert "of-the-" not in script  # no password is in it
-    path = f"{Path(server.binary).parent}{os.pathsep}{os.environ['PATH']}"
+    path = path_with_etcdctl(server)
     done = subprocess.run(
         ["sh"],
         input=script,
@@ -345,7 +345,7 @@ def test_a_certificate_s_common_name_is_a_user(etcd_binary: str, tmp_path: Path)
     }
     with server:
         setup_auth(server, environ, *NAMED, "--no-password")
-        ctl = str(Path(server.binary).with_name("etcdctl"))
+        ctl = etcdctl_beside(server)
         for words in (["user", "add", "root", "--no-password"], ["auth", "enable"]):
             subprocess.run([ctl, *words], check=True, env={**os.environ, **environ}, timeout=30)
         plain = Settings((server.endpoint,), ROOT, cacert=authority.cacert)

@@ -212,7 +212,7 @@ class TestLostAnswers:
             store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
             # It has a lease already, so that its first request is the one that queues.
             assert not ClusterMutex("x", store=store).acquire(timeout=0.5)
-            assert store.has_line()
+            assert store.has_ticket_lease()
             waiter = ClusterMutex("x", store=store)
             thread = threading.Thread(target=waiter.acquire)
             lossy.inject(Fault.LOSE_ANSWER)

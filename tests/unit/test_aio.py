@@ -16,7 +16,6 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
 from lockclient.aio import LoopInbox
-from lockclient.background import line_of
 from lockclient.etcd.aio import _Turns
 from lockclient.store import Event
 from lockclient.timing import Deadline
@@ -108,7 +107,7 @@ def end_everywhere(how: End, beside: Beside, work: Work) -> int:
             timeout=10,
             what=f"the end of all traces of one {how.value} at its await {number}",
         )
-        assert not line_of(store)._inboxes
+        assert not any(each.inboxes for each in store.background.tickets._groups.values())
         if not ended.reached:
             return number - 1
 
@@ -366,21 +365,5 @@ def test_alive_in_a_hot_loop_asks_nothing() -> None:
                 with pytest.raises(StopIteration):
                     mutex.alive().send(None)
             assert len(store.asked) == asked
-
-    asyncio.run(main())
-
-
-def test_a_push_in_the_background_is_not_waited_for_at_the_deadline() -> None:
-    """The loop must never stand still: what that push may confirm comes too late for it."""
-
-    async def main() -> None:
-        mutex = AsyncClusterMutex(NAME, store=MemoryStore(), keepalive=True)
-        await mutex.acquire()
-        holding: Any = mutex._holding
-        holding._pushing = "whoever waits for this fails"
-        holding.acquisition.deadline = 0
-        assert not mutex.healthy
-        with pytest.raises(LockLost):
-            await mutex.release()
 
     asyncio.run(main())

@@ -1,16 +1,15 @@
-"""The process's one background thread: its jobs, the line's lease, and cleaning up."""
+"""What goes on beside the callers of one store: tickets, clean-up, deputies."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from queue import SimpleQueue
+from collections.abc import Callable, Hashable
 
 import pytest
 
 from lockclient import background
-from lockclient.background import Background, Line, clean_up
+from lockclient.driving import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.record import Holder
 from lockclient.store import Event, Outcome, Request, Take, Withdraw
@@ -19,66 +18,16 @@ from tests.memory_store import MemoryStore
 from tests.processes import wait_until
 
 
-class TestJobs:
-    def test_they_run_at_their_times(self) -> None:
-        """The one that is due first runs first, whenever it was given."""
-        jobs, ran = Background(), list[str]()
-        for name, seconds in [("last", 0.3), ("first", 0.0), ("middle", 0.15)]:
-            jobs.after(seconds, lambda name=name: ran.append(name))  # type: ignore[misc]
-        wait_until(lambda: len(ran) == 3, 10)
-        assert ran == ["first", "middle", "last"]
-
-    def test_one_that_wants_to_runs_again(self) -> None:
-        """It says in how many seconds, and None when it is done."""
-        jobs, ran = Background(), list[float]()
-
-        def job() -> float | None:
-            ran.append(time.monotonic())
-            return 0.02 if len(ran) < 4 else None
-
-        jobs.after(0, job)
-        wait_until(lambda: len(ran) == 4, 10)
-        after = threading.Event()
-        jobs.after(0.1, after.set)
-        after.wait(10)
-        assert len(ran) == 4
-
-    def test_a_cancelled_one_runs_no_more(self) -> None:
-        """Also when its time has come already."""
-        jobs, ran = Background(), list[str]()
-        task = jobs.after(0.05, lambda: ran.append("cancelled"))
-        task.cancel()
-        jobs.after(0.1, lambda: ran.append("other"))
-        wait_until(lambda: ran, 10)
-        assert ran == ["other"]
-
-    def test_one_that_fails_does_not_stop_the_others(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """It is logged with its traceback, and the thread goes on."""
-        jobs, ran = Background(), list[str]()
-
-        def fail() -> float | None:
-            raise ValueError("mine")
-
-        with caplog.at_level(logging.ERROR):
-            jobs.after(0, fail)
-            jobs.after(0.01, lambda: ran.append("other"))
-            wait_until(lambda: ran, 10)
-        assert "A background job failed." in caplog.text
-        assert "ValueError: mine" in caplog.text
-
-
 class KeptStore(MemoryStore):
-    """A store that counts how often its line was kept, and may say that it is lost."""
+    """A store that counts how often tickets were kept, and may say that they are lost."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[bool | Exception] = []
         self.kept = 0
 
-    def keep_line(self, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_line`."""
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`."""
         self.kept += 1
         answer = self.answers.pop(0) if self.answers else True
         if isinstance(answer, Exception):
@@ -86,48 +35,59 @@ class KeptStore(MemoryStore):
         return answer
 
 
-class TestLine:
+class BusyInbox(ThreadInbox):
+    """The inbox of a waiter that can act only when the test says so."""
+
+    def __init__(self, waiters: Hashable) -> None:
+        super().__init__()
+        self.waiters = waiters
+        self.able = True
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """See `Inbox`."""
+        if self.able:
+            tell()
+
+
+class TestTickets:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(background, "LINE_INTERVAL", 0.1)
+        monkeypatch.setattr(background, "TICKET_RENEWAL", 0.1)
 
-    def test_it_is_kept_while_somebody_waits(self) -> None:
+    def test_they_are_kept_while_somebody_waits(self) -> None:
         """And no longer: an idle process sends nothing."""
         store = KeptStore()
-        line, inbox = Line(store), SimpleQueue[Event]()
-        line.join(inbox)
+        tickets, inbox = store.background.tickets, ThreadInbox()
+        tickets.join(inbox)
         wait_until(lambda: store.kept >= 3, 10)
-        line.leave(inbox)
-        quiet = threading.Event()
-        background.the_background().after(0.15, quiet.set)
-        quiet.wait(10)
+        tickets.leave(inbox)
+        wait_until(lambda: not tickets._groups, 10)
         kept = store.kept
-        quiet.clear()
-        background.the_background().after(0.3, quiet.set)
-        quiet.wait(10)
+        time.sleep(0.3)
         assert store.kept == kept
-        assert inbox.empty()
+        assert inbox.get(0) is None
 
     def test_who_is_woken_often_keeps_its_place(self) -> None:
         """Leaving and joining faster than the interval must not put the renewal off for ever."""
         store = KeptStore()
-        line = Line(store)
+        tickets = store.background.tickets
         until = time.monotonic() + 10
         while store.kept < 3:
             assert time.monotonic() < until
-            inbox = SimpleQueue[Event]()
-            line.join(inbox)
+            inbox = ThreadInbox()
+            tickets.join(inbox)
             time.sleep(0.01)
-            line.leave(inbox)
+            tickets.leave(inbox)
 
-    def test_all_are_told_when_it_is_lost(self) -> None:
-        """Each waiter looks for itself; the line goes on."""
+    def test_all_are_told_when_they_are_lost(self) -> None:
+        """Each waiter looks for itself; the renewals go on."""
         store = KeptStore()
         store.answers = [False]
-        line, inboxes = Line(store), [SimpleQueue[Event]() for _ in range(3)]
+        inboxes = [ThreadInbox() for _ in range(3)]
         for each in inboxes:
-            line.join(each)
-        assert [each.get(timeout=10).missed for each in inboxes] == [True] * 3
+            store.background.tickets.join(each)
+        for each in inboxes:
+            assert each.get(10) == Event(0, missed=True)
         wait_until(lambda: store.kept >= 3, 10)
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("no right")])
@@ -135,12 +95,32 @@ class TestLine:
         """It is tried again soon, and nobody gives up a place that may still stand."""
         store = KeptStore()
         store.answers = [error]
-        line, inbox = Line(store), SimpleQueue[Event]()
-        line.join(inbox)
+        tickets, inbox = store.background.tickets, ThreadInbox()
+        tickets.join(inbox)
         wait_until(lambda: store.kept >= 2, 10)
-        assert inbox.empty()
+        assert inbox.get(0) is None
         assert f"could not be renewed, trying on: {error}" in caplog.text
-        line.leave(inbox)
+        tickets.leave(inbox)
+
+    def test_one_whose_waiter_cannot_act_is_not_kept(self) -> None:
+        """It would get the lock and not take it; other waiters of the process keep theirs."""
+        store = KeptStore()
+        able, blocked = ThreadInbox(), BusyInbox("a loop")
+        kept: list[Hashable] = []
+        really = store.keep_tickets
+
+        def keep(waiters: Hashable, deadline: Deadline) -> bool:
+            kept.append(waiters)
+            return really(waiters, deadline)
+
+        store.keep_tickets = keep  # type: ignore[method-assign]
+        for each in (able, blocked):
+            store.background.tickets.join(each)
+        wait_until(lambda: kept.count("a loop") >= 2, 10)
+        blocked.able = False
+        wait_until(lambda: kept[-4:] == [None] * 4, 10, "renewals of one group only")
+        blocked.able = True
+        wait_until(lambda: kept[-2:].count("a loop"), 10)
 
 
 class FailingStore(MemoryStore):
@@ -162,39 +142,101 @@ class TestCleaningUp:
         """The ticket of a living process does not expire, so giving up is no choice."""
         store = FailingStore(*[StoreUnavailable("away")] * 3)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        clean_up(store, Withdraw("x", "me"))
+        store.background.clean_up(Withdraw("x", "me"))
+        assert store.background.unfinished()
         wait_until(lambda: store.model.lock("x").holder is None, 20)
+        wait_until(lambda: not store.background.unfinished(), 20)
 
     def test_a_closed_store_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
         """It is not opened again, so trying on would go on for as long as the program."""
         caplog.set_level("INFO")
         store = FailingStore(StoreClosed("The connection was closed."))
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        clean_up(store, Withdraw("x", "me"))
+        store.background.clean_up(Withdraw("x", "me"))
         wait_until(lambda: "is not cleaned up: the store is closed" in caplog.text, 20)
-        clean_up(store, Withdraw("y", "me"))
-        wait_until(
-            lambda: not background._clean_up_of(store).pending(), 20, "the end of all clean-up"
-        )
+        wait_until(lambda: not store.background.unfinished(), 20, "the end of all clean-up")
         assert store.model.lock("x").holder is not None
 
-    def test_it_tells_when_it_is_done(self) -> None:
-        """So that the caller can wait for it."""
-        store = MemoryStore()
+    @pytest.mark.parametrize("error", [StoreError("no space"), OSError("no thread")])
+    def test_a_mark_that_is_refused_is_tried_on(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What can be deleted is, at once; what it disarms may come when there is space again."""
+        monkeypatch.setattr(background, "REFUSED_PAUSE", 0.3)
+        store = FailingStore(error)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        finished = threading.Event()
-        clean_up(store, Withdraw("x", "me"), finished.set)
-        assert finished.wait(20)
-        assert store.model.lock("x").holder is None
+        store.background.clean_up(Withdraw("x", "me", mark=True))
+        wait_until(lambda: store.model.lock("x").holder is None, 20)
+        assert not store.model.lock("x").marks
+        wait_until(lambda: store.model.lock("x").marks == {"me"}, 20, "the mark")
+
+    def test_a_thousand_do_not_wait_for_one(self) -> None:
+        """A store that is slow is asked by several at once, so many and no more."""
+        under_way, most = set[str](), list[int]()
+
+        class SlowStore(MemoryStore):
+            def ask(self, request: Request, deadline: Deadline) -> Outcome:
+                uuid = getattr(request, "uuid", "")
+                under_way.add(uuid)
+                most.append(len(under_way))
+                time.sleep(0.005)
+                under_way.discard(uuid)
+                return super().ask(request, deadline)
+
+        store = SlowStore()
+        for number in range(1000):
+            store.background.clean_up(Withdraw("x", f"{number}"))
+        wait_until(lambda: not store.background.unfinished(), 60)
+        assert 2 <= max(most) <= background.AT_ONCE
 
 
-def test_short_jobs_do_not_wake_the_thread() -> None:
-    """A lock that is released at once costs no thread switch: its cancelled job waits its time."""
-    jobs = Background()
-    jobs.after(0.5, lambda: None)
-    wait_until(lambda: jobs._wakes_at > 0, 10, "the thread to sleep")
-    wakes_at = jobs._wakes_at
-    for _ in range(3000):
-        jobs.after(1.0, lambda: None).cancel()
-    assert jobs._wakes_at == wakes_at
-    assert len(jobs._heap) < 1500, "cancelled ones are thrown away when there are many"
+class TestDeputies:
+    def test_the_main_thread_never_asks_itself(self) -> None:
+        """Others do: no signal is handled in them."""
+        store, where = MemoryStore(), list[threading.Thread]()
+
+        def work() -> str:
+            where.append(threading.current_thread())
+            return "done"
+
+        assert store.background.away(work) == "done"
+        assert where[0].name == "clustermutex-deputy"
+        other = threading.Thread(target=lambda: store.background.away(work))
+        other.start()
+        other.join(10)
+        assert where[1] is other
+
+    def test_what_it_raises_is_raised(self) -> None:
+        """As it is, and again and again."""
+        store, error = MemoryStore(), KeyError("mine")
+
+        def work() -> None:
+            raise error
+
+        for _ in range(3):
+            with pytest.raises(KeyError) as caught:
+                store.background.away(work)
+            assert caught.value is error
+        assert not store.background.unfinished()
+
+    def test_one_that_waits_holds_up_no_other(self) -> None:
+        """The handler of a signal may ask while the main thread, which it interrupts, waits."""
+        store, inner = MemoryStore(), threading.Event()
+        store.background._deputies.do(inner.wait)
+        assert store.background.away(lambda: 7) == 7
+        inner.set()
+
+    def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a store that can't be reached; nothing was done."""
+        monkeypatch.setattr(background, "ONE_ANSWER", 0.2)
+        store, done = MemoryStore(), list[int]()
+        store.background.ready()
+
+        def refuse(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading, "_start_new_thread", refuse)
+        with pytest.raises(StoreUnavailable, match="the system gives no thread") as caught:
+            store.background.away(lambda: done.append(1))
+        assert caught.value.unknown is False
+        assert not done

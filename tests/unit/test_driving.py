@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -20,6 +19,7 @@ from lockclient.store import (
     Read,
     Refused,
     Request,
+    Sending,
     Take,
     Taken,
     TakeOrQueue,
@@ -170,11 +170,10 @@ def test_a_closed_watch_is_forgotten() -> None:
 class DoublingStore(MemoryStore):
     """A store that has sent each take twice; the second sending is still under way."""
 
-    def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
-        outcome = super().ask(request, deadline)
-        if isinstance(outcome, Taken | Refused | Queued):
-            return replace(outcome, resent=True)
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `MutexStore.send`."""
+        outcome = super().send(sending, deadline)
+        sending.unknown = isinstance(outcome, Taken | Refused | Queued)
         return outcome
 
 

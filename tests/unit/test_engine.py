@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lockclient.engine import Acquisition, Busy, Held, Step, Wait
+from lockclient.engine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.process import fingerprint
 from lockclient.record import Holder, Removal
 from lockclient.store import (
@@ -24,6 +24,7 @@ from lockclient.store import (
     Reclaim,
     Refused,
     Seen,
+    Sending,
     Take,
     Taken,
     TakeOrQueue,
@@ -51,16 +52,22 @@ def begun(
     """An acquisition whose first request was sent."""
     holder = Holder("x", "me", hostname="h", pid=1, identity=identity, reason="why")
     acquisition = Acquisition(
-        holder, Runtime(300.0, auto_unlock), queue=queue, line_ready=line_ready
+        holder, Runtime(300.0, auto_unlock), queue=queue, lease_ready=line_ready
     )
     acquisition.begin(START)
     return acquisition
 
 
+def sending(acquisition: Acquisition) -> Sending:
+    """Its last request, of which a store has noted nothing yet."""
+    assert acquisition.sending is not None
+    return acquisition.sending
+
+
 def held(**how: object) -> Acquisition:
     """An acquisition that has the lock since the start."""
     acquisition = begun(**how)  # type: ignore[arg-type]
-    assert acquisition.answered(Taken(5), at(0.001)) == Held()
+    assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
     return acquisition
 
 
@@ -81,7 +88,7 @@ class TestGettingIt:
         assert isinstance(take, Take)
         assert (take.holder.locked_at, take.holder.alive_at) == (5_000.0, 5_000.0)
         assert (take.holder.alert_at, take.holder.auto_unlock_at) == (5_300.0, 5_900.0)
-        assert acquisition.answered(Taken(5), at(0.001)) == Held()
+        assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
         assert acquisition.token == 5
         assert acquisition.holder.fencing_token == 5
         assert acquisition.deadline == START.monotonic + 900.0
@@ -91,7 +98,7 @@ class TestGettingIt:
         """Refused means busy, and nothing can be left behind."""
         acquisition = begun(queue=False)
         assert steps(acquisition, Refused("other", 7)) == Busy("other")
-        assert not acquisition.leaves_traces()
+        assert acquisition.abandon() is None
 
     def test_the_first_waiter_queues_with_its_second_request(self) -> None:
         """A ticket needs a lease: who knows of none tries without the line first."""
@@ -103,7 +110,7 @@ class TestGettingIt:
     def test_who_has_a_lease_queues_at_once(self) -> None:
         """One request does both where tickets cost nothing."""
         acquisition = Acquisition(
-            Holder("x", "me"), Runtime(300.0, 900.0), queue=True, line_ready=True
+            Holder("x", "me"), Runtime(300.0, 900.0), queue=True, lease_ready=True
         )
         assert isinstance(acquisition.begin(START), TakeOrQueue)
 
@@ -137,19 +144,29 @@ class TestGettingIt:
         steps(head, Refused("other", 7), Queued(8, None, "other", 9))
         assert head.woken(Event(12, "heir"), at(5)) == Wait(Target("x"), 13)
 
-    @pytest.mark.parametrize("event", [None, Event(0, missed=True)])
-    def test_who_may_have_missed_something_looks(self, event: Event | None) -> None:
-        """After a minute, or when the watch says so, the whole place is looked up."""
+    def test_who_may_have_missed_something_looks(self) -> None:
+        """When the watch says so, the whole place is looked up."""
         acquisition = begun()
         steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert acquisition.woken(event, at(60)) == Look("x", "me", 8)
+        assert acquisition.woken(Event(0, missed=True), at(60)) == Look("x", "me", 8)
+
+    def test_who_has_heard_nothing_for_a_minute_looks_cheaply(self) -> None:
+        """Most likely the ticket ahead still stands; if not, the whole place is looked up."""
+        acquisition = begun()
+        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        assert acquisition.woken(None, at(60)) == Look("x", "me", 8, "ahead")
+        wait = steps(acquisition, Position(True, "ahead", "other", 20))
+        assert wait == Wait(Target("x", "ahead"), 21)
+        acquisition.woken(None, at(120))
+        gone = Position(True, None, "other", 30, ambiguous=True)
+        assert steps(acquisition, gone) == Look("x", "me", 8)
 
     def test_a_place_that_can_t_be_told_is_looked_up(self) -> None:
         """Queued twice with others behind, or a predecessor that did not get the lock."""
         acquisition = begun()
-        look = steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9, unsure=True))
+        look = steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9, ambiguous=True))
         assert look == Look("x", "me", 8)
-        assert steps(acquisition, Position(True, None, "o", 9, unsure=True)) == look
+        assert steps(acquisition, Position(True, None, "o", 9, ambiguous=True)) == look
         assert steps(acquisition, Position(True, "ahead", "o", 9)) == Wait(Target("x", "ahead"), 10)
 
     def test_whose_ticket_is_gone_queues_again(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +194,7 @@ class TestLostAnswers:
     def test_it_is_asked_again_with_stamps_of_now(self) -> None:
         """The same request; what the first one did, the answer tells."""
         acquisition = begun()
-        acquisition.unanswered(unknown=True)
+        sending(acquisition).unknown = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.alive_at) == ("me", 5_010.0)
@@ -185,16 +202,15 @@ class TestLostAnswers:
     def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
         """Its stamps are older than we know: a push, with stamps of its own each time."""
         acquisition = begun()
-        acquisition.unanswered(unknown=True)
+        sending(acquisition).unknown = True
         acquisition.again(at(0.1))
         push = acquisition.answered(Taken(5, earlier=True), at(0.2))
         assert isinstance(push, Push)
         assert push.stamps.alive_at == 5_000.2
-        acquisition.unanswered(unknown=True)
         push = acquisition.again(at(20))
         assert isinstance(push, Push)
         assert push.stamps.alive_at == 5_020.0
-        assert acquisition.answered(Done(9), at(20.1)) == Held()
+        assert acquisition.answered(Done(9), at(20.1)) == Acquired()
         assert acquisition.deadline == START.monotonic + 20.0 + 900.0
         assert acquisition.holder.alive_at == 5_020.0
 
@@ -202,57 +218,55 @@ class TestLostAnswers:
         """Who has the lock since seconds ago may be past its time already."""
         assert isinstance(begun().answered(Taken(5), at(2)), Push)
 
-    def test_a_lock_that_was_removed_meanwhile_is_waited_for(self) -> None:
-        """The confirming push finds it gone: it begins again, or gives up."""
+    def test_a_lock_that_was_removed_meanwhile_ends_this_uuid(self) -> None:
+        """The confirming push finds it gone: it begins again with a new uuid, or gives up."""
         patient, hasty = begun(), begun(queue=False)
-        assert isinstance(steps(patient, Taken(5, earlier=True), Gone("o", None)), TakeOrQueue)
+        assert steps(patient, Taken(5, earlier=True), Gone("o", None)) == UsedUp()
         assert steps(hasty, Taken(5, earlier=True), Gone("o", None)) == Busy("o")
-        assert hasty.leaves_traces()
+        assert hasty.abandon() == Withdraw("x", "me")
+        again = patient.anew("me-again").begin(at(1))
+        assert isinstance(again, Take)
+        assert (again.holder.uuid, again.holder.reason) == ("me-again", "why")
+
+    def test_a_uuid_that_was_removed_is_not_used_again(self) -> None:
+        """It had the lock and nobody was told; its removal has marked it."""
+        acquisition = begun()
+        assert steps(acquisition, Refused(None, 7), Refused(None, 8, used_up=True)) == UsedUp()
 
     @pytest.mark.parametrize(
-        "outcome",
-        [
-            Taken(5, resent=True),
-            Refused("o", 5, resent=True),
-            Queued(5, None, "o", 5, resent=True),
-        ],
+        "outcomes", [[Taken(5)], [Refused("o", 5)], [Refused("o", 5), Queued(5, None, "o", 5)]]
     )
-    def test_what_may_arrive_late_is_remembered(self, outcome: Outcome) -> None:
-        """A take that was sent twice may come again when all is over."""
-        acquisition = begun(queue=False)
-        acquisition.answered(outcome, at(0.1))
-        assert acquisition.unsure
-        assert acquisition.leaves_traces()
+    def test_what_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
+        """A take that was sent twice may come again when all is over, whatever came after it."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        steps(acquisition, *outcomes)
+        assert acquisition.may_be_out_there
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
 
     def test_nobody_answered(self) -> None:
         """Unknown is not the same as not sent: only one of them can leave something."""
         acquisition = begun()
-        acquisition.unanswered(unknown=False)
-        assert not acquisition.unsure
-        assert not acquisition.leaves_traces()
-        acquisition.unanswered(unknown=True)
-        assert acquisition.unsure
-        assert acquisition.leaves_traces()
+        assert acquisition.abandon() is None
+        sending(acquisition).unknown = True
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
-    def test_an_interrupt_under_way_is_unsure(self, identity: str | None) -> None:
+    def test_an_interrupt_under_way_leaves_a_mark(self, identity: str | None) -> None:
         """What was asked when the interrupt came may happen after the first clean-up."""
         acquisition = begun(identity=identity)
         if identity is not None:
             previous = Holder("x", "dead", identity=identity)
             reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, 3, (), None, 4))
             assert isinstance(reclaim, Reclaim)
-        assert acquisition.abandon() == Withdraw("x", "me", unsure=True)
-        assert acquisition.unsure
-        assert acquisition.leaves_traces()
+        sending(acquisition).under_way = True
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
 
     def test_a_ticket_is_a_trace(self) -> None:
-        """Who gives up in line has something to take back, with nothing unsure about it."""
+        """Who gives up in line has something to take back, and nothing can arrive late."""
         acquisition = begun()
         steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9))
         assert acquisition.abandon() == Withdraw("x", "me")
-        assert acquisition.leaves_traces()
-        assert not acquisition.unsure
 
     def test_what_was_never_sent_needs_no_withdrawal(self) -> None:
         """Nothing was asked, nothing is left."""
@@ -268,7 +282,7 @@ class TestIdentity:
         reclaim = steps(acquisition, Seen(previous, 3, (), None, 4))
         assert isinstance(reclaim, Reclaim)
         assert reclaim.previous == previous
-        assert steps(acquisition, Taken(6)) == Held()
+        assert steps(acquisition, Taken(6)) == Acquired()
 
     def test_also_where_tickets_cost_nothing(self) -> None:
         """Another waiter of the process must not make it queue behind its own dead holder."""
@@ -276,7 +290,7 @@ class TestIdentity:
             Holder("x", "me", identity="worker"),
             Runtime(300.0, 900.0),
             queue=True,
-            line_ready=True,
+            lease_ready=True,
         )
         assert isinstance(acquisition.begin(START), Take)
         assert steps(acquisition, Refused("dead", 4)) == Read("x")

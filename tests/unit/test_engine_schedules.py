@@ -18,7 +18,7 @@ from random import Random
 
 import pytest
 
-from lockclient.engine import Acquisition, Busy, Held, Step, Wait
+from lockclient.engine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.record import Holder
 from lockclient.store import (
     Claim,
@@ -26,6 +26,7 @@ from lockclient.store import (
     Push,
     Reclaim,
     Request,
+    Sending,
     Take,
     Taken,
     TakeOrQueue,
@@ -58,9 +59,10 @@ class Actor:
             Holder(NAME, uuid, hostname="h", identity=identity),
             Runtime(300.0, 900.0),
             queue=queue,
-            line_ready=process.has_line,
+            lease_ready=process.has_line,
         )
         self.asking: Request | None = None
+        """What a store is asked; of a take, `sending` says what is not known of it."""
         self.resent = False
         self.waiting: Wait | None = None
         self.missed = False
@@ -68,6 +70,11 @@ class Actor:
         self.over = False
         self.removed = False
         """Its lock was taken away, by whoever may do that, or by itself."""
+
+    def sending(self) -> Sending | None:
+        """What the engine keeps of the request that is asked."""
+        sending = self.engine.sending
+        return sending if sending is not None and sending.request is self.asking else None
 
     def believes(self) -> bool:
         """Whether it works as the lock's holder, and is right to."""
@@ -124,9 +131,9 @@ class World:
         actor.asking = actor.waiting = None
         if isinstance(step, Wait):
             actor.waiting, actor.missed = step, False
-        elif isinstance(step, Busy):
+        elif isinstance(step, Busy | UsedUp):
             self.abandon(actor)
-        elif isinstance(step, Held):
+        elif isinstance(step, Acquired):
             actor.held = True
             assert actor.removed or self.model.lock(NAME).uuid() == actor.uuid
             assert actor.engine.token > 0
@@ -135,13 +142,14 @@ class World:
 
     def send(self, actor: Actor, request: Request) -> None:
         actor.asking, actor.resent = request, False
+        if (sending := actor.sending()) is not None:
+            sending.under_way = True
         actor.process.has_line |= isinstance(request, TakeOrQueue)
 
     def abandon(self, actor: Actor) -> None:
         """As `ClusterMutex` does when it does not get the lock, or can't release it."""
         withdraw = actor.engine.abandon()
-        assert withdraw is not None
-        if actor.engine.leaves_traces():
+        if withdraw is not None:
             self.to_withdraw.append((actor, withdraw))
         actor.asking = actor.waiting = None
         actor.over = True
@@ -149,7 +157,7 @@ class World:
     def ended(self, actor: Actor) -> None:
         """As `Holding.release` does after its unlock was answered."""
         withdraw = actor.engine.abandon()
-        if actor.engine.unsure and withdraw is not None:
+        if actor.engine.may_be_out_there and withdraw is not None:
             self.to_withdraw.append((actor, withdraw))
         actor.asking = None
         actor.over = True
@@ -234,6 +242,8 @@ class World:
         request, engine = actor.asking, actor.engine
         assert request is not None
         outcome = self.apply(actor, request, actor.process.lease, resent=actor.resent)
+        if (sending := actor.sending()) is not None:
+            sending.under_way = False
         if isinstance(request, Unlock):
             engine.released(outcome)  # type: ignore[arg-type]
             lock = self.model.lock(NAME)
@@ -257,14 +267,18 @@ class World:
         else:
             self.late.append((actor, actor.asking, actor.process.lease))
         actor.resent = True
+        if (sending := actor.sending()) is not None:
+            sending.unknown = True
 
     def no_answer(self, actor: Actor, *, unknown: bool) -> None:
         """The store is given up on, and asked anew."""
         assert actor.asking is not None
         if unknown:
             self.late.append((actor, actor.asking, actor.process.lease))
+        if (sending := actor.sending()) is not None:
+            sending.under_way = False
+            sending.unknown |= unknown
         if not actor.held:
-            actor.engine.unanswered(unknown=unknown or actor.resent)
             self.follow(actor, actor.engine.again(self.now()))
         elif isinstance(actor.asking, Unlock):
             self.abandon(actor)

@@ -16,11 +16,11 @@ PACKAGES = ("lockclient", "unlocker", "mutexdash")
 LAYERS = (
     {"errors", "timing", "version", "settings", "extras"},
     {"record", "backtrace", "process"},
-    {"store", "shown"},
+    {"store", "shown", "timers"},
     {"engine", "table", "config", "driving", "unlocking"},
     {"background"},
     {"holding", "waiting"},
-    {"handle"},
+    {"handle", "statement"},
     {"mutex", "aio"},
     {"serving", "cli"},
 )
@@ -108,6 +108,7 @@ def test_etcd_is_opened_by_config_alone() -> None:
 def test_etcd_stands_on_the_store_and_below() -> None:
     """The folder knows what a store is, and nothing of those who use one."""
     known = {f"lockclient.{each}" for each in ("errors", "timing", "record", "store", "settings")}
+    known |= {"lockclient.background", "lockclient.timers"}  # each store owns its threads
     for module in (each for each in SOURCES if lies_in(each, "lockclient.etcd")):
         for imported in imports_of(module):
             if lies_in(imported, "lockclient") and not lies_in(imported, "lockclient.etcd"):

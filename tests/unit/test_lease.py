@@ -28,28 +28,28 @@ class Server:
     def monotonic(self) -> float:
         return self.now
 
-    def call(self, method: Method, request: Any, _: Deadline) -> tuple[Any, bool]:
+    def call(self, method: Method, request: Any, _: Deadline) -> Any:
         """See `Channels.call`."""
         if method is GRANT:
             self.asked.append("grant")
             self.last += 1
             self.known.add(self.last)
-            return wire.LeaseGrantAnswer(id=self.last, ttl=request.ttl), False
+            return wire.LeaseGrantAnswer(id=self.last, ttl=request.ttl)
         assert method is KEEP_ALIVE
         self.asked.append("renew")
         ttl = 10 if request.id in self.known else 0
-        return wire.LeaseKeepAliveAnswer(id=request.id, ttl=ttl), False
+        return wire.LeaseKeepAliveAnswer(id=request.id, ttl=ttl)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     made = Server()
-    monkeypatch.setattr(lease, "time", made)
+    monkeypatch.setattr(lease, "monotonic", made.monotonic)
     return made
 
 
 def line(server: Server) -> Lease:
-    return Lease(cast(Channels, server), 10, 5)
+    return Lease(cast(Channels, server), 10, 5, renewed=True)
 
 
 def test_it_is_granted_once(server: Server) -> None:
@@ -77,7 +77,7 @@ def test_keeping_it_makes_it_last(server: Server) -> None:
 
 def test_one_that_grew_old_is_replaced(server: Server) -> None:
     """The records of an hour share one; renewed, it would make them live on and on."""
-    lease = line(server)
+    lease = Lease(cast(Channels, server), 10, 5)
     lease.get(NEVER)
     server.now += 5.1
     assert lease.get(NEVER) == 2
@@ -111,12 +111,32 @@ def test_there_is_nothing_to_keep_at_first(server: Server) -> None:
     assert server.asked == []
 
 
-def test_of_two_that_are_granted_at_once_the_first_stands(server: Server) -> None:
-    """A thread and an event loop ask in their own ways: tickets may be bound to the first one."""
+def test_of_two_that_are_granted_at_once_the_first_stands(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tickets may be bound to the first one; the other ends by itself."""
+    lease, really = line(server), server.call
+
+    def call(method: Method, request: Any, deadline: Deadline) -> Any:
+        answer = really(method, request, deadline)
+        if server.last == 1:  # another thread asks meanwhile, and has its answer sooner
+            assert lease.get(NEVER) == 2
+        return answer
+
+    monkeypatch.setattr(server, "call", call)
+    assert lease.get(NEVER) == 2
+    assert server.asked == ["grant", "grant"]
+
+
+def test_one_with_little_time_left_is_renewed_and_not_replaced(server: Server) -> None:
+    """Else the tickets that are bound to it would end untold."""
     lease = line(server)
-    for identity in (7, 8):
-        lease.granted(wire.LeaseGrantAnswer(id=identity, ttl=10), server.now)
-    assert lease.get(NEVER) == 7
+    lease.get(NEVER)
     server.now += 6
-    lease.granted(wire.LeaseGrantAnswer(id=9, ttl=10), server.now)
-    assert lease.get(NEVER) == 9
+    assert lease.get(NEVER) == 1
+    assert server.asked == ["grant", "renew"]
+    server.known.clear()
+    server.now += 6
+    assert lease.get(NEVER) == 2
+    assert lease.keep(NEVER) is False, "what was bound to the first one is gone"
+    assert lease.keep(NEVER) is True

@@ -42,7 +42,7 @@ SENT: dict[str, tuple[Request, ...]] = {
         Push("a/b", "me", STAMPS),
         Unlock("a/b", "me"),
         Withdraw("a/b", "me"),
-        Withdraw("a/b", "me", unsure=True),
+        Withdraw("a/b", "me", mark=True),
         Read("a/b", "me", waiters=True),
     ),
     "unlocker": (

@@ -87,6 +87,20 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """,
         "",
     ),
+    "look for one ticket": (
+        Look("a/b", "me", 8, "a%2fhead"),
+        "",
+        """\
+        get queue/a%2Fb/me
+        get locks/a%2Fb/uuid
+        get queue/a%2Fb/a%2fhead
+        txn
+          if
+          then
+          else
+        """,
+        "",
+    ),
     "step up": (
         Look("a/b", "me", 8, "ahead", 12),
         "",
@@ -169,7 +183,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         "delete queue/a%2Fb/me\n",
     ),
     "withdraw what may come late": (
-        Withdraw("a/b", "me", unsure=True),
+        Withdraw("a/b", "me", mark=True),
         "value locks/a%2Fb/uuid = me\n",
         """\
         delete locks/a%2Fb/..locks/a%2Fb0
@@ -216,6 +230,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """\
         delete locks/a%2Fb/..locks/a%2Fb0
         put removed/a%2Fb/me {"name": "a/b", "uuid": …} lease 5
+        put withdrawn/a%2Fb/me  lease 5
         """,
         WHO_AND_WHY,
     ),
@@ -225,6 +240,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """\
         delete locks/a%2Fb/..locks/a%2Fb0
         put removed/a%2Fb/me {"name": "a/b", "uuid": …} lease 5
+        put withdrawn/a%2Fb/me  lease 5
         """,
         WHO_AND_WHY,
     ),
@@ -243,6 +259,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         put locks/a%2Fb/identity w
         put locks/a%2Fb/alive_at 1.000
         put locks/a%2Fb/alert_at 2.000
+        delete queue/a%2Fb/me
         delete locks/a%2Fb/thread
         delete locks/a%2Fb/reason
         delete locks/a%2Fb/backtrace

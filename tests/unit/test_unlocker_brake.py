@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(module, "monotonic", found.monotonic)
     return found
 
 

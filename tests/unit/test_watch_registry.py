@@ -8,8 +8,7 @@ import pytest
 
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.watch import Watcher
-from lockclient.etcd.watches import (
+from lockclient.etcd.watch_registry import (
     BELIEF,
     FRESH,
     Events,
@@ -20,6 +19,7 @@ from lockclient.etcd.watches import (
     Wanted,
     Watches,
 )
+from lockclient.etcd.watch_stream import WatchStream
 
 REFUSED = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
 
@@ -220,7 +220,7 @@ def test_one_listener_s_mistake_is_its_own(caplog: pytest.LogCaptureFixture) -> 
     def fail(_: News) -> None:
         raise ValueError("mine")
 
-    watcher = Watcher(cast(Channels, None))
+    watcher = WatchStream(cast(Channels, None))
     wanted = Wanted((b"k", b""), 0, fail)
     watcher._watches.add(wanted)
     watcher._take(wire.WatchAnswer(watch_id=1, created=True))

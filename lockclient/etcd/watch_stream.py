@@ -1,8 +1,13 @@
-"""One watch stream a process, shared by everyone who waits, re-opened where it stopped.
+"""Watch streams, shared by everyone who waits, re-opened where they stopped.
 
-A reader thread, started at the first watch, hands each answer to the watch that it is for. When
-the stream breaks, it is opened again on another member, once a second at most, and every watch
-goes on where it stopped, so that nothing is missed: `watches` says how.
+A thread, started at the first watch, reads a stream and hands each answer to the watch that it is
+for. When the stream breaks, it is opened again on another member, once a second at most, and every
+watch goes on where it stopped, so that nothing is missed: `watch_registry` says how.
+
+A stream on a frozen member says nothing, and that it does so shows after 15 s at the soonest, since
+etcd allows no more pings. And some etcds have streams that fall silent for good (#15402, #17529).
+So where there are several members a lock is watched by two streams, on two members, and the first
+to tell something tells it: that one of them is silent delays nobody.
 """
 
 from __future__ import annotations
@@ -10,23 +15,32 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import ClusterMutexError
 from lockclient.etcd import forking
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
+from lockclient.etcd.failover import Endpoint
 from lockclient.etcd.faults import reason
 from lockclient.etcd.methods import WATCH
-from lockclient.etcd.watches import Missed, News, Notify, StaleToken, Started, Wanted, Watches
+from lockclient.etcd.watch_registry import (
+    Missed,
+    News,
+    Notify,
+    StaleToken,
+    Started,
+    Wanted,
+    Watches,
+)
+from lockclient.timers import IDLE, Crew, the_timers
+from lockclient.timing import monotonic
 
-__all__ = ["Missed", "News", "Started", "Watch", "Watcher"]
+__all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
 
 log = logging.getLogger(__name__)
 
@@ -38,31 +52,93 @@ _STEADY = 10.0
 _SILENCE = 60.0
 """Seconds without a refusal after which the next one is worth a warning again."""
 
+_LONGEST_END = 0.5
+"""Seconds that closing waits for the thread."""
+
+_choosing = threading.Lock()
 _Requests = SimpleQueue[wire.WatchRequest | None]
 
 
 class Watch:
-    """One registered watch; `close()` ends it."""
+    """One registered watch, by as many streams as there are; `close()` ends it.
 
-    def __init__(self, watcher: Watcher, wanted: Wanted) -> None:
-        self._watcher = watcher
-        self._wanted = wanted
+    Args:
+        streams: by which.
+        span, revision, notify, deletes_only, tell_start: see `watch_registry.Wanted`.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[WatchStream],
+        span: tuple[bytes, bytes],
+        revision: int,
+        notify: Notify,
+        *,
+        deletes_only: bool = False,
+        tell_start: bool = False,
+    ) -> None:
+        self._notify = notify
+        self._told = 0
+        self._lock = threading.Lock()
+        # Each stream has its own, for it may be told the same later; who hears it twice is us.
+        tell = notify if len(streams) == 1 else self._tell_once
+        self._wanted = [
+            (each, Wanted(span, revision, tell, deletes_only=deletes_only, tell_start=tell_start))
+            for each in streams
+        ]
+        for stream, wanted in self._wanted:
+            stream.add(wanted)
 
     def close(self) -> None:
         """End the watch; nothing is notified any more, except what is on its way."""
-        self._watcher.remove(self._wanted)
+        for stream, wanted in self._wanted:
+            stream.remove(wanted)
+
+    def _tell_once(self, news: News) -> None:
+        """Pass on what no stream has told yet.
+
+        That a watch has begun counts once, the first time. (A stream that begins later must not
+        count as having told what came before it: that may be still to come by a stream that
+        began sooner and broke.) That one has missed something is always told, for the listener
+        then looks, and watches anew.
+        """
+        if isinstance(news, Missed):
+            self._notify(news)
+            return
+        with self._lock:  # two streams are two threads
+            if isinstance(news, Started):
+                fresh = not self._told
+                self._told = self._told or news.revision
+            else:
+                news = [each for each in news if each.kv.mod_revision > self._told]
+                fresh = bool(news)
+                self._told = max(self._told, *(each.kv.mod_revision for each in news), 0)
+        if fresh:
+            self._notify(news)
 
 
-class Watcher:
-    """The stream and its reader thread."""
+class WatchStream:
+    """A stream and the thread that reads it.
 
-    def __init__(self, channels: Channels) -> None:
+    Args:
+        channels: how to reach etcd.
+        other: a stream on whose member this one must not be, if there is another one.
+    """
+
+    def __init__(self, channels: Channels, other: WatchStream | None = None) -> None:
         self._channels = channels
+        self._other = other
+        self._beside: WatchStream | None = None
+        if other is not None:
+            other._beside = self
+        self.member: Endpoint | None = None
+        self._crew = Crew("watch", 1)
         self._lock = threading.Lock()  # of all that follows
         self._watches = Watches()
         self._requests: _Requests | None = None
         self._call: Any = None
-        self._thread: threading.Thread | None = None
+        self._running = False
+        self._idle_check = False
         self._late: list[tuple[Wanted, Missed]] = []
         self._closing = threading.Event()
         self._connected = False
@@ -73,7 +149,7 @@ class Watcher:
         forking.add(self)
 
     def pause(self) -> None:
-        """End the stream before a fork; its thread opens it again when that is over."""
+        """End the stream before a fork, or to go elsewhere; its thread opens it again."""
         self._paused = True
         call = self._call
         if call is not None:
@@ -83,34 +159,29 @@ class Watcher:
         """Tell whether the stream stands, as far as keepalive knows."""
         return self._connected
 
-    def add(
-        self,
-        span: tuple[bytes, bytes],
-        revision: int,
-        notify: Notify,
-        *,
-        deletes_only: bool = False,
-        tell_start: bool = False,
-    ) -> Watch:
-        """Watch a key (range end empty) or range from `revision` on; 0: from now, see `Started`.
-
-        With `tell_start` it is told, too, when a watch with a revision stands.
-        """
-        wanted = Wanted(span, revision, notify, deletes_only=deletes_only, tell_start=tell_start)
+    def add(self, wanted: Wanted) -> None:
+        """Begin a watch."""
         with self._lock:
             self._send([self._watches.add(wanted)])
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="clustermutex-watch", daemon=True
-                )
-                self._thread.start()
-        return Watch(self, wanted)
+            if not self._running and not self._closing.is_set():
+                self._running = True
+                self._crew.do(self._run)
 
     def remove(self, wanted: Wanted) -> None:
-        """End one watch."""
+        """End one watch; when it is the last for a while, the stream ends, too."""
         with self._lock:
             self._late = [each for each in self._late if each[0] is not wanted]
             self._send(self._watches.remove(wanted))
+            if not self._watches.empty() or self._idle_check:
+                return
+            self._idle_check = True
+        the_timers().after(IDLE, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            self._idle_check = False
+            if self._watches.empty() and self._call is not None:
+                self._call.cancel()
 
     def _send(self, requests: list[wire.WatchRequest]) -> None:
         if self._requests is not None:  # otherwise they are made anew when the stream is opened
@@ -124,33 +195,55 @@ class Watcher:
             self._watches.clear()
             if self._call is not None:
                 self._call.cancel()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(2)
+        self._crew.close()
+        for thread in self._crew.threads():
+            if thread.ident not in (None, threading.get_ident()):  # started, and not this one
+                thread.join(_LONGEST_END)
 
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         first, told = True, False
-        while not self._closing.is_set():
-            opened_at = time.monotonic()
+        while self._wanted():
+            opened_at = monotonic()
             try:
                 cause = self._read_stream(first=first)
             except StaleToken as stale:
                 log.info("etcd refuses a watch (%s); trying again with a new token.", stale)
                 first = True
             else:
-                if self._closing.is_set():
+                if not self._wanted():
                     break
                 if self._paused:
                     self._paused, first = False, True
                     continue
                 self.restarts += self._connected
-                lasted = time.monotonic() - opened_at
+                lasted = monotonic() - opened_at
                 if not told or (self._connected and lasted > _STEADY):  # once an outage
                     log.warning("The watch on etcd broke (%s) and is opened again.", cause)
                 first, told, self._connected = False, True, False
-            self._closing.wait(max(0.0, opened_at + PAUSE - time.monotonic()))
+            self._closing.wait(max(0.0, opened_at + PAUSE - monotonic()))
         self._connected = False
+
+    def _wanted(self) -> bool:
+        """Tell whether to go on; if not, the next one who wants a watch starts a thread."""
+        with self._lock:
+            self._running = not (self._closing.is_set() or self._watches.empty())
+            return self._running
+
+    def _choose(self, *, first: bool) -> Endpoint:
+        """Return the member to open the stream on, another one than where it has just failed."""
+        failover = self._channels.failover
+        if not first and self.member is not None:
+            failover.failed(self.member)
+        with _choosing:  # else two that begin at once would both find the other one nowhere
+            chosen = failover.next()
+            if self._other is not None:
+                chosen = failover.beside(self._other.member)
+            self.member = chosen
+        if self._beside is not None and self._beside.member is chosen:
+            self._beside.pause()
+        return chosen
 
     def _read_stream(self, *, first: bool) -> str:
         """Open the stream and read it to its end; return why it ended."""
@@ -161,11 +254,12 @@ class Watcher:
         forking.enter()
         try:
             with self._lock:
-                for each in self._watches.opened(time.monotonic()):
+                for each in self._watches.opened(monotonic()):
                     requests.put(each)
                 # In the same step, so that a watch that is added now is sent once, by `add`.
                 self._requests = requests
-            call = self._channels.open_stream(WATCH, _drain(requests), first)
+            member = self._choose(first=first)
+            call = self._channels.open_stream(WATCH, _drain(requests), member)
             with self._lock:
                 self._call = call
             ended.clear()
@@ -177,7 +271,9 @@ class Watcher:
                 self._take(answer)
         except grpc.RpcError as error:
             return reason(error)
-        except (ClusterMutexError, ValueError) as error:  # ValueError: the channel was closed
+        except StaleToken:
+            raise
+        except Exception as error:  # noqa: BLE001 - what the system refuses, or a closed channel
             return str(error)
         finally:
             with self._lock:
@@ -197,7 +293,7 @@ class Watcher:
             log.info("The watch on etcd stands.")
         self._connected = True
         with self._lock:
-            requests, wanted, news = self._watches.answered(answer, time.monotonic())
+            requests, wanted, news = self._watches.answered(answer, monotonic())
             self._send(requests)
         if wanted is None or news is None:
             return
@@ -219,7 +315,7 @@ class Watcher:
 
     def _keep_back(self, wanted: Wanted, news: Missed) -> None:
         """Tell a refusal in a while, and warn of the first of them."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._refused_at > _SILENCE:
             log.warning("%s Until then, whoever waits there looks once a second.", news.refused)
         self._refused_at = now
@@ -227,9 +323,7 @@ class Watcher:
             self._late.append((wanted, news))
             if len(self._late) > 1:  # the timer runs
                 return
-        timer = threading.Timer(PAUSE, self._tell_late)
-        timer.daemon = True
-        timer.start()
+        the_timers().after(PAUSE, self._tell_late)
 
     def _tell_late(self) -> None:
         with self._lock:

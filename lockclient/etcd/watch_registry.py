@@ -128,6 +128,10 @@ class Watches:
             return []
         return [wire.WatchRequest(cancel=wire.WatchCancel(watch_id=watch.number))]
 
+    def empty(self) -> bool:
+        """Tell whether there is no watch."""
+        return not self._by_number
+
     def clear(self) -> None:
         """Forget all watches."""
         self._by_number.clear()

@@ -1,0 +1,195 @@
+"""One object shared by threads or tasks: every acquisition is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockTimeout
+from lockclient.etcd.store import EtcdStore
+from lockclient.timing import Deadline
+from lockclient.unlocking import force_unlock
+from tests.processes import wait_until
+
+
+def unlock(store: EtcdStore, uuid: str) -> None:
+    """Take the lock `x` from this holder, as a person does."""
+    force_unlock(store, "x", uuid, "ann", "looked stuck", Deadline.after(10))
+
+
+Hold = Callable[[ClusterMutex, Callable[[], None]], None]
+
+
+def by_with(mutex: ClusterMutex, body: Callable[[], None]) -> None:
+    with mutex:
+        body()
+
+
+def by_decorator(mutex: ClusterMutex, body: Callable[[], None]) -> None:
+    mutex(body)()
+
+
+def by_hand(mutex: ClusterMutex, body: Callable[[], None]) -> None:
+    assert mutex.acquire()
+    try:
+        body()
+    except BaseException:
+        mutex.release()
+        raise
+    mutex.release()
+
+
+@pytest.mark.parametrize("hold", [by_with, by_decorator, by_hand])
+def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold: Hold) -> None:
+    """A loses it, B gets it by the same object: A is told, and B keeps it until B lets go."""
+    shared = ClusterMutex("x", store=store)
+    has, over = threading.Event(), threading.Event()
+    tokens: dict[str, int] = {}
+    ends: dict[str, BaseException | None] = {}
+    told: list[type[BaseException]] = []
+
+    def first() -> None:
+        tokens["a"] = shared.fencing_token
+        unlock(store, shared.uuid)
+        assert has.wait(20)
+        checks: list[Callable[[], None]] = [partial(shared.alive, force=True), shared.alive]
+        for check in (*checks, shared.check_health):
+            with pytest.raises(LockLost) as caught:
+                check()
+            told.append(caught.type)
+        assert not shared.healthy
+        assert shared.fencing_token == tokens["a"]
+        told.append(LockLost)
+
+    def second() -> None:
+        tokens["b"] = shared.fencing_token
+        has.set()
+        assert over.wait(20)
+        shared.alive(force=True)
+        shared.check_health()
+
+    def run(name: str, body: Callable[[], None]) -> None:
+        ends[name] = None
+        try:
+            hold(shared, body)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ends[name] = error
+
+    a = threading.Thread(target=run, args=("a", first))
+    a.start()
+    wait_until(lambda: "a" in tokens, what="a to have it")
+    b = threading.Thread(target=run, args=("b", second))
+    b.start()
+    a.join(30)
+    holder = shared.holder()
+    assert holder is not None
+    assert holder.fencing_token == tokens["b"], "b is inside still"
+    # A thread that took nothing acts on what the object has now.
+    assert (shared.locked(), shared.fencing_token) == (True, tokens["b"])
+    over.set()
+    b.join(30)
+    assert isinstance(ends["a"], LockLost)
+    assert ends["b"] is None
+    assert len(told) == 4
+    assert shared.holder() is None
+
+
+def test_tasks_share_one_as_well(store: EtcdStore) -> None:
+    """And what a task starts inside a block has what the task has."""
+
+    async def main() -> None:
+        shared = AsyncClusterMutex("x", store=store)
+        has, over = asyncio.Event(), asyncio.Event()
+
+        async def first() -> None:
+            async with shared:
+                await asyncio.to_thread(unlock, store, shared.uuid)
+                await has.wait()
+                with pytest.raises(LockLost):
+                    await asyncio.create_task(shared.alive(force=True))
+                assert not shared.healthy
+
+        async def second() -> None:
+            async with shared:
+                has.set()
+                await over.wait()
+                await asyncio.gather(shared.alive(force=True), shared.alive(force=True))
+
+        a, b = asyncio.create_task(first()), asyncio.create_task(asyncio.sleep(0.2))
+        await b
+        b = asyncio.create_task(second())
+        with pytest.raises(LockLost):
+            await a
+        assert await shared.holder() is not None
+        over.set()
+        await b
+        assert await shared.holder() is None
+
+    asyncio.run(main())
+
+
+def test_any_thread_may_release(store: EtcdStore) -> None:
+    """As with `threading.Lock`; of two that release at once, one is told off."""
+    shared = ClusterMutex("x", store=store)
+    for _ in range(5):
+        shared.acquire()
+        ends: list[type[BaseException] | None] = []
+
+        def release() -> None:
+            try:
+                shared.release()
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                ends.append(type(error))  # noqa: B023
+            else:
+                ends.append(None)  # noqa: B023
+
+        threads = [threading.Thread(target=release) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(20)
+        assert ends.count(None) == 1
+        assert shared.holder() is None
+
+
+def test_a_block_that_released_and_took_again_releases_that(store: EtcdStore) -> None:
+    """What the thread took last by the object is what its block gives back."""
+    shared = ClusterMutex("x", store=store)
+    with shared:
+        shared.release()
+        shared.acquire()
+    assert shared.holder() is None
+
+
+def test_who_times_out_takes_nothing_from_others(store: EtcdStore) -> None:
+    """One thread gets the lock while another, on the same object, gives up waiting for it."""
+    holder, shared = ClusterMutex("x", store=store), ClusterMutex("x", store=store, timeout=1)
+    holder.acquire()
+    ends: list[type[BaseException]] = []
+
+    def give_up() -> None:
+        try:
+            with shared:
+                pass
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ends.append(type(error))
+
+    patient = threading.Thread(target=lambda: shared.acquire(timeout=60))
+    patient.start()
+    wait_until(holder.waiters, what="the patient one in line")
+    hasty = threading.Thread(target=give_up)
+    hasty.start()
+    wait_until(lambda: len(holder.waiters()) == 2, what="the other one in line")
+    holder.release()
+    patient.join(30)
+    hasty.join(30)
+    assert ends == [LockTimeout]
+    seen = shared.holder()
+    assert seen is not None
+    assert shared.uuid == seen.uuid
+    shared.alive(force=True)
+    shared.release()

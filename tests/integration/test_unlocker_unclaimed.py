@@ -1,0 +1,109 @@
+"""A lock that is free with a line, as the unlocker shows it: on a real etcd, by etcd's own hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.settings import Settings
+from tests.etcds import Etcdctl
+from tests.integration.test_unlocker_removal import metric, running
+from tests.processes import wait_until
+from unlocker.service import Unlocker
+
+COUNT = "clustermutex_locks_free_with_waiters"
+SINCE = "clustermutex_lock_free_with_waiters_timestamp_seconds"
+HEAD = "clustermutex_lock_head_info"
+WHO = '{"hostname": "web-1", "pid": 4711, "reason": "totals"}'
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, and find a second long."""
+    monkeypatch.setattr("unlocker.service.SWEEP", 0.1)
+    monkeypatch.setattr("unlocker.unclaimed.NORMAL", 1.0)
+
+
+def wait_count(unlocker: Unlocker, count: int) -> None:
+    """Wait until so many locks are shown to be free with a line."""
+    wait_until(lambda: metric(unlocker, COUNT) == count, what=f"{count} unclaimed locks")
+
+
+def test_a_ticket_in_the_line_of_a_free_lock_is_shown_until_it_goes(
+    settings: Settings, etcdctl: Etcdctl
+) -> None:
+    """Or until somebody gets the lock."""
+    line, lock = (f"{settings.root}/{kind}/deploy%2Fprod" for kind in ("queue", "locks"))
+    with running(settings) as unlocker:
+        assert metric(unlocker, COUNT) == 0
+        put = time.time()
+        etcdctl("put", f"{line}/one", WHO)
+        etcdctl("put", f"{line}/two", "?")
+        wait_count(unlocker, 1)
+        since = metric(unlocker, SINCE, name="deploy/prod")
+        assert since is not None
+        assert put - 0.1 <= since <= time.time() - 1
+        who = {"hostname": "web-1", "pid": "4711", "reason": "totals"}
+        assert metric(unlocker, HEAD, name="deploy/prod", **who) == 1
+
+        etcdctl("put", f"{lock}/uuid", "u")
+        wait_count(unlocker, 0)
+        assert metric(unlocker, SINCE) is None
+        etcdctl("del", f"{lock}/uuid")
+        wait_count(unlocker, 1)
+        again = metric(unlocker, SINCE, name="deploy/prod")
+        assert again is not None
+        assert again > since
+
+        etcdctl("del", "--prefix", f"{line}/")
+        wait_count(unlocker, 0)
+        assert metric(unlocker, HEAD) is None
+
+
+def test_a_lock_that_goes_from_hand_to_hand_is_not_shown(
+    settings: Settings, store: EtcdStore, etcdctl: Etcdctl
+) -> None:
+    """However long its line: it is free at most looks, and held between two of them."""
+    line, lock = (f"{settings.root}/{kind}/a" for kind in ("queue", "locks"))
+    with running(settings) as unlocker:
+        etcdctl("put", f"{line}/one", WHO)
+        for _ in range(8):
+            etcdctl("put", f"{lock}/uuid", "u")
+            etcdctl("del", f"{lock}/uuid")
+            assert metric(unlocker, "clustermutex_waiters") == 1
+            assert metric(unlocker, COUNT) == 0
+            time.sleep(0.6)
+        etcdctl("del", f"{line}/one")
+        with ClusterMutex("a", store=store) as held:
+            late = ClusterMutex("a", store=store)
+            assert not late.acquire(timeout=2)
+            assert metric(unlocker, COUNT) == 0
+        assert not held.locked()
+
+
+def test_it_is_known_again_after_readings_and_after_an_outage(
+    own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found at the start, kept over a resync; with etcd away nothing is known and none shown."""
+    own_etcdctl("put", "/clustermutex/queue/a/one", WHO)
+    with caplog.at_level(logging.WARNING), running(own_store.settings) as unlocker:
+        wait_count(unlocker, 1)
+        since = metric(unlocker, SINCE, name="a")
+        unlocker._table.resync()
+        wait_until(lambda: metric(unlocker, "clustermutex_unlocker_table_loads_total") == 2)
+        time.sleep(0.5)
+        assert metric(unlocker, SINCE, name="a") == pytest.approx(since, abs=0.1)
+
+        own_etcd.stop()
+        wait_count(unlocker, 0)
+        own_etcd.start()
+        own_etcdctl("put", "/clustermutex/queue/b/one", WHO)
+        wait_count(unlocker, 2)
+        own_etcdctl("del", "--prefix", "/clustermutex/queue/")
+        wait_count(unlocker, 0)
+    assert "Traceback" not in caplog.text
