@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 
 AT_ONCE = 8
 """Pushes of one store that are under way at once, and as many clean-ups."""
+_LONGEST_WAIT = 0.5
+"""Seconds after which a waiting main thread looks for signals."""
 CLEAN_UP_TRY = 2.0
 REFUSED_PAUSE = 30.0
 _PAUSES = (0.2, 0.5, 1.0)
@@ -83,12 +85,16 @@ class Background:
             self._unfinished.pop(do, None)
 
         self._deputies.do(do)
-        try:
-            result, error = ended.get(timeout=ONE_ANSWER)
-        except Empty:
-            if not begun:
-                raise _no_thread("none could be started") from None
-            result, error = ended.get()
+        patience = Deadline.after(ONE_ANSWER)
+        while True:
+            # Not for ever in one go: a signal that comes just before the wait begins, or to another
+            # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
+            try:
+                result, error = ended.get(timeout=min(_LONGEST_WAIT, ONE_ANSWER))
+                break
+            except Empty:
+                if not begun and patience.expired():
+                    raise _no_thread("none could be started") from None
         if error is not None:
             try:
                 raise error
@@ -136,6 +142,7 @@ class Background:
         """Wait until nothing is unfinished, but not longer than that."""
         deadline = Deadline.after(seconds)
         while self._unfinished and not deadline.expired():
+            self._cleaners.help_out()
             time.sleep(0.005)
 
     def close(self, patience: float) -> None:

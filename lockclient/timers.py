@@ -181,6 +181,12 @@ class Crew:
         except IndexError:
             the_timers().after(0, self._add_thread)
 
+    def help_out(self) -> None:
+        """Do in this thread what no thread can be had for, as the interpreter ends."""
+        if self._refused and self._todo:
+            with suppress(IndexError):
+                self._todo.popleft()()
+
     def close(self) -> None:
         """Let the threads end when they are done with what there is."""
         self._closed = True
@@ -201,7 +207,7 @@ class Crew:
             thread.start()
         except RuntimeError as error:
             self._threads.discard(thread)
-            if not self._refused:
+            if not self._refused and "shutdown" not in str(error):
                 log.warning("The system refuses a thread, trying on: %s", error)
             self._refused = True
             return RETRY / 10

@@ -411,7 +411,7 @@ def _at_exit() -> None:
     for store in list(_stores):
         store.background.settle(until.remaining())
     for store in list(_stores):
-        _beside(store._end_streams, 0.5)
+        store._end_streams()  # here: from Python 3.12 on no thread can be started any more
 
 
 os.register_at_fork(after_in_child=_start_afresh)
