@@ -1,19 +1,35 @@
 # The image of both services; the compose file says which one runs.
 #
-# Wheels are made in one stage and installed in the next, so that the image holds no compiler, no
-# pip cache and no sources, and the versions of constraints.txt and no others.
-FROM python:3.12-slim AS wheels
+# All is installed in one stage, in an environment of its own, and copied into the next: so the image
+# holds no compiler, no sources and no pip, and the versions of constraints.txt and no others.
+#
+# The digest says which base image, to the bit, for every architecture; the tag before it is for
+# people. A newer one: `docker buildx imagetools inspect python:3.12-slim` prints its digest, and
+# `--build-arg PYTHON=python:3.12-slim@sha256:…` builds with it before it is written here.
+ARG PYTHON=python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
+
+FROM ${PYTHON} AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY lockclient/ lockclient/
 COPY unlocker/ unlocker/
 COPY mutexdash/ mutexdash/
-RUN pip wheel --no-cache-dir --wheel-dir /wheels -c constraints.txt '.[services]'
+RUN python -m venv --without-pip /opt/clustermutex \
+    && pip --python /opt/clustermutex/bin/python install --no-cache-dir \
+        -c constraints.txt '.[services]'
 
-FROM python:3.12-slim
-RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels 'clustermutex[services]'
-RUN useradd --uid 65532 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mutex
+FROM ${PYTHON}
+# The base image's own pip, and the one that its ensurepip would install.
+RUN pip uninstall --yes --quiet --root-user-action=ignore pip \
+    && rm -r "$(python -c 'import ensurepip; print(*ensurepip.__path__)')" \
+    && useradd --uid 65532 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mutex
+COPY --from=build /opt/clustermutex /opt/clustermutex
+ENV PATH=/opt/clustermutex/bin:$PATH
 # By its number, so that an orchestrator sees without a look into the image that it is not root.
 USER 65532:65532
+EXPOSE 8722 9722
+# Does the service live that runs here, whichever it is, at its usual port? (At another one: give
+# --health-cmd.) Not whether it is ready: with etcd away none is, and a restart would mend nothing.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
+    CMD ["python", "-c", "import http.client, socket, sys; port = next(p for p in (9722, 8722) if not socket.socket().connect_ex(('127.0.0.1', p))); c = http.client.HTTPConnection('127.0.0.1', port, timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 CMD ["clustermutex", "--help"]

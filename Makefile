@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo-installed
 
-.PHONY: demo test bench lint format wire clean
+.PHONY: demo test bench lint format wire rules reference pictures clean
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/clustermutex demo
 
 # What the tests need beyond Python is installed where that may be done; see there.
@@ -35,18 +36,40 @@ wire:
 	$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 		lockclient/etcd/messages.proto
 
+# The alert rules as an object for the Prometheus Operator; tests/deploy says when it is out of date.
+rules:
+	$(PYTHON) -m tests.deploy.operator_rules
+
+# What docs say of the command's help and of the library's docstrings; tests say when it is out of date.
+reference: $(STAMP)
+	$(BIN)/python -m lockclient.cli.reference docs/command.md
+	$(BIN)/python -m tests.api_reference
+
+# The dashboard as the documentation shows it; look at them before they are committed.
+pictures: $(STAMP)
+	$(BIN)/python -m tests.browser.pictures
+
 # pip can't tell what is installed from what is pinned: the stamp file is newer than both lists
-# exactly if nothing has changed since. Without it pip was interrupted, and takes packages for
+# exactly if nothing has changed since. Without one pip was interrupted, and takes packages for
 # installed whose programs it had not written yet: begin anew.
-$(STAMP): pyproject.toml constraints.txt
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "ClusterMutex needs Python 3.10 or later: make PYTHON=python3.12 …"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ echo "$(PYTHON) can't make virtual environments: apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV)
-	@rm -f $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(STAMP)
+	$(PYTHON) -m venv $(if $(wildcard $(STAMP) $(DEMO)),,--clear) $(VENV)
+	@rm -f $(STAMP) $(DEMO)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+endef
+
+# What developers need holds all that the demo needs.
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev)
+	@touch $(DEMO) $@
+
+$(DEMO): pyproject.toml constraints.txt
+	$(call install,embedded)
+	@touch $@
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    bucket,
     cluster,
     cycle,
     dashboard,
@@ -28,6 +29,7 @@ from benchmarks import (
     table,
     throughput,
     unlocker,
+    valkey,
 )
 from benchmarks.figures import Results, figures
 from benchmarks.missing import Missing
@@ -48,6 +50,8 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "unlocker": unlocker.measure,
     "dashboard": dashboard.measure,
     "cluster": cluster.measure,
+    "bucket": bucket.measure,
+    "valkey": valkey.measure,
 }
 
 
@@ -59,11 +63,15 @@ def main() -> None:
         results: Results = json.loads(options.render.read_text(encoding="utf-8"))
     else:
         results = measure(options.only or list(SECTIONS), quick=options.quick)
+    whole = results["sections"].keys() == SECTIONS.keys()
     write(results, options.output)  # first, so that nothing can lose what took minutes
     print(report.text(results))
     if options.write_docs:
-        write(results, PICTURES)
-        report.write_docs(PAGE, results)
+        if whole:
+            write(results, PICTURES)
+        else:
+            _keep(results, PICTURES / f"{'-'.join(results['sections'])}.json")
+        report.write_docs(PAGE, results, whole=whole)
         print(f"\nWritten into {PAGE.relative_to(CHECKOUT)}.")
 
 
@@ -94,8 +102,11 @@ def write(results: Results, folder: Path) -> None:
         pictures.draw(results, folder)
     except Missing as reason:
         results["missing"]["pictures"] = str(reason)
-    said = json.dumps(results, indent=1, ensure_ascii=False)
-    (folder / "results.json").write_text(said + "\n", encoding="utf-8")
+    _keep(results, folder / "results.json")
+
+
+def _keep(results: Results, file: Path) -> None:
+    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:
@@ -111,7 +122,10 @@ def _options() -> argparse.Namespace:
         "--render", type=Path, metavar="RESULTS", help="print older results, measure nothing"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help=f"put the results into docs/{PAGE.name}, too"
+        "--write-docs",
+        action="store_true",
+        help=f"put the results into docs/{PAGE.name}, too; with "
+        "--only these sections alone, each with the machine as it was then",
     )
     return parser.parse_args()
 

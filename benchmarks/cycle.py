@@ -41,5 +41,6 @@ def _row(measured: Measured, ours: Measured) -> dict[str, Any]:
         **summary(flat(rounds)),
         "loop_of_100": loops,
         "client_cpu": statistics.median(measured.cpu),
+        "caller_cpu": statistics.median(measured.caller),
         "ours_over_this": compare(ours.rounds, rounds),
     }

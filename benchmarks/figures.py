@@ -77,9 +77,17 @@ def _alive(sections: Results) -> Reached:
     return Reached(sections["alive"]["alive"]["median"] * 1e6)
 
 
-def _threads(sections: Results) -> Reached:
-    row = row_of(sections["throughput"], processes=1, threads=64)
-    return _ratio(row["ours_over_floor"])
+def _caller(sections: Results) -> Reached:
+    ours, floor = (sections["cycle"][each]["caller_cpu"] for each in ("ClusterMutex", "bare floor"))
+    return Reached(ours / floor)
+
+
+def _threads(count: int) -> Callable[[Results], Reached]:
+    def measure(sections: Results) -> Reached:
+        row = row_of(sections["throughput"], processes=1, threads=count)
+        return _ratio(row["ours_over_floor"])
+
+    return measure
 
 
 def _single(section: str, *keys: str, unit: float = 1.0) -> Callable[[Results], Reached]:
@@ -101,6 +109,36 @@ def _unlocker_idle(sections: Results) -> Reached:
     return Reached((found["idle"] + found["ready_cpu"] / found["resync"]) * 100)
 
 
+def _bucket_requests(sections: Results) -> Reached:
+    found = sections["bucket"]
+    return Reached(found["take"] + found["between"] + found["release"])
+
+
+def _bucket_acquire(sections: Results) -> Reached:
+    return _ratio(sections["bucket"]["acquire_over_request"])
+
+
+def _valkey_cycle(servers: int, contender: str) -> Callable[[Results], Reached]:
+    def measure(sections: Results) -> Reached:
+        row = sections["valkey"]["cycle"][str(servers)][contender]
+        return _ratio(row["main"]["ours_over_this"])
+
+    return measure
+
+
+def _valkey_handover(sections: Results) -> Reached:
+    return _ratio(sections["valkey"]["handover"]["5"]["over_floor"])
+
+
+def _valkey_look(sections: Results) -> Reached:
+    return Reached(sections["valkey"]["services"]["look"]["median"])
+
+
+def _valkey_cpu(sections: Results) -> Reached:
+    found = sections["valkey"]["services"]
+    return Reached(max(found[each]["cpu"] for each in ("unlocker", "mutexdash")) * 100)
+
+
 def _ratio(spread: dict[str, float]) -> Reached:
     return Reached(spread["ratio"], spread["low"], spread["high"])
 
@@ -111,9 +149,10 @@ def row_of(rows: list[dict[str, Any]], **wanted: object) -> dict[str, Any]:
 
 
 FIGURES = (
-    Figure("cycle / bare floor", 1.10, _cycle("bare floor")),
+    Figure("cycle / bare floor", 1.12, _cycle("bare floor")),
+    Figure("CPU of the calling thread, cycle / bare floor", 1.2, _caller),
     Figure("cycle / etcd3 Lock", 0.75, _cycle("etcd3 Lock")),
-    Figure("cycle / kazoo Lock", 0.6, _cycle("kazoo Lock, ZooKeeper")),
+    Figure("cycle / kazoo Lock", 0.7, _cycle("kazoo Lock, ZooKeeper")),
     Figure(
         "cycle / redis-py Lock with appendfsync always",
         2.3,
@@ -123,11 +162,13 @@ FIGURES = (
     Figure("hand-over, 1,000 waiters / 1 waiter", 1.3, _handover(1000, "over_one_waiter")),
     Figure("requests etcd serves for a hand-over, at most, whatever the line", 4, _requests),
     Figure("alive() that need not push, median", 1, _alive, unit="µs"),
-    Figure("64 threads, cycles a second / bare floor", 0.85, _threads, at_least=True),
-    Figure("unlocker, start to ready", 45, _unlocker("ready"), unit="s"),
-    Figure("unlocker, memory at most", 300, _unlocker("peak_rss", unit=1e6), unit="MB"),
+    Figure("1 thread, cycles a second / bare floor", 0.9, _threads(1), at_least=True),
+    Figure("16 threads, cycles a second / bare floor", 0.9, _threads(16), at_least=True),
+    Figure("64 threads, cycles a second / bare floor", 0.9, _threads(64), at_least=True),
+    Figure("unlocker, start to ready", 10, _unlocker("ready"), unit="s"),
+    Figure("unlocker, memory at most", 150, _unlocker("peak_rss", unit=1e6), unit="MB"),
     Figure("unlocker, CPU with nothing changing, resync included", 3, _unlocker_idle, unit="%"),
-    Figure("unlocker, CPU with 500 pushes a second", 40, _unlocker("busy", unit=0.01), unit="%"),
+    Figure("unlocker, CPU with 500 pushes a second", 14, _unlocker("busy", unit=0.01), unit="%"),
     Figure("unlocker, from due to removed, median", 0.6, _unlocker("single", "median"), unit="s"),
     Figure("unlocker, from due to removed, p99", 1.5, _unlocker("single", "p99"), unit="s"),
     Figure(
@@ -153,7 +194,7 @@ FIGURES = (
     ),
     Figure(
         "dashboard, first page of 50,000 locks, p95",
-        150,
+        60,
         _dashboard("first_page", "p95", unit=1e-3),
         unit="ms",
     ),
@@ -164,4 +205,12 @@ FIGURES = (
         unit="ms",
     ),
     Figure("dashboard, memory at most", 250, _dashboard("peak_rss", unit=1e6), unit="MB"),
+    Figure("bucket, requests to take and release a free lock", 2, _bucket_requests),
+    Figure("bucket, acquire / one bare request", 1.1, _bucket_acquire),
+    Figure("Valkey, one server: cycle / valkey-py Lock", 1.15, _valkey_cycle(1, "valkey-py Lock")),
+    Figure("Valkey, five servers: cycle / bare floor", 1.25, _valkey_cycle(5, "bare floor")),
+    Figure("Valkey, five servers: cycle / pottery", 0.4, _valkey_cycle(5, "pottery Redlock")),
+    Figure("Valkey, hand-over by hint / bare publish and take", 1.3, _valkey_handover),
+    Figure("Valkey, a look at 20,000 locks on five servers", 1, _valkey_look, unit="s"),
+    Figure("Valkey, unlocker or dashboard with these, CPU", 25, _valkey_cpu, unit="%"),
 )

@@ -17,7 +17,7 @@ from lockclient.etcd import messages_pb2 as wire
 
 TXN = "/etcdserverpb.KV/Txn"
 WATCH = "/etcdserverpb.Watch/Watch"
-STAMPS = ("alive_at", "alert_at", "auto_unlock_at")
+STAMPS = ("alert_at", "auto_unlock_at")
 
 
 class Wire:

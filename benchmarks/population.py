@@ -7,6 +7,7 @@ of its own.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
 from multiprocessing.connection import Connection
+from typing import Any
 
 from benchmarks.floor import STAMPS, Wire
 from lockclient.etcd import messages_pb2 as wire
@@ -29,14 +31,14 @@ _OPERATIONS = 128
 
 @dataclass(frozen=True)
 class Times:
-    """A lock's stamps, Unix seconds."""
+    """A lock's stamps, and the sign of life that they were made at, Unix seconds."""
 
     alive_at: float
     alert_at: float
     auto_unlock_at: float
 
     def values(self) -> dict[str, str]:
-        """Return what is written, subkey to value."""
+        """Return what a push writes, subkey to value."""
         return {key: f"{getattr(self, key):.3f}" for key in STAMPS}
 
 
@@ -48,13 +50,13 @@ def key_of(name: str, part: str) -> bytes:
 def fill(endpoint: str, values: dict[str, str], locks: Iterable[tuple[str, Times]]) -> None:
     """Write these locks, as fast as etcd takes them; their uuids are `uuid_of`."""
     wire_to = Wire(endpoint)
-    size = _OPERATIONS // (len(values) + 1)
+    size, about = _OPERATIONS // len(values), json.loads(values["about"])
 
     def write(few: list[tuple[str, Times]]) -> None:
         puts = [
             wire.Operation(put=wire.Put(key=key_of(name, part), value=value.encode()))
             for name, times in few
-            for part, value in _subkeys(name, values, times).items()
+            for part, value in _subkeys(name, about, times).items()
         ]
         wire_to.txn(wire.Txn(success=puts), timeout=60)
 
@@ -116,16 +118,20 @@ def _pushed(lasting: float) -> Times:
     return Times(now, now + lasting / 2, now + lasting)
 
 
-def _subkeys(name: str, values: dict[str, str], times: Times) -> dict[str, str]:
+def _subkeys(name: str, about: dict[str, Any], times: Times) -> dict[str, str]:
     number = hash(name)
+    own = {
+        "pid": 1000 + number % 30_000,
+        "locked_at": round(times.alive_at - number % 3_600_000 / 1000, 3),
+        "expected_runtime": round(times.alert_at - times.alive_at, 3),
+        "auto_unlock_after": round(times.auto_unlock_at - times.alive_at, 3),
+        "backtrace": (about["backtrace"] * BACKTRACE)[:BACKTRACE],
+    }
     return {
-        **values,
-        **times.values(),
         "uuid": uuid_of(name),
         "hostname": f"web-{number % HOSTS}.example.org",
-        "pid": str(1000 + number % 30_000),
-        "locked_at": f"{times.alive_at - number % 3_600_000 / 1000:.3f}",
-        "backtrace": (values["backtrace"] * BACKTRACE)[:BACKTRACE],
+        **times.values(),
+        "about": json.dumps(about | own, ensure_ascii=False),
     }
 
 

@@ -36,12 +36,14 @@ def blocks(results: Results) -> dict[str, str]:
     sections = results["sections"]
     found = {"machine": _machine(results)}
     for name, write in _SECTIONS.items():
-        if name in sections:
+        if sections.get(name):
             found[name] = write(sections[name])
     if "alive" in sections and "costs" in sections:
         found["costs"] = _costs(sections)
     if "cluster" in sections:
         found["capacity"] = _capacity(sections["cluster"])
+    if {"cycle", "handover", "alive", "unlocker"} <= sections.keys():
+        found["short"] = _short(sections)
     found["figures"] = _figures(results["figures"])
     return found
 
@@ -50,6 +52,7 @@ def text(results: Results) -> str:
     """Return the whole report."""
     titles = {
         "machine": "The machine",
+        "short": "In short",
         "cycle": "Lock and unlock, nobody else wants it",
         "handover": "Hand-over",
         "throughput": "Cycles a second, each thread with a lock of its own",
@@ -58,22 +61,33 @@ def text(results: Results) -> str:
         "capacity": "What a three-member etcd carries",
         "unlocker": "The unlocker with very many locks",
         "dashboard": "The dashboard with many viewers, and with very many locks",
+        "bucket": "A lock in a bucket",
+        "valkey": "Locks in Valkey and Redis",
         "figures": "The figures to reach",
     }
     found = blocks(results)
     return "\n\n".join(f"{titles[name]}\n\n{found[name]}" for name in titles if name in found)
 
 
-def write_docs(page: Path, results: Results) -> None:
+def write_docs(page: Path, results: Results, *, whole: bool = True) -> None:
     """Replace the parts of a page that stand between `<!-- bench: NAME -->` and `<!-- end -->`.
+
+    Of a run that is not `whole` only the sections that it measured, each with what is said of its
+    own run: the page's machine and figures are those of another one.
 
     Raises:
         ValueError: the page has a mark that nothing was measured for.
     """
     found = blocks(results)
+    if not whole:
+        reached = _figures([row for row in results["figures"] if row["reached"] is not None])
+        sections = results["sections"].keys() & found.keys()
+        found = {name: f"{found['machine']}\n\n{found[name]}\n\n{reached}" for name in sections}
 
     def part(match: re.Match[str]) -> str:
         name = match[1]
+        if name not in found and not whole:
+            return match[0]
         if name not in found:
             raise ValueError(f"{page} asks for {name!r}, which was not measured: run all sections.")
         return f"<!-- bench: {name} -->\n\n{found[name]}\n\n<!-- end -->"
@@ -111,6 +125,31 @@ def _machine(results: Results) -> str:
     return "\n\n".join(lines)
 
 
+def _short(sections: Results) -> str:
+    """Say what a user asks first: what it costs, and beside what."""
+    cycle, unlocker = sections["cycle"], sections["unlocker"]
+    lines = [each for each in sections["handover"] if each["contender"] == "ours"]
+    few, many = (pick(lines, key=lambda each: each["waiters"]) for pick in (min, max))
+    peers = ", ".join(
+        f"{name} {_ms(row['median'])} ms"
+        for name, row in cycle.items()
+        if name not in (NAMES["ours"], NAMES["floor"])
+    )
+    return "\n".join(
+        [
+            f"- **To take a free lock and release it: {_ms(cycle[NAMES['ours']]['median'])} ms** "
+            f"(the two bare requests {_ms(cycle[NAMES['floor']]['median'])} ms; {peers}).",
+            f"- **From one holder's release to the next one's acquire: {_ms(few['median'])} ms** "
+            f"with {few['waiters']} in line, {_ms(many['median'])} ms with {many['waiters']:,}.",
+            f"- **`alive()` in a loop: {_time(sections['alive']['alive']['median'])}**, but once a "
+            "second, when it writes two keys.",
+            f"- **A lock that is due is removed {_time(unlocker['single']['median'])} later**, of "
+            f"{unlocker['locks']:,} that one unlocker watches with "
+            f"{_mb(unlocker['peak_rss'])} of memory.",
+        ]
+    )
+
+
 def _cycle(section: Results) -> str:
     rows = [
         [
@@ -119,13 +158,14 @@ def _cycle(section: Results) -> str:
             _ms(row["p99"]),
             _ms(row["loop_of_100"]),
             _us(row["client_cpu"]),
+            _us(row["caller_cpu"]),
             _times(row["ours_over_this"]["ratio"]),
         ]
         for name, row in section.items()
     ]
     head = [
         *("", "median, ms", "p99, ms", f"{LOOP} in a loop, ms"),
-        *("client CPU, µs", "ClusterMutex / this"),
+        *("client CPU, µs", "of the caller's thread, µs", "ClusterMutex / this"),
     ]
     return table(head, rows)
 
@@ -286,6 +326,76 @@ def _dashboard(section: Results) -> str:
     return table(["", "measured"], rows)
 
 
+def _bucket(section: Results) -> str:
+    ratio = section["acquire_over_request"]
+    one, took = f"{section['delay'] * 1e3:.0f} ms", section["seconds"]
+    rows = [
+        [what, _ms(took[name]["median"]), _ms(took[name]["p99"])]
+        for name, what in (
+            ("request", "one bare request"),
+            ("acquire", "`acquire()`"),
+            ("release", "`release()`"),
+        )
+    ]
+    return "\n".join(
+        [
+            table([f"in a bucket that answers after {one}", "median, ms", "p99, ms"], rows),
+            "",
+            f"`acquire()` takes {_times(ratio['ratio'])} of one bare request. Requests: "
+            f"{section['take']} to take, {section['release']} to release, {section['between']} "
+            "between.",
+        ]
+    )
+
+
+def _valkey(section: Results) -> str:
+    cycles = []
+    for servers, contenders in section["cycle"].items():
+        where = _count(int(servers), "server", "servers")
+        for name, row in contenders.items():
+            main, own = row["main"], row["thread"]
+            cycles.append(
+                [
+                    f"{where}: {name}",
+                    *(_ms(main["median"]), _ms(own["median"]), _us(main["client_cpu"])),
+                    _us(own["client_cpu"]),
+                    _times(main["ours_over_this"]["ratio"]),
+                    _times(own["ours_over_this"]["ratio"]),
+                ]
+            )
+    head = [
+        *("take and release", "main thread, ms", "another thread, ms", "CPU, µs"),
+        *("another's, µs", "ClusterMutex / this", "in another thread"),
+    ]
+    handovers = [
+        [
+            _count(int(servers), "server", "servers"),
+            *(_ms(row["bare floor"]["median"]), _ms(row["ClusterMutex"]["median"])),
+            _times(row["over_floor"]["ratio"]),
+        ]
+        for servers, row in section["handover"].items()
+    ]
+    services = section["services"]
+    locks = f"with {services['locks']:,} locks, five servers"
+    looks = [
+        ["a look at all of them, of which none has changed", _of(services, "look")],
+        ["CPU time of a look", _time(services["look_cpu"])],
+        ["unlocker, which looks every 5 s", f"{services['unlocker']['cpu']:.0%} of a core"],
+        ["dashboard, the same", f"{services['mutexdash']['cpu']:.0%} of a core"],
+        [
+            "memory (RSS) of either, at most",
+            _mb(max(services[each]["peak_rss"] for each in ("unlocker", "mutexdash"))),
+        ],
+    ]
+    return "\n\n".join(
+        [
+            table(head, cycles),
+            table(["hand-over, 1 waiter", "bare, ms", "ClusterMutex, ms", "ratio"], handovers),
+            table([locks, "measured"], looks),
+        ]
+    )
+
+
 def _kb(size: float) -> str:
     return f"{size / 1e3:,.1f} kB"
 
@@ -323,6 +433,8 @@ _SECTIONS: dict[str, Callable[[Any], str]] = {
     "cluster": _cluster,
     "unlocker": _unlocker,
     "dashboard": _dashboard,
+    "bucket": _bucket,
+    "valkey": _valkey,
 }
 
 

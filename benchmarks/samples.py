@@ -69,26 +69,29 @@ def spread(ratio: float, ours: list[float], theirs: list[float]) -> Spread:
 class Measured(NamedTuple):
     """What was measured of one contender, round by round.
 
-    `cpu` is the CPU time of this process for one call, seconds: noise hardly touches it.
+    `cpu` is the CPU time of this process for one call, seconds, and `caller` that of the thread
+    that calls: noise hardly touches them.
     """
 
     rounds: Rounds
     cpu: list[float]
+    caller: list[float]
 
 
 def in_turns(
     contenders: Mapping[str, Callable[[], object]], rounds: int, each: int
 ) -> dict[str, Measured]:
     """Time `each` calls of every contender, in turns, `rounds` times."""
-    found = {name: Measured([], []) for name in contenders}
+    found = {name: Measured([], [], []) for name in contenders}
     names = list(contenders)
     for number in range(rounds):
         # Another one begins each round, so that nobody always comes after the same neighbour.
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            spent = time.process_time()
+            spent, by_caller = time.process_time(), time.thread_time()
             found[name].rounds.append(timed(contenders[name], each))
             found[name].cpu.append((time.process_time() - spent) / each)
+            found[name].caller.append((time.thread_time() - by_caller) / each)
     return found
 
 

@@ -44,7 +44,8 @@ class Servers:
             )
         self.etcd_binary = binary
 
-    def _new_folder(self, kind: str) -> Path:
+    def new_folder(self, kind: str) -> Path:
+        """Return a folder of its own, for what this is called."""
         self._count += 1
         folder = self._folder / f"{self._count}-{kind}"
         folder.mkdir(parents=True)
@@ -53,7 +54,7 @@ class Servers:
     @contextmanager
     def etcd(self) -> Iterator[Etcd]:
         """Run a single etcd, empty."""
-        folder = self._new_folder("etcd")
+        folder = self.new_folder("etcd")
         with Etcd(self.etcd_binary, folder / "data", folder / "log") as server:
             yield server
         shutil.rmtree(folder)
@@ -63,13 +64,15 @@ class Servers:
         """Run an etcd cluster of `size` members, empty."""
         members: list[Etcd] = []
         for number in range(size):
-            folder = self._new_folder(f"member{number}")
+            folder = self.new_folder(f"member{number}")
             members.append(Etcd(self.etcd_binary, folder / "data", folder / "log"))
         peers = {f"m{i}": f"http://127.0.0.1:{each.peer_port}" for i, each in enumerate(members)}
         listed = ",".join(f"{name}={url}" for name, url in peers.items())
         for name, member in zip(peers, members, strict=True):
             # The last of a flag given twice counts.
             member.extra = ["--name", name, "--initial-cluster", listed]
+            for flag in ("--listen-peer-urls", "--initial-advertise-peer-urls"):
+                member.extra += [flag, peers[name]]
         # A member serves only when most of them are there, so they start side by side. The threads
         # stay until the end: a server of ours has SIGTERM when the *thread* that started it ends.
         with ExitStack() as stack, ThreadPoolExecutor(size) as pool:
@@ -84,7 +87,7 @@ class Servers:
         program = shutil.which("redis-server")
         if program is None:
             raise Missing("redis-server is not installed")
-        folder, port = self._new_folder("redis"), free_port()
+        folder, port = self.new_folder("redis"), free_port()
         command = [
             *(program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
             *("--save", "", "--appendonly", "yes" if fsync else "no"),
@@ -100,7 +103,7 @@ class Servers:
         java, jar = shutil.which("java"), zookeeper_jar()
         if java is None or jar is None:
             raise Missing("java is not installed" if java is None else "zookeeper is not installed")
-        folder, port = self._new_folder("zookeeper"), free_port()
+        folder, port = self.new_folder("zookeeper"), free_port()
         config = folder / "zoo.cfg"
         config.write_text(
             f"dataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import population
-from benchmarks.servers import STARTED
+from benchmarks.servers import STARTED, cpu_seconds
 from lockclient.cli.local import Etcd, end, spawn
 
 
@@ -59,21 +59,36 @@ class Service:
 
 @contextmanager
 def service(name: str, server: Etcd, *options: str) -> Iterator[Service]:
-    """Start `unlocker` or `mutexdash` on a server's locks; end it at the end."""
+    """Start `unlocker` or `mutexdash` on an etcd's locks; end it at the end."""
+    url = f"etcd://{server.endpoint}{population.ROOT}"
+    with serve(name, url, server.log.parent, *options) as program:
+        yield program
+
+
+@contextmanager
+def serve(name: str, url: str, folder: Path, *options: str) -> Iterator[Service]:
+    """Start `unlocker` or `mutexdash` on a store's locks; end it at the end."""
     command = [
-        *(sys.executable, "-m", name, "--url", f"etcd://{server.endpoint}{population.ROOT}"),
+        *(sys.executable, "-m", name, "--url", url),
         *("--listen", "127.0.0.1:0", *options),
     ]
     # Whatever settings of the caller's own there may be.
     own = f"{name.upper()}_"
     env = {key: text for key, text in os.environ.items() if not key.startswith(own)}
-    log = server.log.with_name(f"{name}.log")
+    log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = spawn(command, output=output, env=env)
     try:
         yield Service(name, process.pid, log)
     finally:
         end(process)
+
+
+def spends(pid: int, seconds: float) -> float:
+    """Return the share of a core that a process takes for so many seconds from now on."""
+    before, begun = cpu_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - begun)
 
 
 def wait_until(

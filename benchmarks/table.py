@@ -13,7 +13,8 @@ from benchmarks.samples import summary
 from benchmarks.servers import Servers
 from lockclient import Settings, open_store
 from lockclient.etcd import messages_pb2 as wire
-from lockclient.table import Table, Transition
+from lockclient.reading import Transition
+from lockclient.table import Table
 
 ROOT = "/floor"
 """Where the floor's locks live: the table sees locks, whoever wrote them."""

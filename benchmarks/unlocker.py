@@ -18,7 +18,7 @@ from benchmarks.floor import Wire
 from benchmarks.population import Times
 from benchmarks.samples import summary
 from benchmarks.servers import Servers, cpu_seconds
-from benchmarks.services import Service, service, wait_until
+from benchmarks.services import Service, service, spends, wait_until
 from lockclient.etcd import messages_pb2 as wire
 
 RATE = 500
@@ -62,7 +62,7 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
             service("unlocker", server, "--max-removals", "off") as unlocker,  # without its brake
         ):
             found: dict[str, Any] = {"locks": plan.locks, **_started(unlocker)}
-            found["idle"] = _spends(unlocker, plan.idle)
+            found["idle"] = spends(unlocker.pid, plan.idle)
             found["scrape"] = _scrapes(unlocker, plan.scrapes)
             found |= _busy(unlocker, pusher, plan)
             with _Removals(server.endpoint) as removals:
@@ -89,7 +89,7 @@ def _well(names: list[str], plan: _Plan) -> Iterator[tuple[str, Times]]:
 def _busy(unlocker: Service, pusher: Any, plan: _Plan) -> dict[str, Any]:
     """Let locks be pushed; return the share of a core that this takes, at `RATE` a second."""
     pusher.send(plan.busy)
-    share = _spends(unlocker, plan.busy)
+    share = spends(unlocker.pid, plan.busy)
     rate: float = pusher.recv() / plan.busy
     pusher.send(plan.busy)
     scrape = _scrapes(unlocker, plan.scrapes)
@@ -133,13 +133,6 @@ def _started(program: Service) -> dict[str, float]:
     begun = time.monotonic()
     program.wait_ready()
     return {"ready": time.monotonic() - begun, "ready_cpu": cpu_seconds(program.pid)}
-
-
-def _spends(program: Service, seconds: float) -> float:
-    """Return the share of a core that it takes for so many seconds from now on."""
-    before, begun = cpu_seconds(program.pid), time.monotonic()
-    time.sleep(seconds)
-    return (cpu_seconds(program.pid) - before) / (time.monotonic() - begun)
 
 
 def _scrapes(program: Service, times: int) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from lockclient.errors import (
     LockTimeout,
     StoreClosed,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 from lockclient.mutex import ClusterMutex
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.settings import Settings
 from lockclient.store import Guard
 from lockclient.version import __version__
@@ -36,6 +38,7 @@ __all__ = [
     "Settings",
     "StoreClosed",
     "StoreError",
+    "StoreFull",
     "StoreUnavailable",
     "Ticket",
     "__version__",

@@ -15,16 +15,24 @@ from contextlib import AsyncContextDecorator, suppress
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from lockclient.driving import Ask, Result, Steps
-from lockclient.engine import Acquisition
+from lockclient import timers
+from lockclient.driving import Hear, Result, Steps
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.handle import Handle, held_by
 from lockclient.holding import Holding
+from lockclient.process import task_actor, this_thread
 from lockclient.record import Holder, Ticket
 from lockclient.store import AsyncMutexStore, Event, MutexStore, Outcome
 from lockclient.timing import Now, monotonic
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
+
+
+def _this_task() -> tuple[str, str]:
+    """Return the thread's name, and the actor that the running task is: all of a loop have one
+    thread, and one that waits keeps no other from letting go."""
+    (thread, actor), task = this_thread(), asyncio.current_task()
+    return thread, actor if task is None else task_actor(task, task.get_name())
 
 
 class LoopInbox:
@@ -81,12 +89,10 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
         want = steps.send(None)
         while True:
             try:
-                if isinstance(want, Ask):
-                    answer: Outcome | Event | None = await store.send_async(
-                        want.sending, want.deadline
-                    )
+                if isinstance(want, Hear):
+                    answer: Outcome | Event | None = await want.inbox.get(want.timeout)
                 else:
-                    answer = await want.inbox.get(want.timeout)
+                    answer = await store.send_async(*want)
             except Exception as error:  # noqa: BLE001 - it is theirs
                 want = steps.throw(error)
             else:
@@ -101,9 +107,9 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
 class AsyncHolding(Holding):
     """A lock that is held by a task."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **how: Any) -> None:
         self._loop = asyncio.get_running_loop()
+        super().__init__(*args, **how)
 
     def _call(self, on_lost: Callable[[LockLost], object], lost: LockLost) -> None:
         """Call back on the loop, or in a thread when that is over."""
@@ -143,6 +149,9 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
     `on_lost` is called on the event loop and may be a coroutine function.
     """
 
+    _holding_type: type[Holding] = AsyncHolding
+    _caller = staticmethod(_this_task)
+
     # ------------------------------------------------------------ asyncio.Lock
 
     async def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -152,10 +161,11 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         """
         blocking, deadline = self._limit(blocking, timeout)
         now = Now.read()
-        attempt = self._attempt(blocking, now, asyncio.get_running_loop())
+        attempt = self._attempt(blocking, now, LoopInbox, asyncio.get_running_loop())
+        if timers.clock.missing:  # nobody would push, nor tell of a loss
+            attempt.store.background.ready()
         try:
-            steps = attempt.steps(now, deadline, LoopInbox)
-            if not await drive_async(steps, _async(attempt.store)):
+            if not await drive_async(attempt.steps(now, deadline), _async(attempt.store)):
                 return False
             self._adopt(attempt.holding)
             return True
@@ -218,12 +228,10 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         return held_by(await drive_async(self._reading(), _async(self._store())))
 
     async def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock, the next one first."""
+        """Ask the store who is in line for the lock; see `ClusterMutex.waiters`."""
+        self._need_line()
         seen = await drive_async(self._reading(waiters=True), _async(self._store()))
         return list(seen.waiters)
-
-    def _make_holding(self, store: MutexStore, acquisition: Acquisition) -> Holding:
-        return AsyncHolding(store, acquisition, self._keepalive, self._on_lost)
 
 
 def _async(store: MutexStore) -> AsyncMutexStore:

@@ -9,19 +9,21 @@ asked by deputies. An idle store has no thread.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from lockclient import timers
 from lockclient.driving import ONE_ANSWER, Inbox
 from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
 from lockclient.store import TICKET_RENEWAL, Event, MutexStore, Withdraw
-from lockclient.timers import RETRY, Crew, NoThread, Task, the_timers
+from lockclient.timers import RETRY, Crew, NoThread, Task
 from lockclient.timing import Deadline
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ AT_ONCE = 8
 """Pushes of one store that are under way at once, and as many clean-ups."""
 _LONGEST_WAIT = 0.5
 """Seconds after which a waiting main thread looks for signals."""
+_TRIES = 20
+"""How often the system is asked, in `RETRY` seconds, for the thread without which nothing goes."""
 CLEAN_UP_TRY = 2.0
 REFUSED_PAUSE = 30.0
 _PAUSES = (0.2, 0.5, 1.0)
@@ -55,9 +59,8 @@ class Background:
         self._cleaners = Crew("clean-up", AT_ONCE)
         self._deputies = Crew("deputy", 1000)
         self._unfinished: dict[object, None] = {}
-        self._closed = False
 
-    def away(self, work: Callable[[], Result]) -> Result:
+    def away(self, work: Callable[..., Result], *args: Any) -> Result:
         """Do what asks the store, where no signal can land; return its result.
 
         Python runs the handlers of signals in the main thread, between any two of its steps, and
@@ -69,32 +72,35 @@ class Background:
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
         """
-        self.ready()
-        if threading.get_ident() != threading.main_thread().ident:
-            return work()
-        begun: list[bool] = []
-        ended: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
+        if timers.clock.missing:
+            self.ready()
+        if threading.get_ident() != _main_thread:
+            return work(*args)
+        ended = allocate_lock()  # free when it is done
+        ended.acquire()
+        result: Result | None = None
+        error: BaseException | None = None
+        begun = False
 
         def do() -> None:
+            nonlocal begun, result, error
             self._unfinished[do] = None
-            begun.append(True)
+            begun = True
             try:
-                ended.put((work(), None))
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                ended.put((None, error))
+                result = work(*args)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
+                error = raised
+            ended.release()
             self._unfinished.pop(do, None)
 
         self._deputies.do(do)
-        patience = Deadline.after(ONE_ANSWER)
-        while True:
-            # Not for ever in one go: a signal that comes just before the wait begins, or to another
-            # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
-            try:
-                result, error = ended.get(timeout=min(_LONGEST_WAIT, ONE_ANSWER))
-                break
-            except Empty:
-                if not begun and patience.expired():
-                    raise _no_thread("none could be started") from None
+        waited = 0.0
+        # Not for ever in one go: a signal that comes just before the wait begins, or to another
+        # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
+        while not ended.acquire(timeout=_LONGEST_WAIT):
+            waited += _LONGEST_WAIT
+            if not begun and waited >= ONE_ANSWER and self._deputies.refused:
+                raise _no_thread("none could be started")
         if error is not None:
             try:
                 raise error
@@ -108,14 +114,15 @@ class Background:
         Raises:
             StoreUnavailable: the system gives no thread for it.
         """
-        patience = Deadline.after(RETRY)
+        tries = 0
         while True:
             try:
-                return the_timers().start()
+                return timers.clock.start()
             except NoThread as error:
-                if patience.expired():
+                tries += 1
+                if tries >= _TRIES:
                     raise _no_thread(error) from error
-                time.sleep(RETRY / 20)
+                time.sleep(RETRY / _TRIES)
 
     def clean_up(self, withdraw: Withdraw) -> None:
         """Leave nothing of an acquisition, for as long as that takes."""
@@ -130,7 +137,7 @@ class Background:
             if again is None:
                 self._unfinished.pop(cleaning, None)
             else:
-                the_timers().after(again, partial(self._clean, cleaning))
+                timers.clock.after(again, partial(self._clean, cleaning))
 
         self._cleaners.do(do)
 
@@ -147,11 +154,22 @@ class Background:
 
     def close(self, patience: float) -> None:
         """Wake all waiters, who find the store closed; end all threads when they are done."""
-        self._closed = True
         self.tickets.close()
         self.settle(patience)
         for crew in (self.pushes, self._cleaners, self._deputies):
             crew.close()
+
+
+_main_thread = threading.main_thread().ident
+
+
+def _be_the_main_thread() -> None:
+    """After fork, in the child."""
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_be_the_main_thread)
 
 
 def _no_thread(why: object) -> StoreUnavailable:
@@ -180,7 +198,11 @@ class _CleanUp:
         except StoreUnavailable:
             return next(self._pauses)
         except StoreClosed:
-            log.info("What is left of %r is not cleaned up: the store is closed.", withdraw.name)
+            log.warning(
+                "What is left of %r stays until its auto-unlock: the store was closed before it "
+                "could be taken back.",
+                withdraw.name,
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
             if not self._refused:
                 log.error("Cleaning up after %r is refused, trying on: %s", withdraw.name, error)
@@ -237,7 +259,7 @@ class Tickets:
             group = self._groups.setdefault(inbox.waiters, _Group(inbox.waiters))
             group.inboxes.add(inbox)
             if group.task is None:
-                group.task = the_timers().after(TICKET_RENEWAL, partial(self._due, group))
+                group.task = timers.clock.after(TICKET_RENEWAL, partial(self._due, group))
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""

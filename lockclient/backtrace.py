@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 from types import CodeType, FrameType
 
+from lockclient.facts import size_of
+
 LIMIT = 16 * 1024
-"""Bytes that a backtrace may have; the innermost frames are kept."""
+"""Bytes that a backtrace may have as it is written, in JSON; the innermost frames are kept."""
 
 _LIBRARY = str(Path(__file__).parent) + os.sep
 _COMMANDS = f"{_LIBRARY}cli{os.sep}"  # the command is a user of the library like any other
 _CUT = "  [outer frames left out]\n"
-
+_CUT_SIZE = size_of(_CUT)
 
 _KNOWN_AT_MOST = 4096
 _known: dict[tuple[int, int], tuple[CodeType, str, int]] = {}
@@ -32,7 +34,7 @@ def capture() -> str:
     """
     frame: FrameType | None = sys._getframe(1)
     parts: list[str] = []
-    size = len(_CUT)
+    size = _CUT_SIZE
     while frame is not None:
         key = (id(frame.f_code), frame.f_lasti)
         _, text, length = _known.get(key) or _get_to_know(key, frame)
@@ -48,7 +50,7 @@ def capture() -> str:
 
 def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
     text = "" if _internal(frame.f_code.co_filename) else _text(frame)
-    known = (frame.f_code, text, len(text.encode()))
+    known = (frame.f_code, text, size_of(text))
     if len(_known) >= _KNOWN_AT_MOST:
         _known.clear()
     _known[key] = known

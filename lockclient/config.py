@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockclient.settings import Settings
@@ -61,8 +63,30 @@ def open_store(settings: Settings, client: Any = None) -> ServiceStore:
             settings come the root and, where they are given, user and password.
 
     Raises:
-        ValueError: it is no `etcd3` client.
+        ValueError: it is no `etcd3` client, or these are no settings of etcd.
     """
-    from lockclient.etcd.store import EtcdStore  # only here: a second store is a second branch
+    if client is not None and settings.place is not None:
+        raise ValueError(
+            f"A client of etcd's can't be used for locks at {settings.url()}: leave it out, or say "
+            "where the etcd is (CLUSTERMUTEX_URL)."
+        )
+    opened: ServiceStore = _opener(settings)(client)
+    return opened
 
-    return EtcdStore(settings, client)
+
+def _opener(settings: Settings) -> Callable[[Any], Any]:
+    """Import the store that these settings are for; return what opens it, with an etcd3 client."""
+    place = settings.place
+    if place is not None:
+        opener = place.opener()
+        return lambda _: opener(place)
+    from lockclient.etcd.store import EtcdStore  # only here: a third of a program's start
+
+    return lambda client: EtcdStore(settings, client)
+
+
+def prepare() -> None:
+    """Import what a store needs: when a mutex is made, so that no first `acquire` pays for it."""
+    if _default_store is None:
+        with suppress(ValueError):  # which the first `acquire` raises, if no `setup` comes before
+            _opener(_default_settings or Settings.load())

@@ -1,6 +1,6 @@
 """How what is to be done is told apart from who does it: threads here, asyncio in `aio`.
 
-A generator yields what it wants from the outside, an `Ask` or a `Hear`, and is sent the answer or
+A generator yields what it wants from the outside, to ask or to hear, and is sent the answer or
 thrown the error. So acquiring, pushing and releasing are written once for both drivers.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any, Protocol, TypeVar
 
 from lockclient.store import Event, MutexStore, Outcome, Sending
@@ -20,12 +20,8 @@ ONE_ANSWER = 3.0
 """Seconds that there are for an answer in any case, however short a timeout is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the store; send back the outcome."""
-
-    sending: Sending
-    deadline: Deadline
+Ask = tuple[Sending, Deadline]
+"""Ask the store; send back the outcome."""
 
 
 class Inbox(Protocol):
@@ -48,7 +44,7 @@ class ThreadInbox:
     waiters: Hashable = None
 
     def __init__(self) -> None:
-        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._events: Queue[Event] = Queue()  # see `timers`: why not a `SimpleQueue`
         self.put = self._events.put
 
     def get(self, timeout: float) -> Event | None:
@@ -81,10 +77,10 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
         want = steps.send(None)
         while True:
             try:
-                if isinstance(want, Ask):
-                    answer: Outcome | Event | None = store.send(want.sending, want.deadline)
+                if isinstance(want, Hear):
+                    answer: Outcome | Event | None = want.inbox.get(want.timeout)
                 else:
-                    answer = want.inbox.get(want.timeout)
+                    answer = store.send(*want)
             except Exception as error:  # noqa: BLE001 - it is theirs
                 want = steps.throw(error)
             else:

@@ -6,12 +6,14 @@ Whoever drives it (threads, asyncio) does what a step says and comes back with w
     Request  → send `acquisition.sending`, then `answered(outcome, now)`, or if nobody answers
                perhaps `again(now)`
     Wait     → watch its target, then `woken(event, now)`
+    Pause    → wait that long, then `woken(None, now)`
     Acquired → the lock is had
     Busy     → somebody else has it, and the caller did not want to wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
 
 The line: a waiter watches the ticket ahead of it, and the head of the line watches the holder, so
-that one release wakes one waiter. A watch only wakes; the transaction decides.
+that one release wakes one waiter. A watch only wakes; the transaction decides. Where the store
+keeps no line each waiter looks for itself, less and less often.
 """
 
 from __future__ import annotations
@@ -21,15 +23,18 @@ import math
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
+from lockclient.durations import period
 from lockclient.errors import LockLost
 from lockclient.process import provably_runs
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
     Claim,
     Done,
     Event,
     Gone,
     Look,
+    Moved,
     Outcome,
     Position,
     Push,
@@ -47,12 +52,15 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Now, Runtime
+from lockclient.timing import Jitter, Now, Runtime
 
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 60.0
 """Seconds after which a waiter looks for itself, in case a watch lied."""
+_WITHOUT_LINE = (0.2, 1.0, 30.0)
+"""Seconds between two looks where there is no line: soon at first, as most locks are held for a
+moment only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,13 @@ class Wait:
 
     target: Target
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Look again in so many seconds, or at a hint: there is no line that would wake who waits."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,9 @@ class UsedUp:
     """
 
 
-Step = Request | Wait | Acquired | Busy | UsedUp
+Step = Request | Wait | Pause | Acquired | Busy | UsedUp
+
+_ACQUIRED = Acquired()
 
 
 class Acquisition:
@@ -98,6 +115,7 @@ class Acquisition:
         queue: whether to get in line if the lock is not free.
         lease_ready: whether a ticket costs no extra request, so that the first one may queue.
         own: uuids of locks that this very process holds: they are taken over by nobody in it.
+        line: whether the store keeps a line. Without one, to queue is to look from time to time.
     """
 
     def __init__(
@@ -108,6 +126,7 @@ class Acquisition:
         queue: bool,
         lease_ready: bool = False,
         own: Container[str | None] = (),
+        line: bool = True,
     ) -> None:
         self._facts = holder
         self.name = holder.name
@@ -126,6 +145,7 @@ class Acquisition:
         self._queue = queue
         self._lease_ready = lease_ready
         self._own = own
+        self._pauses = None if line else Jitter(*_WITHOUT_LINE)
         self._ticket_revision = 0
         self._awaited: Target | None = None
         self._late = False  # something of an earlier request may still be out there
@@ -134,7 +154,7 @@ class Acquisition:
         self._tried_identity = holder.identity is None
         self._rival: Holder | None = None
         self._since: float | None = None
-        self._newest = 0.0  # wall-clock time of the latest stamps that were made
+        self._written_at = 0  # revision of our own last confirmed write of the stamps
         self._releasing = False
 
     @property
@@ -156,7 +176,7 @@ class Acquisition:
         fresh = Acquisition(
             facts, how, queue=self._queue, lease_ready=self._lease_ready, own=self._own
         )
-        fresh._since = self._since
+        fresh._since, fresh._pauses = self._since, self._pauses
         return fresh
 
     def again(self, now: Now) -> Step:
@@ -175,6 +195,10 @@ class Acquisition:
         # What may be left behind is noted before the request counts as answered.
         if isinstance(outcome, Taken):
             self.token = outcome.token
+            if outcome.disarmed:
+                self._late = False
+                if self.sending is not None:
+                    self.sending.unknown = False
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
         if self.sending is not None:
@@ -182,11 +206,17 @@ class Acquisition:
         match outcome:
             case Taken():
                 return self._taken(outcome, now)
-            case Done() if isinstance(self._asked, Push):
-                self.pushed(self._asked, outcome, self._sent_at)
-                return Acquired()
+            case Done() | Moved() if isinstance(self._asked, Push):
+                if self.pushed(self._asked, outcome, self._sent_at):
+                    return _ACQUIRED
+                return self._ask(self.push(now), now)
             case Refused(used_up=True) | Gone():
                 return UsedUp() if self._queue else Busy(outcome.holder)
+            case Position() if self._pauses is not None:
+                if outcome.holder not in (None, self.uuid):
+                    return Pause(self._pauses.next())
+                # Free, or ours by a sending that nobody answered: the take tells.
+                return self._ask(Take(self._stamped(now)), now)
             case Position(ticket=False):
                 return self._queue_again(now)
             case Queued() | Position():
@@ -203,6 +233,8 @@ class Acquisition:
         if self.rival_gone():
             self._rival = None
             return self._ask(Read(self.name), now)
+        if self._pauses is not None and event is not None and not event.started:
+            return self._ask(Take(self._stamped(now)), now)  # a hint: most likely it is free
         if event is None and target is not None:  # most likely nothing has changed
             return self._look(now, predecessor=target.ticket)
         if event is None or event.missed or target is None:
@@ -225,7 +257,10 @@ class Acquisition:
     @property
     def may_be_out_there(self) -> bool:
         """Whether a take or ticket of this acquisition may still arrive, see `Sending`."""
-        return self._late or (self.sending is not None and self.sending.may_come_late())
+        sending = self.sending
+        if sending is not None and (sending.under_way or sending.unknown):
+            return self._late or sending.may_come_late()
+        return self._late
 
     def abandon(self) -> Withdraw | None:
         """Return what leaves nothing of this acquisition behind; None if there can be nothing.
@@ -242,12 +277,13 @@ class Acquisition:
     def _taken(self, outcome: Taken, now: Now) -> Step:
         sent_at = self._sent_at
         self._ticket_revision = 0
-        self._facts = _holder_of(self._asked) or self._facts
-        self._confirmed(sent_at)
+        if isinstance(self._asked, Take | TakeOrQueue | Claim | Reclaim):
+            self._facts = self._asked.holder
+        self._confirmed(sent_at, outcome.token)
         if outcome.earlier or now.monotonic - sent_at > self._runtime.push_interval:
             # The stamps in the store are older than we know, or too old: refresh and confirm first.
             return self._ask(self.push(now), now)
-        return Acquired()
+        return _ACQUIRED
 
     def _refused(self, outcome: Refused, now: Now) -> Step:
         if isinstance(self._asked, Claim):
@@ -264,6 +300,12 @@ class Acquisition:
         """Take over from the holder if it has our identity and is not certainly alive."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self.holder.identity
+        if previous is not None and ours and previous.unknown_needs():  # left alone, dead or not
+            log.warning(
+                *("Not taking %r over from %s, though the identity is the same: %s.",),
+                *(*_named(previous), previous.undecided()),
+            )
+            ours = False
         if previous is None or not ours or self._lives(previous):
             self._rival = previous if ours else None
             if self._queue:  # whoever stands in line already, keeps its place
@@ -276,11 +318,14 @@ class Acquisition:
         return other.uuid in self._own or provably_runs(other.process)
 
     def _get_in_line(self, now: Now) -> Step:
+        if self._pauses is not None:
+            return Pause(self._pauses.next())
         holder = self._stamped(now)
         self._since = self._since or now.wall
         ticket = Ticket(
             *(holder.name, self.uuid, holder.hostname, holder.pid, holder.thread),
             *(holder.reason, round(self._since, 3)),
+            actor=holder.actor,
         )
         return self._ask(TakeOrQueue(holder, ticket), now)
 
@@ -315,39 +360,48 @@ class Acquisition:
         return None if self.sending is None else self.sending.request
 
     def _ask(self, request: Request, now: Now) -> Request:
-        self._late = self.may_be_out_there  # before the only one who knows of it is forgotten
+        if self.sending is not None:  # the only one who knows of it is about to be forgotten
+            self._late = self.may_be_out_there
         self.sending, self._sent_at = Sending(request), now.monotonic
         return request
 
     def _stamped(self, now: Now) -> Holder:
-        self._newest = max(self._newest, now.wall)
-        if self._facts.locked_at == now.wall:  # made for this moment: no second copy
+        taken_at = round(now.wall, 3)
+        if self._facts.locked_at == taken_at:  # made for this moment: no second copy
             return self._facts
-        return self._facts.stamped(self._runtime.stamps(now.wall), taken=True)
+        return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
 
     # ------------------------------------------------------------ holding it
 
     def push(self, now: Now) -> Push:
         """Return the request that pushes the stamps; its outcome goes to `pushed`."""
-        newest = now.wall >= self._newest  # unless the clock was set back
-        self._newest = max(self._newest, now.wall)
-        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), newest)
+        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
 
-    def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> None:
-        """Take note of a push's outcome; `sent_at` is the monotonic time before it was sent."""
-        if not isinstance(outcome, Gone):
+    def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
+        """Take note of a push's outcome; False: push again, by what is known now.
+
+        `sent_at` is the monotonic time before it was sent.
+        """
+        if isinstance(outcome, Moved):
+            # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
+            # wrote, nobody has promised us.
+            self._written_at = max(self._written_at, outcome.revision)
+            return False
+        if isinstance(outcome, Done):
             self._facts = self._facts.stamped(push.stamps)
-            self._confirmed(sent_at)
-        elif not self._releasing:  # otherwise our own unlock may have overtaken it
+            self._confirmed(sent_at, outcome.revision)
+        elif isinstance(outcome, Gone) and not self._releasing:  # else our own unlock overtook it
             self._lose_to(outcome.holder, outcome.removal)
+        return True
 
-    def _confirmed(self, sent_at: float) -> None:
+    def _confirmed(self, sent_at: float, revision: int) -> None:
         """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
 
         Counted from before the request was sent, the deadline here is never later than the one of
         an unlocker, which counts from when it sees the write.
         """
-        # Of two pushes at once (a task's and keepalive's) the store keeps the later one.
+        self._written_at = max(self._written_at, revision)
+        # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
         sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
         if self._runtime.auto_unlock is not None:
             self.deadline = sent_at + self._runtime.auto_unlock
@@ -362,9 +416,9 @@ class Acquisition:
                 else "Call alive() more often or raise auto_unlock_after."
             )
             self._lose(
-                f"The lock {self.name!r} must be taken for lost: no push of its stamps was "
-                f"confirmed for {self._runtime.auto_unlock:g} s (auto_unlock_after), so that the "
-                f"unlocker may have removed it. {why}"
+                f"The lock {self.name!r} must be taken for lost: the store has confirmed no sign "
+                f"of life of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), "
+                f"so that an unlocker may have removed it. {why}"
             )
         return self.loss
 
@@ -386,17 +440,27 @@ class Acquisition:
         """
         self.quiet_until = min(monotonic, self.deadline)
 
+    def keep_pace(self, pace: float, answered_at: float) -> None:
+        """No push is to follow within `pace` seconds of what was answered then.
+
+        Counted from the answer, two never arrive closer to each other, however long each is on its
+        way. But four times in the expected runtime one may go: who pushes in time is not to be
+        alerted on in between, though one of them be late.
+        """
+        rest = answered_at + min(pace, self._runtime.expected / 4)
+        self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
+
     def release(self) -> Unlock:
         """Return the request that gives the lock back; its outcome goes to `released`."""
         self._releasing = True
         return Unlock(self.name, self.uuid)
 
-    def released(self, outcome: Outcome) -> None:
-        """Take note of the unlock's outcome.
+    def released(self, outcome: Gone) -> None:
+        """Take note that the unlock found it gone.
 
-        Gone without a removal record after a second sending means that the first one did it.
+        Without a removal record after a second sending that means that the first one did it.
         """
-        if isinstance(outcome, Gone) and not (outcome.resent and outcome.removal is None):
+        if not (outcome.resent and outcome.removal is None):
             self._lose_to(outcome.holder, outcome.removal)
 
     def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
@@ -418,12 +482,6 @@ class Acquisition:
                 holder=self.holder,
                 removal=removal,
             )
-
-
-def _holder_of(request: Request | None) -> Holder | None:
-    if isinstance(request, Take | TakeOrQueue | Claim | Reclaim):
-        return request.holder
-    return None
 
 
 def _named(holder: Holder) -> tuple[str, str]:

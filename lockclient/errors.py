@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockclient.durations import period
+from lockclient.texts import plain
+
 
 class ClusterMutexError(Exception):
     """The root of all errors of ClusterMutex.
@@ -27,7 +30,8 @@ class ClusterMutexError(Exception):
         uuid: str | None = None,
         holder: Any = None,
     ) -> None:
-        super().__init__(message)
+        # Where hosts, reasons and a server's words come in: whoever logs or prints it is safe.
+        super().__init__(plain(message))
         self.name = name
         self.uuid = uuid
         self.holder = holder
@@ -51,11 +55,18 @@ class LockTimeout(ClusterMutexError, TimeoutError):
     """The lock could not be had within the time given."""
 
     @classmethod
-    def after(cls, seconds: float, name: str, holder: Any = None, waiting: int = 0) -> LockTimeout:
-        """Return the error: how long was waited for which lock, who has it, how many wait."""
-        text = f"The lock {name!r} could not be had within {seconds:g} s."
+    def after(
+        cls, seconds: float, name: str, holder: Any = None, waiting: int | None = 0
+    ) -> LockTimeout:
+        """Return the error: how long was waited for which lock, who has it, how many wait.
+
+        `waiting` None: nobody knows.
+        """
+        tried = f"could not be had within {period(seconds)}" if seconds else "is not free"
+        text = f"The lock {name!r} {tried}."
         if holder is not None:
-            text += f" It is held by {holder.describe()}; in line: {waiting}."
+            line = "" if waiting is None else f"; in line: {waiting}"
+            text += f" It is held by {holder.describe()}{line}."
         return cls(text, name=name, holder=holder)
 
 
@@ -85,12 +96,14 @@ class LockLost(ClusterMutexError):
 class StoreUnavailable(ClusterMutexError, ConnectionError):
     """The store did not answer in time.
 
-    `unknown` tells whether what was asked of it may have happened all the same.
+    `unknown` tells whether what was asked of it may have happened all the same, `busy` whether it
+    is there, and said that it takes no more at the moment.
     """
 
-    def __init__(self, message: str, *, unknown: bool = True) -> None:
+    def __init__(self, message: str, *, unknown: bool = True, busy: bool = False) -> None:
         super().__init__(message)
         self.unknown = unknown
+        self.busy = busy
 
 
 class StoreError(ClusterMutexError):
@@ -102,6 +115,10 @@ class StoreError(ClusterMutexError):
     def __init__(self, message: str, *, unknown: bool = False) -> None:
         super().__init__(message)
         self.unknown = unknown
+
+
+class StoreFull(StoreError):
+    """The store has no space for what it was to write, and wrote nothing."""
 
 
 class StoreClosed(StoreError):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SERVICES = ("flask", "waitress", "apscheduler", "prometheus_client", "bcrypt", "limits")
+_SERVICES = ("flask", "waitress", "apscheduler", "prometheus_client", "bcrypt")
 _COMMAND = ("click", "rich")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
@@ -11,118 +12,44 @@ from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 from uuid import uuid4
 
 from lockclient import config, driving
 from lockclient.backtrace import capture
-from lockclient.driving import Ask, Inbox, Steps
-from lockclient.engine import Acquired, Acquisition, UsedUp
+from lockclient.driving import Inbox, Steps
+from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, LockTimeout
-from lockclient.holding import Holding, OnLost, held_here
-from lockclient.process import fingerprint, thread_name
-from lockclient.record import Holder, check_name
+from lockclient.facts import size_of
+from lockclient.holding import Holding, OnLost, own
+from lockclient.process import fingerprint, this_thread
+from lockclient.record import NO_PROBLEMS, Holder, check_name
 from lockclient.settings import made_of
-from lockclient.store import Guard, MutexStore, Read, Seen, Sending, Withdraw
-from lockclient.timers import the_timers
-from lockclient.timing import Deadline, Now, Runtime, require_timeout
+from lockclient.store import Guard, MutexStore, Read, Seen, Sending
+from lockclient.timing import (
+    AUTO,
+    AutoUnlockAfter,
+    Deadline,
+    Now,
+    Runtime,
+    monotonic,
+    require_timeout,
+)
 from lockclient.version import __version__
-from lockclient.waiting import GivenUp, Pursuit
+from lockclient.waiting import CLEAN_UP, Attempt
 
 log = logging.getLogger(__name__)
 
-CLEAN_UP = 1.0
-"""Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""
-
 _CLIENT = f"clustermutex/{__version__} python/{'.'.join(map(str, sys.version_info[:3]))}"
-
-PROMPT = 0.3
-"""Seconds that a request whose caller has gone may take before it counts as lost."""
-
-MakeHolding = Callable[[MutexStore, Acquisition], Holding]
-
-
-class Attempt:
-    """One call of `acquire`: it comes to a `holding`, or leaves nothing.
-
-    Args:
-        store: where the lock lives.
-        acquisition: its engine.
-        make_holding: makes what holds the lock once it is had.
-    """
-
-    def __init__(
-        self, store: MutexStore, acquisition: Acquisition, make_holding: MakeHolding
-    ) -> None:
-        self.store = store
-        self.holding: Holding | None = None
-        self._acquisition = acquisition
-        self._make_holding = make_holding
-        self._pursuit: Pursuit | None = None
-        self._given_up = False
-        self._over = False
-
-    def steps(self, now: Now, deadline: Deadline, inbox: Callable[[], Inbox]) -> Steps[bool]:
-        """Go for the lock; return whether it is held. Errors: see `Pursuit`."""
-        left = True  # an error, a cancellation, or nobody waits any more
-        try:
-            while True:
-                acquisition = self._acquisition
-                self._pursuit = Pursuit(self.store, acquisition, inbox)
-                if self._given_up:
-                    raise GivenUp
-                step = yield from self._pursuit.steps(acquisition.begin(now), deadline)
-                if isinstance(step, Acquired):
-                    self.holding = self._make_holding(self.store, acquisition)
-                    self.holding.start()
-                    left = False
-                    return True
-                withdraw = acquisition.abandon()
-                if withdraw is not None:
-                    yield from self._withdrawing(withdraw)
-                if not isinstance(step, UsedUp):
-                    left = False
-                    return False
-                self._acquisition, now = acquisition.anew(str(uuid4())), Now.read()
-        finally:
-            # First the end, then whether it was wanted: `let_go` does it the other way round.
-            self._over = True
-            if left or self._given_up:
-                self._leave_nothing()
-
-    def _withdrawing(self, withdraw: Withdraw) -> Steps[None]:
-        try:
-            yield Ask(Sending(withdraw), Deadline.after(CLEAN_UP))
-        except ClusterMutexError as error:
-            log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
-            self.store.background.clean_up(withdraw)
-
-    def let_go(self) -> None:
-        """Leave nothing: nobody waits any more for what another thread may still do."""
-        self._given_up = True
-        if self._pursuit is not None:
-            self._pursuit.give_up()
-        if not self._over:
-            # Most likely it is answered in a moment, and then nothing can arrive late any more.
-            the_timers().after(PROMPT, self._if_not_over)
-        elif self.holding is not None:
-            self._leave_nothing()
-
-    def _if_not_over(self) -> None:
-        """Leave nothing of what is known now; at the end, what came of the rest is seen to."""
-        if not self._over:
-            self._leave_nothing()
-
-    def _leave_nothing(self) -> None:
-        if self.holding is not None:
-            self.holding.let_go()
-        elif (withdraw := self._acquisition.abandon()) is not None:
-            self.store.background.clean_up(withdraw)
 
 
 class Handle:
     """A lock's name, how it is to be held, and what this process knows of it."""
+
+    _holding_type: type[Holding] = Holding
+    _caller = staticmethod(this_thread)
 
     def __init__(
         self,
@@ -130,7 +57,7 @@ class Handle:
         *,
         timeout: float | None = None,
         expected_runtime: float = 300.0,
-        auto_unlock_after: float | None = 900.0,
+        auto_unlock_after: AutoUnlockAfter = AUTO,
         reason: str = "",
         identity: str | None = None,
         keepalive: bool = False,
@@ -139,19 +66,22 @@ class Handle:
         store: MutexStore | None = None,
     ) -> None:
         self.name = check_name(name)
-        self._runtime = Runtime(expected_runtime, auto_unlock_after)
+        self._runtime = Runtime.of(expected_runtime, auto_unlock_after)
         self._timeout = require_timeout("timeout", timeout)
         self._reason = _require_text("reason", reason)
         self._identity = None if identity is None else _require_text("identity", identity, 1)
         self._keepalive = expected_runtime / 8 if keepalive else None
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
-        self._on_lost = on_lost
         self._capture_backtrace = capture_backtrace
         if store is not None and not hasattr(store, "ask"):
             raise ValueError(f"store must be what open_store() returns, not {store!r}.")
+        if store is None:
+            config.prepare()
         self._given_store = store
         self._holding: Holding | None = None
+        # What makes the holding of an acquisition that has the lock.
+        self._holding_of = partial(self._holding_type, keepalive=self._keepalive, on_lost=on_lost)
 
     @staticmethod
     def setup(
@@ -164,11 +94,12 @@ class Handle:
         """Say once per process where the locks live, for mutexes that name no store.
 
         Args:
-            url: like `etcd://host1:2379,host2:2379/clustermutex`.
+            url: like `etcd://host1:2379,host2:2379/clustermutex`, or `gs://bucket/prefix`.
             endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
             client: an `etcd3` client that you have already: its connection is used, with its TLS
                 and its token. `etcd3` never renews that; with `user` and `password` it is renewed.
-            settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …
+            settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
+                all of them are for etcd.
 
         What is not said comes from the environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`).
 
@@ -205,7 +136,15 @@ class Handle:
         """The store's revision at which this holder got the lock; it only ever grows.
 
         Hand it to storage with every write, and let storage refuse a lower one than it has seen.
+
+        Raises:
+            StoreError: the store has no number that only grows.
         """
+        self._store().can.need(
+            "fencing",
+            "has no number that only grows, so that it can't tell an earlier holder from a later "
+            "one: fence by the lock's uuid, or by storage's own conditions, or use etcd.",
+        )
         return self._held("fencing_token").acquisition.token
 
     @property
@@ -224,7 +163,15 @@ class Handle:
 
         Put it into your own transaction on the same etcd: the key `guard.key` has the value
         `guard.value`.
+
+        Raises:
+            StoreError: the store has no transactions.
         """
+        self._store().can.need(
+            "guard",
+            "has no transactions over several objects, so that none of yours can be bound to a "
+            "lock: check_health() before each write is what there is, or use etcd.",
+        )
         holding = self._held("guard")
         return holding.store.guard(self.name, holding.acquisition.uuid)
 
@@ -243,29 +190,34 @@ class Handle:
             raise ValueError("timeout value must be a non-negative number")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
-        limit: float | None = self._timeout if timeout == -1 else timeout
-        blocking = blocking and limit != 0
-        return blocking, Deadline.after(limit if blocking else 0)
+        limit = self._timeout if timeout == -1 else timeout
+        if not blocking or limit == 0:
+            return False, Deadline(monotonic())
+        return True, Deadline(math.inf if limit is None else monotonic() + limit)
 
-    def _attempt(self, blocking: bool, now: Now, waiters: Hashable = None) -> Attempt:
-        store = self._store()
-        store.background.ready()
+    def _attempt(
+        self,
+        blocking: bool,
+        now: Now,
+        inbox: Callable[[], Inbox],
+        waiters: Hashable = None,
+    ) -> Attempt:
+        store = self._given_store or config.default_store()
         acquisition = Acquisition(
             self._new_holder(now),
             self._runtime,
             queue=blocking,
             lease_ready=store.has_ticket_lease(waiters),
-            own=held_here(),
+            own=own,
+            line=store.can.line,
         )
-        return Attempt(store, acquisition, self._make_holding)
-
-    def _make_holding(self, store: MutexStore, acquisition: Acquisition) -> Holding:
-        return Holding(store, acquisition, self._keepalive, self._on_lost)
+        return Attempt(store, acquisition, inbox, self._holding_of)
 
     def _adopt(self, holding: Holding | None) -> None:
         """Take note that the caller has the lock."""
         assert holding is not None
-        mine = {each: held for each, held in _mine.get().items() if not held.ended}
+        others = _mine.get().items()
+        mine = {each: held for each, held in others if each is not self and not held.ended}
         _mine.set({**mine, self: holding})
         self._holding = holding
 
@@ -275,7 +227,10 @@ class Handle:
         So a thread (a task) that lost the lock is told so, even if another one has got it by the
         same object meanwhile; and any thread may push and release, as with `threading.Lock`.
         """
-        return self._own() or (None if (it := self._holding) is None or it.ended else it)
+        for found in (_mine.get().get(self), self._holding):
+            if found is not None and not found.ended:
+                return found
+        return None
 
     def _own(self) -> Holding | None:
         """Return what the caller itself took by this object and still has."""
@@ -284,22 +239,27 @@ class Handle:
 
     def _new_holder(self, now: Now) -> Holder:
         pid = os.getpid()
-        stamps = self._runtime.stamps(now.wall)
+        runtime = self._runtime
+        stamps = runtime.stamps(now.wall)
+        thread, actor = self._caller()
         return Holder(
             self.name,
             str(uuid4()),
             hostname=_hostname,
             pid=pid,
-            thread=thread_name(),
+            thread=thread,
+            actor=actor,
             identity=self._identity,
             process=fingerprint(pid) if self._identity is not None else None,
             reason=self._reason,
-            locked_at=stamps.alive_at,
-            alive_at=stamps.alive_at,
+            locked_at=round(now.wall, 3),
             alert_at=stamps.alert_at,
             auto_unlock_at=stamps.auto_unlock_at,
+            expected_runtime=runtime.expected,
+            auto_unlock_after=runtime.auto_unlock,
             backtrace=capture() if self._capture_backtrace else None,
             client=_CLIENT,
+            problems=NO_PROBLEMS,
         )
 
     def _store(self) -> MutexStore:
@@ -335,7 +295,7 @@ class Handle:
     def _reading(self, patience: float | None = None, *, waiters: bool = False) -> Steps[Seen]:
         """Ask the store for the lock as it stands."""
         limit = Deadline.after(driving.PATIENCE if patience is None else patience)
-        seen = yield Ask(Sending(Read(self.name, waiters=waiters)), limit)
+        seen = yield Sending(Read(self.name, waiters=waiters)), limit
         if not isinstance(seen, Seen):
             raise TypeError(f"the store answered {seen!r} to Read")
         return seen
@@ -349,7 +309,15 @@ class Handle:
             log.debug("Who holds %r could not be asked: %s", self.name, error)
         if seen is None:
             return LockTimeout.after(limit, self.name)
-        return LockTimeout.after(limit, self.name, held_by(seen), len(seen.waiters))
+        waiting = len(seen.waiters) if self._store().can.line else None
+        return LockTimeout.after(limit, self.name, held_by(seen), waiting)
+
+    def _need_line(self) -> None:
+        self._store().can.need(
+            "line",
+            "keeps no line: those that wait for a lock look from time to time whether it is free, "
+            "and nobody knows of them.",
+        )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -366,10 +334,10 @@ def held_by(seen: Seen) -> Holder | None:
 def _require_text(what: str, value: object, shortest: int = 0) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a text, not {value!r}.")
-    size = len(value.encode(errors="replace"))
-    if not shortest <= size <= 4096:
-        raise ValueError(f"{what} must have {shortest} to 4096 bytes in UTF-8; it has {size}.")
-    return value.encode(errors="replace").decode()
+    text = value.encode(errors="replace").decode()
+    if not shortest <= (size := size_of(text)) <= 4096:
+        raise ValueError(f"{what} must have {shortest} to 4096 bytes in JSON; it has {size}.")
+    return text
 
 
 _hostname = socket.gethostname()

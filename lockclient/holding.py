@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections import deque
 from collections.abc import Callable
 from copy import copy
 from functools import partial
 
-from lockclient import driving
-from lockclient.driving import Ask, Steps, drive
+from lockclient import driving, timers
+from lockclient.driving import Steps, drive
 from lockclient.engine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
 from lockclient.store import Event, Gone, MutexStore, Read, Seen, Sending, Subscription, Target
-from lockclient.timers import RETRY, Crew, Task, the_timers
+from lockclient.timers import RETRY, Crew, Task
 from lockclient.timing import Deadline, Now, monotonic
 
 log = logging.getLogger(__name__)
@@ -53,29 +52,29 @@ class Holding:
         self.store = store
         self._keepalive = keepalive
         self._on_lost = on_lost
-        # Of all who take the one thing out, one gets it: a step that needs no lock.
-        self._to_tell = deque((True,))
-        self._to_end = deque((True,))
+        # Of all who take one of these out, one gets it: a step that needs no lock.
+        self._still_to = {"tell": True, "end": True}
         self._over = False  # nothing of it is left, or is left to be cleaned up
         self._watch: Subscription | None = None
-        self._watch_at = monotonic() + WATCH_AFTER
+        now = monotonic()
+        if store.can.pace:
+            acquisition.keep_pace(store.can.pace, now)
+        self._watch_at = now + WATCH_AFTER
         self._pushing = False
+        own[acquisition.uuid] = self
+        # What goes on in the background for it.
         self._task = Task(self._tick)
-        self._generation = _generation
-        _own.add(acquisition.uuid)
-
-    def start(self) -> None:
-        """Begin what goes on in the background for it."""
-        the_timers().schedule(self._task, self._pause())
+        first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
+        timers.clock.schedule(self._task, first)
 
     @property
     def ended(self) -> bool:
         """Whether it was released or given up, or is a parent's, from before a fork."""
-        return not self._to_end or self._generation != _generation
+        return "end" not in self._still_to
 
     def end(self) -> bool:
         """Tell whether it is the caller who ends it: of several, one is told so."""
-        return self._generation == _generation and _taken_out(self._to_end)
+        return self._still_to.pop("end", False)
 
     # ------------------------------------------------------------ signs of life
 
@@ -88,28 +87,28 @@ class Holding:
         self._check()
         now = Now.read()
         acquisition = self.acquisition
-        push = acquisition.push(now)
         failure: ClusterMutexError | None = None
         patience = driving.PATIENCE if force else PUSH_TRY
+        # Not longer than to the deadline: an answer after that would come too late.
+        limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
         try:
-            # Not longer than to the deadline: an answer after that would come too late.
-            limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
-            outcome = yield Ask(Sending(push), limit)
+            while True:
+                push = acquisition.push(now)
+                outcome = yield Sending(push), limit
+                if acquisition.pushed(push, outcome, now.monotonic):
+                    break
+                now = Now.read()
         except (StoreUnavailable, StoreError) as error:
             failure = error
-        else:
-            acquisition.pushed(push, outcome, now.monotonic)
         first, acquisition.trouble = not acquisition.trouble, str(failure or "")
         self._check()  # no answer by the deadline is a loss
         if failure is None:
+            if self.store.can.pace:
+                acquisition.keep_pace(self.store.can.pace, monotonic())
             return
         if force:
             raise failure
         self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
-
-    def alive(self, *, force: bool) -> None:
-        """Do `pushing`, in this thread."""
-        drive(self.pushing(force=force), self.store)
 
     def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
         self.acquisition.put_off(monotonic() + RETRY)
@@ -152,7 +151,7 @@ class Holding:
     def _push(self) -> None:
         try:
             if not self.ended:
-                self.alive(force=False)
+                drive(self.pushing(force=False), self.store)
         except LockLost:
             return  # it has been told
         finally:
@@ -191,7 +190,7 @@ class Holding:
             return
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                the_timers().after(RETRY, lambda: self.store.background.pushes.do(self._look))
+                timers.clock.after(RETRY, lambda: self.store.background.pushes.do(self._look))
                 return
         else:
             if isinstance(seen, Seen):
@@ -204,7 +203,7 @@ class Holding:
     def _tell(self) -> None:
         """Log a loss and call `on_lost`, once, and watch the lock no longer."""
         lost = self.acquisition.loss
-        if lost is None or not _taken_out(self._to_tell):
+        if lost is None or not self._still_to.pop("tell", False):  # somebody else tells it
             return
         self._unwatch()
         # In a thread of its own: what the program does there must not stop anybody's pushes.
@@ -231,31 +230,31 @@ class Holding:
             LockLost: it was not ours any more.
             StoreUnavailable: no answer in a while.
         """
-        lost = self.loss()
         acquisition = self.acquisition
+        lost = acquisition.check(monotonic())
         # Before the request is sent: no push may follow it, and its own event is no loss.
         self.forget()
-        sending = Sending(acquisition.release())
-        limit = Deadline.after(driving.PATIENCE if lost is None else PUSH_TRY)
+        patience = driving.PATIENCE if lost is None else PUSH_TRY
         try:
-            outcome = yield Ask(sending, limit)
+            outcome = yield Sending(acquisition.release()), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
             self.let_go()  # where only its time ran out, it may stand there still
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
+            self._tell()
             raise copy(lost) from error
         given_up, self._over = self._over, True
-        if not (given_up and isinstance(outcome, Gone) and outcome.removal is None):
+        if isinstance(outcome, Gone) and not (given_up and outcome.removal is None):
             acquisition.released(outcome)  # else our own clean-up has overtaken it: that is no loss
-        self._tell()
         if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
             self.store.background.clean_up(withdraw)  # a second sending may still arrive
         if acquisition.loss is not None:
+            self._tell()
             raise copy(acquisition.loss)
 
     def let_go(self) -> None:
         """Let go of it in the background, for as long as it takes; twice does no harm."""
-        self._to_end.clear()
+        self.end()
         self.forget()
         if self._over:
             return
@@ -266,41 +265,28 @@ class Holding:
 
     def forget(self) -> None:
         """End what goes on in the background for it."""
-        self._task.cancel()
-        self._unwatch()
-        _own.discard(self.acquisition.uuid)
+        self._task.cancelled = True
+        if self._watch is not None:
+            self._watch.close()
+        own.pop(self.acquisition.uuid, None)
 
     def _unwatch(self) -> None:
         if self._watch is not None:
             self._watch.close()
 
 
+own: dict[str, Holding] = {}
+"""All locks that this process holds by their uuids: it takes none of them over, and a fork's child
+holds none of them and must not take them over either."""
+
 _tellers = Crew("on-lost", 1000)
-_own: set[str] = set()
-"""The uuids of all locks that this process holds; a fork's child holds none of them, and must not
-take them over either."""
-
-_generation = 0
-"""How many forks this process is away from the first one."""
-
-
-def held_here() -> set[str]:
-    """Return the uuids of all locks that this process holds."""
-    return _own
-
-
-def _taken_out(one: deque[bool]) -> bool:
-    try:
-        one.pop()
-    except IndexError:
-        return False
-    return True
 
 
 def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
-    global _generation, _tellers
-    _generation += 1
+    global _tellers
+    for each in own.values():
+        each.end()  # another process's: nothing of it is to be let go of here
     _tellers = Crew("on-lost", 1000)
 
 

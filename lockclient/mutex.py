@@ -8,15 +8,16 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from lockclient import timers
 from lockclient.driving import Steps, ThreadInbox, drive
 from lockclient.errors import ClusterMutexError, LockNotHeld
-from lockclient.handle import Attempt, Handle, held_by
+from lockclient.handle import Handle, held_by
 from lockclient.holding import Holding
 from lockclient.record import Holder, Ticket
 from lockclient.statement import Exit, Statement, entered
 from lockclient.store import MutexStore
-from lockclient.timers import the_timers
 from lockclient.timing import Deadline, Now, monotonic
+from lockclient.waiting import Attempt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -40,8 +41,8 @@ class ClusterMutex(Handle, ContextDecorator):
         name: 1 to 255 bytes in UTF-8, no control characters.
         timeout: seconds to wait for the lock; None waits for ever.
         expected_runtime: seconds without `alive()` after which people are alerted.
-        auto_unlock_after: seconds without `alive()` after which the unlocker removes the lock;
-            None: never. Must exceed `expected_runtime`.
+        auto_unlock_after: seconds without `alive()` after which the unlocker removes the lock, more
+            than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
         reason: what the lock is used for, for the people who see it.
         identity: a name for this worker: when it crashed and comes back with the same identity, it
             takes its own lock over at once. Two live processes on different machines must not
@@ -73,8 +74,8 @@ class ClusterMutex(Handle, ContextDecorator):
             StoreError: the store refuses: no right, no space.
         """
         blocking, deadline = self._limit(blocking, timeout)
-        now, undo = Now.read(), the_timers().undo
-        attempt = self._attempt(blocking, now)
+        now, undo = Now.read(), timers.clock.undo
+        attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             return self._go(attempt, now, deadline)
         except BaseException:  # an interrupt may come between any two lines here, and another here
@@ -82,7 +83,8 @@ class ClusterMutex(Handle, ContextDecorator):
             raise
 
     def _go(self, attempt: Attempt, now: Now, deadline: Deadline) -> bool:
-        if not self._away(attempt.steps(now, deadline, ThreadInbox), attempt.store):
+        store = attempt.store
+        if not store.background.away(drive, attempt.steps(now, deadline), store):
             return False
         self._adopt(attempt.holding)
         return True
@@ -95,16 +97,16 @@ class ClusterMutex(Handle, ContextDecorator):
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
-        self._release(self._held("release()"))
+        self._release(self._current(), "release()")
 
-    def _release(self, holding: Holding) -> None:
-        undo = the_timers().undo
+    def _release(self, holding: Holding | None, what: str) -> None:
+        undo = timers.clock.undo
         try:
-            if not holding.end():  # of two threads that release, one is told off
-                raise self._not_held("release()")
+            if holding is None or not holding.end():  # of two threads that release, one is told off
+                raise self._not_held(what)
             if self._holding is holding:
                 self._holding = None
-            self._away(holding.releasing(), holding.store)
+            holding.store.background.away(drive, holding.releasing(), holding.store)
         except LockNotHeld:
             raise
         except BaseException:  # no answer, or an interrupt between any two lines here
@@ -113,8 +115,8 @@ class ClusterMutex(Handle, ContextDecorator):
 
     def __enter__(self) -> ClusterMutex:
         blocking, deadline = self._limit(True, -1)
-        now, undo = Now.read(), the_timers().undo
-        attempt = self._attempt(blocking, now)
+        now, undo = Now.read(), timers.clock.undo
+        attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             if not self._go(attempt, now, deadline):
                 raise self._away(self._timed_out(), attempt.store)
@@ -136,9 +138,7 @@ class ClusterMutex(Handle, ContextDecorator):
         if taken is None or taken.ended:  # released inside, and perhaps taken again
             taken = self._own()
         try:
-            if taken is None:
-                raise self._not_held("the end of a block")
-            self._release(taken)
+            self._release(taken, "the end of a block")
             statement.clear()  # it has done its work: nothing is to happen when its exit dies
         except ClusterMutexError as failure:
             self._left(failure, error)
@@ -161,7 +161,7 @@ class ClusterMutex(Handle, ContextDecorator):
     # ------------------------------------------------------------ signs of life
 
     def _away(self, steps: Steps[Result], store: MutexStore) -> Result:
-        return store.background.away(lambda: drive(steps, store))  # type: ignore[no-any-return]
+        return store.background.away(drive, steps, store)  # type: ignore[no-any-return]
 
     def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on: push the alert and the auto-unlock into the future.
@@ -169,9 +169,9 @@ class ClusterMutex(Handle, ContextDecorator):
         By an object that threads share, a thread pushes what it took itself. One that took nothing
         pushes what the object has at that moment, whichever thread took it.
 
-        Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push it only checks
-        a flag. A store that does not answer is no error while the lock is still ours; with `force`
-        it always pushes, and raises.
+        Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push, in a bucket
+        within 1.2 s, it only checks a flag. A store that does not answer is no error while the lock
+        is still ours; with `force` it always pushes, and raises.
 
         Raises:
             LockNotHeld: this object does not hold the lock.
@@ -191,5 +191,10 @@ class ClusterMutex(Handle, ContextDecorator):
         return held_by(self._away(self._reading(), self._store()))
 
     def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock, the next one first."""
+        """Ask the store who is in line for the lock, the next one first.
+
+        Raises:
+            StoreError: the store keeps no line.
+        """
+        self._need_line()
         return list(self._away(self._reading(waiters=True), self._store()).waiters)

@@ -10,6 +10,7 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
+from uuid import uuid4
 
 _LONGEST_NAME = 200
 """Characters of a thread's name that are told: whoever names it may have put anything there."""
@@ -49,18 +50,43 @@ def _start_time(pid: str) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
-def thread_name() -> str:
-    """Return the calling thread's name.
+_token = uuid4().hex[:12]
+"""Of this process, and of no other: a pid is used again, and each container has a pid 1."""
+
+
+def _new_token() -> None:
+    global _token
+    _token = uuid4().hex[:12]
+
+
+def this_thread() -> tuple[str, str]:
+    """Return the calling thread's name, and its actor: what tells it from all of all processes.
 
     `threading.current_thread()` would leave an entry behind for good for each thread that Python
-    did not start.
+    did not start. (One call for both: every acquisition makes it.)
     """
+    thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
+    ident = threading.get_ident()
+    name = f"{ident}" if thread is None else thread.name
+    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{_token}.{ident:x}"
+
+
+def task_actor(task: object, name: str) -> str:
+    """Return the actor of a task of asyncio: one that ended may have had the same address."""
+    return f"{_token}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
+
+
+_here = threading.local()
+
+
+def _find_thread() -> threading.Thread | None:
     ident = threading.get_ident()
     main = threading.main_thread()
     # Not by `enumerate` for the main thread: a signal's handler may run while that is in there.
     found = [main] if ident == main.ident else threading.enumerate()
-    name = next((each.name for each in found if each.ident == ident), f"{ident}")
-    return name.encode(errors="replace").decode()[:_LONGEST_NAME]
+    _here.thread = next((each for each in found if each.ident == ident), None)
+    return _here.thread  # type: ignore[no-any-return]
 
 
 os.register_at_fork(after_in_child=fingerprint.cache_clear)  # a parent's pid may come again here
+os.register_at_fork(after_in_child=_new_token)

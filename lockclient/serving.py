@@ -1,27 +1,63 @@
-"""What the two services have in common: flags, logging, the HTTP server, the end by a signal.
+"""What the two services have in common: flags, logging, the end by a signal.
 
 Needs the `services` extra; the library does not import it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 import click
-from waitress.server import create_server
 
+from lockclient.config import open_store
+from lockclient.door import read_hosts
+from lockclient.durations import parse_duration
+from lockclient.logs import PlainFormatter
+from lockclient.polling import POLL
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.settings import Settings
+from lockclient.store import ServiceStore
+from lockclient.supervision import Supervisor, notify
+from lockclient.texts import ascii_json, plain, without_secrets
+from lockclient.timing import monotonic
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
+
+
+class ServiceCommand(click.Command):
+    """A service's command: its errors steer no terminal, and quote no password of a URL."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """See `click.Command`."""
+        with _told_plainly():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See `click.Command`."""
+        with _told_plainly():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        text = without_secrets(error.format_message(), given=True)
+        raise click.UsageError(plain(text, block=True), error.ctx) from error
+    except click.ClickException as error:
+        raise click.ClickException(plain(error.format_message(), block=True)) from error
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -39,6 +75,24 @@ class Address(click.ParamType[tuple[str, int]]):
         if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
             self.fail(f"{value!r} is not HOST:PORT, like 127.0.0.1:8080.", param, ctx)
         return host.strip("[]"), int(port)
+
+
+class Pace(click.ParamType[float]):
+    """How often a store is looked at."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not 0.5 <= seconds <= 60:
+            self.fail(f"{value!r} is not from 0.5 to 60 seconds.", param, ctx)
+        return seconds
 
 
 class StoreUrl(click.ParamType[Settings]):
@@ -75,16 +129,47 @@ def settings_of(settings: Settings | None) -> Settings:
         raise click.UsageError(str(error)) from error
 
 
+def hosts_of(text: str | None) -> frozenset[str]:
+    """Return the names of `--allowed-host`, as a usage error if they are none."""
+    try:
+        return read_hosts(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def store_of(settings: Settings, poll: float | None) -> ServiceStore:
+    """Open a service's store, with the pace that `--poll` asks for.
+
+    Raises:
+        click.UsageError: it is none that is looked at.
+    """
+    store = open_store(settings)
+    if poll is not None:
+        if store.can.watch:
+            raise click.UsageError(
+                f"--poll: {store.can.store} tells what happens as it happens. Leave it out."
+            )
+        store.poll = poll
+    return store
+
+
 def service_options(default_listen: str) -> Callable[[Command], Command]:
-    """Add `--url`, `--listen`, `--log-level` and `--log-format` to a service's command."""
+    """Add what both services take to a command: `--url`, `--poll`, `--listen`, `--log-…`."""
     options = [
         click.option(
             "--url",
             "settings",
             cls=_UrlOption,
             type=StoreUrl(),
-            help="The store, like etcd://host1:2379,host2:2379/clustermutex. "
+            help="The store, like etcd://host1:2379,host2:2379/clustermutex or gs://bucket/prefix. "
             "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
+        ),
+        click.option(
+            "--poll",
+            type=Pace(),
+            metavar="DURATION",
+            help="Of a store that can only be looked at, like a bucket: how long from one look to "
+            f"the next, 0.5 to 60 s. Each costs a listing; see docs/stores.md. [default: {POLL:g}]",
         ),
         click.option(
             "--listen",
@@ -112,24 +197,51 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
     return decorate
 
 
+_FIELDS = ("event", "lock", "uuid", "hostname")
+_LONGEST = 500
+"""Characters of a text from outside in a field."""
+
+
+def said(event: str, holder: Holder, removal: Removal | None = None) -> dict[str, object]:
+    """Return the `extra` of a logging call about a lock: its fields in JSON.
+
+    A removal's record is told in full, in text as in JSON: the store keeps it for some days only,
+    or not at all if it is out of space.
+    """
+    known = {"lock": holder.name, "uuid": holder.uuid, "hostname": holder.hostname}
+    texts = {field: text and text[:_LONGEST] for field, text in known.items()}
+    return {"event": event, **texts, "removal": removal}
+
+
+class _TextFormatter(PlainFormatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        text = super().formatMessage(record)
+        removal = getattr(record, "removal", None)
+        return text if removal is None else f"{text} The record: {ascii_json(removal.written())}"
+
+
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        entry = {
+        entry: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_secrets(record.getMessage()),
         }
+        found = {field: getattr(record, field, None) for field in _FIELDS}
+        entry |= {field: value for field, value in found.items() if value is not None}
+        if (removal := getattr(record, "removal", None)) is not None:
+            entry["removal"] = removal.facts()
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+            entry["exception"] = without_secrets(self.formatException(record.exc_info))
+        return ascii_json(entry)
 
 
 def configure_logging(level: str, style: str) -> None:
     """Log to stderr, a line an event, as text or JSON. Only programs call this."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if style == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Their chatter about each job and each queued request is no news to an operator.
@@ -137,88 +249,60 @@ def configure_logging(level: str, style: str) -> None:
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
-class HttpServer:
-    """A WSGI application under waitress, in a thread of its own.
+class EndSignal:
+    """SIGTERM or SIGINT, caught from now on. For the main thread.
 
-    Args:
-        proxied: the application itself tells which `X-Forwarded-…` headers to believe; else it
-            sees none.
-
-    Raises:
-        click.ClickException: the address can't be listened on.
+    Its handler runs in the midst of whatever the main thread does, its `wait` included. So it takes
+    no lock: an Event's own, which `wait` holds for moments, would be waited for in vain, for ever.
     """
 
-    def __init__(
-        self, app: Any, listen: tuple[str, int], *, threads: int = 4, proxied: bool = False
-    ) -> None:
-        host, port = listen
-        try:
-            # Figures and reasons in the waitress documentation: poll instead of select takes more
-            # than 1024 connections; idle ones are cut so that slow clients can't use them all up.
-            server: Any = create_server(
-                app,
-                host=host,
-                port=port,
-                threads=threads,
-                connection_limit=1000,
-                asyncore_use_poll=True,
-                channel_timeout=30,
-                clear_untrusted_proxy_headers=not proxied,
-                max_request_body_size=64 * 1024,
-                expose_tracebacks=False,
-                ident=None,
-            )
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise click.ClickException(
-                f"Can't listen on {host}:{port}: {reason}. End what listens there, or give "
-                "another --listen HOST:PORT."
-            ) from error
-        self._server = server
-        shown = f"[{host}]" if ":" in host else host
-        several = getattr(server, "effective_listen", None)  # a name with several addresses
-        bound = several[0][1] if several else server.effective_port
-        self.url = f"http://{shown}:{bound}"
-        self._thread = threading.Thread(target=server.run, name="http", daemon=True)
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop listening; requests under way get a moment to end."""
-        self._server.close()
-
-
-class EndSignal:
-    """SIGTERM or SIGINT, caught from now on. For the main thread."""
-
     def __init__(self) -> None:
-        self._came = threading.Event()
+        self._coming = threading.Lock()
+        self._coming.acquire()
         self._names: list[str] = []
         signal.signal(signal.SIGTERM, self._catch)
         signal.signal(signal.SIGINT, self._catch)
 
     def _catch(self, number: int, _frame: Any) -> None:
         self._names.append(signal.Signals(number).name)
-        self._came.set()
+        with suppress(RuntimeError):  # another one has come, and nobody has seen it yet
+            self._coming.release()
 
-    def wait(self) -> str:
-        """Wait for it and return its name."""
+    def wait(self, seconds: float = math.inf) -> str | None:
+        """Wait for it, but not longer than that, and return its name; None if it did not come."""
+        until = monotonic() + seconds
         # With a timeout: a signal that the kernel hands to another thread does not wake a main
         # thread that waits for ever, and its handler would never run.
-        while not self._came.wait(0.5):
-            pass
-        return self._names[0]
+        while not self._names and monotonic() < until:
+            self._coming.acquire(timeout=min(0.5, max(0.0, until - monotonic())))
+        return self._names[0] if self._names else None
 
 
-def wait_for_end() -> str:
-    """Wait in the main thread for SIGTERM or SIGINT and return its name."""
-    return EndSignal().wait()
+def supervise(end: EndSignal, sick: Callable[[], str | None]) -> int:
+    """Look after a service until it is to end; return the status to end with.
+
+    Args:
+        end: the signal that ends it in good order.
+        sick: see `Supervisor`; called once a second.
+    """
+    supervisor = Supervisor(sick)
+    notify("READY=1")
+    while True:
+        why = supervisor.look()
+        if why is not None:
+            log.critical("Ending, to be started anew. %s", why)
+            status = 1
+            break
+        if (name := end.wait(1.0)) is not None:
+            log.info("Ending on %s.", name)
+            status = 0
+            break
+    notify("STOPPING=1")
+    return status
 
 
-def end_process(clean_up: Callable[[], None], patience: float) -> NoReturn:
-    """Clean up, for `patience` seconds at most, and end the process with status 0.
+def end_process(clean_up: Callable[[], None], patience: float, status: int = 0) -> NoReturn:
+    """Clean up, for `patience` seconds at most, and end the process with this status.
 
     Without the interpreter's own end: that waits for every thread of a pool, a request that hangs
     included, and can itself hang for ever in the `__del__` of a gRPC call, which wants a lock that
@@ -230,4 +314,4 @@ def end_process(clean_up: Callable[[], None], patience: float) -> NoReturn:
     if cleaner.is_alive():
         log.warning("Cleaning up took more than %g s and was left at that.", patience)
     logging.shutdown()
-    os._exit(0)
+    os._exit(status)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from lockclient import timers
 from lockclient.holding import Holding
-from lockclient.timers import the_timers
 
 
 class Statement(weakref.ref["partial[None]"]):
@@ -53,7 +53,7 @@ class Exit:
         # traceback of the very interrupt.
         leave = partial(self._leave, owner, taken)
         # Called as it dies, with the statement: in C, where no handler of a signal is run.
-        statement = Statement(leave, the_timers().undo)
+        statement = Statement(leave, timers.clock.undo)
         statement.holding, statement.owner = None, owner
         taken.append(statement)
         _latest.statement = statement

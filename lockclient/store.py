@@ -7,11 +7,14 @@ that keeps the promises written at the requests can stand behind `ClusterMutex`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.errors import StoreError
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.timing import Deadline, Stamps
 
 # ---------------------------------------------------------------- requests of one acquisition
@@ -70,17 +73,17 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Push the stamps forward. Answer: `Done` or `Gone`.
+    """Push the stamps forward. Answer: `Done`, `Moved` or `Gone`.
 
-    `newest` promises that no earlier push of this holder had a later `alive_at`. If there is a
-    later one in the store, this push comes late, after one that was made after it, and must change
-    nothing: the holder counts on the later one.
+    It must change nothing if the stamps were written after `revision`, the one of the holder's own
+    last confirmed write: then it comes late, after a push that was made after it and that the
+    holder counts on, or somebody else has written them.
     """
 
     name: str
     uuid: str
     stamps: Stamps
-    newest: bool = False
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,10 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `Seen`."""
+    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `Seen`.
+
+    The removal has its backtrace, wherever it stands; that of a `Gone` has only a short one.
+    """
 
     name: str
     uuid: str | None = None
@@ -119,13 +125,17 @@ class Remove:
 
     Nothing that still arrives of that holder may take the lock again: its uuid is used up.
 
-    `stamp_revision` is the revision at which `auto_unlock_at` was last written as far as the
-    remover saw, so that an `alive()` that got in first wins; None for a force-unlock, which goes
-    by the uuid alone.
+    `stamp_revisions` are those at which the stamps were last written as far as the remover saw
+    (`Holder.stamp_revisions`), so that an `alive()` that got in first wins; None for a
+    force-unlock, which goes by the uuid alone.
+
+    Without `recorded` the record is left out, and what keeps late requests from taking the lock
+    again, too: for a person who was told that the store has no space for them.
     """
 
     removal: Removal
-    stamp_revision: int | None
+    stamp_revisions: tuple[int, int] | None
+    recorded: bool = True
 
 
 Request = Take | TakeOrQueue | Look | Claim | Reclaim | Push | Unlock | Withdraw | Read | Remove
@@ -138,10 +148,13 @@ class Taken:
     """The lock is had; `token` is the fencing token.
 
     `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
+    `disarmed` tells that no other sending can do harm, however late and whoever releases the lock:
+    it says so itself, or will with the push that follows an `earlier` one.
     """
 
     token: int
     earlier: bool = False
+    disarmed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +208,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Nothing was pushed: somebody else wrote the stamps, at `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """The lock is not that holder's any more: `holder` has it now, or None.
 
@@ -209,19 +229,16 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stands in the store for one lock at `revision`.
-
-    `stamp_revision` is the revision at which `auto_unlock_at` was last written (0: absent).
-    """
+    """What stands in the store for one lock at `revision`; `remark`: see `ServiceStore.remarks`."""
 
     holder: Holder | None
-    stamp_revision: int
     waiters: tuple[Ticket, ...]
     removal: Removal | None
     revision: int
+    remark: str = ""
 
 
-Outcome = Taken | Refused | Queued | Position | Done | Gone | Seen
+Outcome = Taken | Refused | Queued | Position | Done | Moved | Gone | Seen
 
 # ---------------------------------------------------------------- what is not known of a request
 
@@ -305,9 +322,48 @@ class Subscription(Protocol):
         """End it; no call-back comes after this returns, except one already on its way."""
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a store can do. Who asks for what it can't is told so, before anything is taken.
+
+    Attributes:
+        store: the store's name in sentences.
+        line: waiters stand in a line, which the lock goes along. Without one they look whether it
+            is free, in no order; `TakeOrQueue` and `Claim` are not asked, and a `Look` tells the
+            holder alone.
+        watch: a change is told when it happens. Without that `watch` tells of it when the store
+            looks the next time, and of two changes perhaps the last one alone.
+        fencing: tokens of one name strictly increase. Without that they are names of acquisitions.
+        guard: the user's own writes to the store can be bound to the lock.
+        shared_clock: each answer tells the store's own time, which is one for all its clients.
+        hints: without a line, `watch` from now on tells who waits of most releases: look then.
+        pace: seconds that it wants between two writes of one lock: `alive()` leaves them, as far as
+            the lock's own times allow it.
+        expires: a lock whose holder is silent goes by itself soon after its time: no unlocker is
+            needed, and where none runs nobody is alerted and no record tells of it.
+    """
+
+    store: str
+    line: bool = True
+    watch: bool = True
+    fencing: bool = True
+    guard: bool = True
+    shared_clock: bool = False
+    hints: bool = False
+    pace: float = 0.0
+    expires: bool = False
+
+    def need(self, ability: str, why: str) -> None:
+        """Raise `StoreError` if the store lacks an ability; `why` says so behind its name."""
+        if not getattr(self, ability):
+            raise StoreError(f"{self.store} {why}")
+
+
 class MutexStore(Protocol):
     """What `ClusterMutex` needs."""
 
+    can: Abilities
+    """What can be asked of it."""
     background: Any
     """The `background.Background` of this store: its threads, and what they do."""
 
@@ -358,14 +414,16 @@ class AsyncMutexStore(MutexStore, Protocol):
 
 # ---------------------------------------------------------------- what the services need
 
-Kind = Literal["locks", "queue", "removed", "unlockers"]
+Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code", "restored"]
 
 
 class Change(NamedTuple):  # a million of them are made when so many keys are read
     """One value that was written (or deleted: `value` None), in neutral terms.
 
-    `name` is the lock's name, or the unlocker's id; `part` is the subkey of a lock, or the uuid of
-    a ticket or removal, else empty. `created` is the revision at which the key came to be.
+    `name` is the lock's name, the unlocker's id, or what names the code; `part` is the subkey of a
+    lock, or the uuid of a ticket, a removal or a mark (`withdrawn`), else empty; `restored` is one
+    value with neither. `created` is the revision at which the key came to be. `version` is what
+    requests of the store compare, where that is not the revision.
     """
 
     kind: Kind
@@ -374,6 +432,7 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
     value: bytes | None
     revision: int
     created: int
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,12 +440,30 @@ class Batch:
     """Changes that belong together, complete up to `revision`; `missed` means: load again.
 
     `refused` is why the store does not let this user follow, if so: it is told as missed, too.
+    `started` tells that what is followed begins, or goes on after it broke. `term` is what grows
+    with each leader of the store's, where it is known and up to date. `known_at` is the monotonic
+    moment up to which all that was written is in it or in those before it, where that is known.
     """
 
     changes: tuple[Change, ...]
     revision: int
     missed: bool = False
     refused: str = ""
+    started: bool = False
+    term: int = 0
+    known_at: float = -inf
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Who waits for one lock: how many, and the `first` of them, the next one first.
+
+    Without `ordered` there are too many to find out who is: these are some of them.
+    """
+
+    waiting: int
+    first: tuple[Ticket, ...] = ()
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +471,9 @@ class Member:
     """What one member of the store's cluster says of itself; what it does not say is empty.
 
     Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
-    of ours, give or take half a second; `size` the bytes of its data; `cluster` all members that it
-    knows, as `name (URLs)`; `auth` whether it asks its clients for a user.
+    of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
+    and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
+    whether it asks its clients for a user; `pages` whether it answers any web page.
     """
 
     endpoint: str
@@ -404,19 +482,66 @@ class Member:
     ahead: float | None = None
     leader: bool = False
     size: int = 0
+    in_use: int = 0
+    quota: int = 0
     alarms: tuple[str, ...] = ()
     cluster: tuple[str, ...] = ()
     auth: bool | None = None
+    pages: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How much of its past the store keeps: it is at `revision` and can still show `oldest`.
+
+    `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
+    or in the first half of what is kept; empty if none ran then.
+    """
+
+    revision: int
+    oldest: int
+    sign: str = ""
+
+
+FINE, WARNING, ERROR = "ok", "warning", "error"
+LEVELS = (FINE, WARNING, ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: `level` is one of `LEVELS`, `advice` what to do (empty: nothing)."""
+
+    check: str
+    level: str
+    text: str
+    advice: str = ""
+
+
+class Examined(Protocol):
+    """A store that knows itself what it must be like for locks; etcd is judged by its members."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Yield what is found, writing nothing; one error alone if the store does not answer."""
 
 
 class ServiceStore(AsyncMutexStore, Protocol):
     """What the table, the services and the command need on top."""
 
+    poll: float
+    """Seconds from one look of `follow` to the next; 0: it is told as it happens."""
+
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        """Read all of these kinds at one revision, in pages; each batch carries that revision."""
+        """Read all of these kinds at one revision, in pages; each batch carries that revision.
+
+        The values of `queue`, `withdrawn` and `code` are left out (empty).
+        """
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
-        """Call `notify` for all that changes from `revision` on, in order, missing nothing."""
+        """Call `notify` for all that changes from `revision` on, in order, missing nothing.
+
+        Which begins anew each time that it breaks, and says so: `Batch.started`. While `notify`
+        has not returned nothing more is told, and nothing more of it is kept here.
+        """
 
     def connected(self) -> bool:
         """Tell whether the store is reachable, as far as the running watch knows."""
@@ -427,11 +552,39 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def clock_offsets(self, timeout: float) -> list[float]:
         """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
 
-    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
-        """Write or renew an unlocker's sign of life, gone `ttl` seconds after the last."""
+    def renew_watch(self) -> None:
+        """Open the stream of the running watch anew, on another member if there is one.
+
+        For one that may have fallen silent. It goes on where it stopped, missing nothing.
+        """
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
+        """Write or renew an unlocker's sign of life, gone `ttl` seconds after the last.
+
+        Return the revision at which it was written, which `follow` will tell; 0: it was only
+        renewed, by a store that is out of space.
+        """
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        """Return the revision of the newest sign of life of all unlockers; 0: there is none."""
+
+    def tell_restored(self, value: str, deadline: Deadline) -> None:
+        """Write `restoring.Restored`, for all to see that the store was restored from a backup."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's sign of life, as it ends."""
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        """Delete the record, mark or code that was read, unless it was written again since."""
+
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
+        """Return the backtrace that a `Removal.code` names; None if it is gone."""
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+        """Return how many wait for a lock, and the first of them."""
+
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        """Return who waits for any lock, `limit` at most, their texts cut as in a table's rows."""
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
@@ -439,8 +592,17 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def members(self, timeout: float) -> list[Member]:
         """Ask each address for what it says of itself, for `timeout` seconds a question."""
 
+    def history(self, deadline: Deadline) -> History:
+        """Look how far back the store can show what was: who never compacts fills up."""
+
     def rights(self, deadline: Deadline) -> Mapping[str, bool]:
         """Return which folders of the store this user may write to; empty: it can't be told."""
+
+    def remarks(self) -> Sequence[str]:
+        """Say in sentences what people should know besides all locks, by what was last seen.
+
+        Of servers that vote on each lock: which has no vote now, and what too few say is held.
+        """
 
     def endpoints(self) -> tuple[str, ...]:
         """Name the store's addresses, for messages."""
@@ -448,5 +610,6 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def close(self) -> None:
         """End all watches, threads and connections, within a second; who waits gets `StoreClosed`.
 
-        What is still to be cleaned up gets half of that second.
+        What is still to be cleaned up gets half of that second; a lock that could not be taken back
+        stays until its auto-unlock, and the log says so.
         """

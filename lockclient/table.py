@@ -12,60 +12,50 @@ unchanged rows stay what they are, so that whoever counts time by `Row.seen_at` 
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
-from queue import SimpleQueue
 
+from lockclient.backlog import Backlog
+from lockclient.durations import duration
 from lockclient.errors import ClusterMutexError
-from lockclient.record import MAX_VALUE, Holder, Removal, Ticket
-from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
+from lockclient.reading import (
+    MOST_UNLOCKERS,
+    NOBODY,
+    Reading,
+    Row,
+    Transition,
+    Waiting,
+    differences,
+    saying_of,
+    updated,
+)
+from lockclient.record import Found
+from lockclient.removal import Removal
+from lockclient.restoring import Restored
+from lockclient.store import Abilities, Batch, Change, Kind, ServiceStore
 from lockclient.timing import Deadline, monotonic
 
 log = logging.getLogger(__name__)
 
-_STAMPING = frozenset({"uuid", "locked_at", "alive_at", "auto_unlock_at"})
-_lock_of = attrgetter("kind", "name")
+_READING = 1800.0
+"""Seconds for reading everything: the store gives up on a page that does not come much sooner."""
+_FOUND = 1000
+"""How many of the newest removals are told that were found at the first reading."""
+_TOLD = 1000
+"""Locks that are told at a time when everything was read."""
+_STUCK = 120.0
+"""Seconds without a page after which a reading hangs: the store gives up on one after a minute."""
+_STUMBLING = 10.0
+"""Seconds since something unforeseen after which all is well again: signs of life come every 3 s,
+and what stumbles over anything stumbles over them."""
+
 _step_of = attrgetter("revision", "kind", "name")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One lock as this process knows it.
-
-    Attributes:
-        holder: what the lock says about itself, its backtrace aside.
-        stamp_revision: where `auto_unlock_at` was last written; 0 if it is absent.
-        seen_at: monotonic time at which this process saw the last write of the stamps.
-        found: the lock was there, with these stamps, when this process first looked, so that
-            `seen_at` says nothing about when they were written.
-    """
-
-    holder: Holder
-    stamp_revision: int
-    seen_at: float
-    found: bool
-
-    @property
-    def held(self) -> bool:
-        """Whether there is a `uuid`, readable or not: without it the lock is free to take."""
-        return self.holder.fencing_token != 0
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A lock's row changed: None before it was taken and after it went.
-
-    `live` tells that the watch brought it as it happened, and not a reading of everything.
-    """
-
-    name: str
-    before: Row | None
-    after: Row | None
-    live: bool
 
 
 Listener = Callable[[list[Transition]], None]
@@ -80,7 +70,8 @@ class Table:
         removals: how many of the newest removals to keep, their backtraces aside.
         on_change: called in the table's thread with each step's transitions.
         on_removal: called there before it, with each step's new removals, and whether they were
-            found at the first reading. Each is told once, in the order of revisions.
+            found at the first reading. Each is told once, in the order of revisions; of those that
+            were found only the newest thousand.
     """
 
     def __init__(
@@ -98,15 +89,25 @@ class Table:
         self._untold: list[Removal] = []
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
-        self._tickets: dict[str, dict[str, Ticket]] = {}
+        self._lines: dict[str, Waiting] = {}
         self._unlockers: dict[str, str] = {}
-        self._removals: dict[tuple[str, str], tuple[int, Removal]] = {}
-        self._revision = 0
+        self._removals: dict[tuple[str, str], Removal] = {}  # the oldest first
+        self._recorded = 0
+        self._revision = self._term = 0
+        self._known_at = -math.inf
+        self._said: Restored | None = None  # by the store's key
+        self._restored: Restored | None = None
+        # Whether it is not known yet that a watch goes on in the store in which it began.
+        self._looking = False
+        self._followed = 0
+        self._loading = True
+        self._got_on_at = math.inf
         self._ready = threading.Event()
-        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
+        self._backlog = Backlog()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
         self._troubles: dict[str, str] = {}  # what can't be done now → a sentence about that
+        self._stumbled = ("", -math.inf)  # over what that nobody thought of, and when
         self.loads = 0
         """How often everything was read: 1, and one more for each resync or lost watch."""
 
@@ -134,7 +135,21 @@ class Table:
 
     def connected(self) -> bool:
         """Tell whether the picture is up to date as far as anyone can know."""
-        return self._ready.is_set() and not self._troubles and self._store.connected()
+        sure = self._ready.is_set() and not self.trouble and not self._looking
+        return sure and self._store.connected()
+
+    def loading(self) -> bool:
+        """Tell whether everything is being read now, or is to be, and nothing followed."""
+        return self._loading
+
+    def down(self) -> str | None:
+        """Say in a sentence that the thread that keeps the picture has ended or hangs, if so."""
+        if self._thread.ident is not None and not self._thread.is_alive():
+            return "The thread that follows the locks has ended."
+        ago = monotonic() - self._got_on_at if self._loading else 0.0
+        if ago > _STUCK:
+            return f"The reading of all locks hangs: nothing has come for {duration(ago)}."
+        return None
 
     @property
     def trouble(self) -> str:
@@ -142,25 +157,43 @@ class Table:
 
         A stream that just broke and is opened again is no trouble in this sense.
         """
-        return next(iter(list(self._troubles.values())), "")
+        stumbled, at = self._stumbled
+        recent = stumbled if monotonic() - at < _STUMBLING else ""
+        return next(iter(list(self._troubles.values())), recent)
 
     def resync(self) -> None:
         """Ask for everything to be read again, soon, in the table's own thread."""
-        self._inbox.put(Batch((), 0, missed=True))
+        self._backlog.put(Batch((), 0, missed=True), wait=False)
 
     def stop(self, *, wait: bool = True) -> None:
         """End the watch and the thread; without `wait` only say that they are to end."""
         self._stopping.set()
-        self._inbox.put(None)
+        self._backlog.close()
         if wait and self._thread.is_alive():
             self._thread.join(5)
 
     # ------------------------------------------------------------ reading
 
     @property
+    def can(self) -> Abilities:
+        """What the store can do, of which this is the picture."""
+        return self._store.can
+
+    @property
     def revision(self) -> int:
         """The store's revision that the picture shows: it grows when anything changes."""
         return self._revision
+
+    @property
+    def followed(self) -> int:
+        """The revision of the last change that the watch brought, and not a reading."""
+        return self._followed
+
+    @property
+    def known_at(self) -> float:
+        """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
+        no moment, so that something must be known to be written (`freshness`)."""
+        return self._known_at
 
     def rows(self) -> dict[str, Row]:
         """Return all locks by name, in a dict of the caller's own."""
@@ -174,52 +207,79 @@ class Table:
     def waiters(self) -> dict[str, int]:
         """Return how many wait for each lock that has a line."""
         with self._lock:
-            return {name: len(line) for name, line in self._tickets.items()}
+            return {name: line.waiting for name, line in self._lines.items()}
 
-    def line(self, name: str) -> list[Ticket]:
-        """Return who waits for a lock, the next one first."""
+    def line(self, name: str) -> Waiting:
+        """Return how many wait for a lock; who they are is asked of the store."""
+        return self._lines.get(name, NOBODY)
+
+    def unclaimed(self) -> list[str]:
+        """Return the locks that are free and have a line."""
         with self._lock:
-            return sorted(self._tickets.get(name, {}).values(), key=lambda each: each.revision)
-
-    def unclaimed(self) -> dict[str, Ticket]:
-        """Return who is next for each lock that is free and has a line."""
-        with self._lock:  # a line's tickets stand in the order in which they came
-            return {
-                name: next(iter(line.values()))
-                for name, line in self._tickets.items()
+            return [
+                name
+                for name in self._lines
                 if (row := self._rows.get(name)) is None or not row.held
-            }
+            ]
 
     def unlockers(self) -> dict[str, str]:
         """Return the running unlockers: id to what they say of themselves."""
         with self._lock:
             return dict(self._unlockers)
 
+    def restored(self) -> Restored | None:
+        """Return the last restore of the store that was told, or noticed."""
+        return self._restored
+
     def removals(self) -> list[Removal]:
         """Return the removals that are kept, the newest first."""
         with self._lock:
-            found = sorted(self._removals.values(), key=lambda each: each[0], reverse=True)
-        return [removal for _, removal in found]
+            return list(reversed(self._removals.values()))
+
+    def recorded(self) -> int:
+        """Return how many removals the store has on record, kept here or not."""
+        return self._recorded
 
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        # Nothing ends this thread but `stop()`: a picture that nobody keeps up to date looks like a
+        # store in which nothing happens. What went wrong may have left half a step in the picture,
+        # so it is read anew, and what the step had done by then was told.
         complete = False  # whether the picture is, up to its revision
         while not self._stopping.is_set():
-            watch: Subscription | None = None
             try:
-                if not complete:
-                    self._load(Deadline.after(120))
-                    self._succeeded("read")
-                watch = self._store.follow(self._revision + 1, self._inbox.put)
-                complete = self._follow()
+                complete = self._go_on(complete)
+                continue
             except ClusterMutexError as error:
-                complete = False
                 self._failed("read", error)
-                self._stopping.wait(1)
-            finally:
-                if watch is not None:
-                    watch.close()
+            except Exception as error:  # noqa: BLE001 - see above
+                self._stumble(error)
+            complete = False
+            self._stopping.wait(1)
+
+    def _go_on(self, complete: bool) -> bool:
+        """Read everything unless the picture is complete, and follow; return as `_follow`."""
+        if not complete:
+            self._loading, self._got_on_at = True, monotonic()
+            self._load(Deadline.after(_READING))
+            self._succeeded("read")
+        watch = self._store.follow(self._revision + 1, self._backlog.put)
+        try:
+            self._loading = False
+            return self._follow()
+        finally:
+            watch.close()
+
+    def _stumble(self, error: Exception) -> None:
+        now = monotonic()
+        if now - self._stumbled[1] > 60:  # once, as long as it goes on
+            log.error("Following the locks failed; they are read again.", exc_info=error)
+        self._stumbled = (
+            f"What is written could not be taken in ({type(error).__name__}: {error}): the log "
+            "says where. Everything is read again every second.",
+            now,
+        )
 
     def _failed(self, what: str, why: object) -> None:
         if not self._troubles and not self._stopping.is_set():  # once for an outage
@@ -231,102 +291,168 @@ class Table:
             log.warning("The locks can be read and followed again.")
 
     def _load(self, deadline: Deadline) -> None:
-        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
+        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
         if self._keep_removals or self._on_removal:
             kinds += ("removed",)
         first = not self._ready.is_set()
-        fresh = _Reading(found=first, known=self._rows)
+        newest = max(self._keep_removals, _FOUND if first and self._on_removal else 0)
+        fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
+            self._got_on_at = monotonic()
+        fresh.end()
+        said, back = self._said, self._was_put_back(fresh.revision, fresh.term)
         with self._lock:
             before, self._rows = self._rows, fresh.rows
-            self._tickets, self._unlockers = {}, {}
-            self._removals = {}
-            for change in sorted(fresh.others, key=lambda each: each.created):
-                self._apply_other(change)
-            self._revision = fresh.revision
+            self._lines, self._unlockers = fresh.lines, fresh.unlockers
+            self._removals, self._recorded = {}, fresh.recorded
+            for change, removal in fresh.removals():
+                self._note_removal(change, removal)
+            self._said = fresh.said or said
+            self._revision, self._term = fresh.revision, fresh.term
+            self._known_at = fresh.known_at
+            self._followed = min(self._followed, fresh.revision)  # a store that was put back
             self.loads += 1
+            self._heed_restore(said, back=back, first=first)
         self._ready.set()
-        names = before.keys() | fresh.rows.keys()
-        changed = [
-            Transition(name, before.get(name), fresh.rows.get(name), live=False)
-            for name in names
-            if before.get(name) is not fresh.rows.get(name)
-        ]
-        self._tell(changed, first=first)
+        self._tell([], first=first)
+        changed = differences(before, self._rows)
+        while few := list(islice(changed, _TOLD)):
+            self._tell(few)
 
     def _follow(self) -> bool:
         """Apply batches until stopped, or until one says that something may have been missed.
 
         Return whether the picture is complete up to its revision all the same.
         """
-        while (batch := self._inbox.get()) is not None and not batch.missed:
+        while (batch := self._backlog.get()) is not None and not batch.missed:
             self._succeeded("followed")
+            if batch.started and self._look_whether_put_back():
+                return False
             if batch.revision <= self._revision:
                 continue  # of the watch before this one, and in the reading already
-            with self._lock:
-                changed = self._apply(batch)
-                self._revision = batch.revision
-            self._tell(changed)
+            changed: list[Transition] = []
+            try:
+                with self._lock:
+                    self._apply(batch, changed)
+                    self._revision, self._known_at = batch.revision, batch.known_at
+            finally:  # what is in the picture is told, come what may: nobody would hear it again
+                self._tell(changed)
+            if not batch.started:
+                self._followed = batch.revision
         if batch is not None and batch.refused:
             self._failed("followed", batch.refused)
             return True  # and it is told a second later, so that this is no busy loop
         return False
 
-    def _apply(self, batch: Batch) -> list[Transition]:
-        changed: list[Transition] = []
+    def _look_whether_put_back(self) -> bool:
+        """Ask, where a watch goes on, whether it does so on a store of earlier days.
+
+        The watch itself does not tell if revisions are higher than before all the same. And that
+        somebody has told of a restore is heard here: by the watch it comes after all that was
+        written in between, which may be very much, and until then old rows would be believed.
+        """
+        self._looking = True
+        try:
+            page = next(self._store.load(("restored",), Deadline.after(3)), None)
+            if page is None or self._was_put_back(page.revision, page.term):
+                return page is not None
+            self._term = max(self._term, page.term)
+            with self._lock:
+                said, known = self._said, self._rows
+                for change in page.changes:
+                    self._apply_other(change)
+                self._heed_restore(said, first=False)
+            if self._rows is not known:
+                self._tell(list(differences(known, self._rows)))
+        finally:
+            self._looking = False
+        return False
+
+    def _was_put_back(self, revision: int, term: int) -> bool:
+        """Tell whether an answer can only come from a store that was restored: `restoring`."""
+        return revision < self._revision or 0 < term < self._term
+
+    def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
+        """Count all locks anew if the store was restored since; `said` was known before.
+
+        At the first reading they are counted from now in any case.
+        """
+        if self._said != said:
+            self._restored = self._said
+        elif back:
+            self._restored = Restored("", time.time())
+        if first or not (back or self._said != said):
+            return
+        now = monotonic()
+        self._rows = {
+            name: replace(row, seen_at=now, found=True) for name, row in self._rows.items()
+        }
+        log.warning(
+            "The store was restored from a backup, %s. The time of all locks is counted anew from "
+            "now on; fencing tokens may have gone back.",
+            f"as {self._said.who!r} says" if self._said and self._said != said else "by its looks",
+        )
+
+    def _apply(self, batch: Batch, changed: list[Transition]) -> None:
+        said, known = self._said, self._rows
         seen_at = monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
-        for (_, kind, name), group in groupby(batch.changes, key=_step_of):
+        fresh = batch.changes
+        if fresh and fresh[0].revision <= self._revision:
+            # Of the watch before this one, and in the reading already as far as that goes.
+            fresh = tuple(each for each in fresh if each.revision > self._revision)
+        for (_, kind, name), group in groupby(fresh, key=_step_of):
             changes = list(group)
             if kind != "locks":
                 for change in changes:
                     self._apply_other(change)
                 continue
             before = self._rows.get(name)
-            after = _updated(before, name, changes, seen_at, found=False)
+            values: dict[str, Found] = {
+                each.part: (each.value, each.version or each.revision) for each in changes
+            }
+            after = updated(before, name, values, seen_at, found=False)
             if after is None:
                 self._rows.pop(name, None)
             else:
                 self._rows[name] = after
             changed.append(Transition(name, before, after, live=True))
-        return changed
+        self._heed_restore(said, first=False)
+        if self._rows is not known:
+            changed.extend(differences(known, self._rows))
 
     def _apply_other(self, change: Change) -> None:
         name, part, value = change.name, change.part, change.value
         if change.kind == "queue":
-            line = self._tickets.setdefault(name, {})
-            if value is None:
-                line.pop(part, None)
+            line = self._lines.get(name, NOBODY).after(change)
+            if line.waiting:
+                self._lines[name] = line
             else:
-                readable = value if len(value) <= MAX_VALUE else b""
-                line[part] = Ticket.read(name, part, readable, change.created)
-            if not line:
-                del self._tickets[name]
+                self._lines.pop(name, None)
         elif change.kind == "unlockers":
             if value is None:
                 self._unlockers.pop(name, None)
-            else:
-                self._unlockers[name] = value[:1000].decode(errors="replace")
+            elif name in self._unlockers or len(self._unlockers) < MOST_UNLOCKERS:
+                self._unlockers[name] = saying_of(value)
+        elif change.kind == "restored" and value is not None:
+            now = time.time()  # not by its writer's clock: people are to hear of it for a while
+            self._said = replace(Restored.read(value, change.revision, now), time=now)
         elif change.kind == "removed" and (self._keep_removals or self._on_removal):
-            self._apply_removal(change)
+            self._recorded += -1 if value is None else change.created == change.revision
+            if value is None:
+                self._removals.pop((name, part), None)
+            elif change.created == change.revision or (name, part) in self._removals:
+                self._note_removal(change, Removal.listed(name, part, value))
 
-    def _apply_removal(self, change: Change) -> None:
-        key = (change.name, change.part)
-        if change.value is None:
-            self._removals.pop(key, None)
-            return
-        removal = Removal.read(*key, change.value)
-        slim = replace(removal, holder=replace(removal.holder, backtrace=None))
+    def _note_removal(self, change: Change, removal: Removal) -> None:
         # Neither one that an earlier reading or the watch told already, nor one written again.
         if self._on_removal and self._revision < change.created == change.revision:
-            self._untold.append(slim)
-        if not self._keep_removals:
-            return
-        self._removals[key] = (change.created, slim)
+            self._untold.append(removal)
+        self._removals[change.name, change.part] = removal
         if len(self._removals) > self._keep_removals:
-            del self._removals[min(self._removals, key=lambda each: self._removals[each][0])]
+            del self._removals[next(iter(self._removals))]
 
     def _tell(self, changed: list[Transition], *, first: bool = False) -> None:
         removals, self._untold = self._untold, []
@@ -340,59 +466,3 @@ class Table:
                 call()
             except Exception:  # a listener's mistake must not stop the picture
                 log.exception("A listener of the table of all locks failed.")
-
-
-class _Reading:
-    """A reading of everything, put together from its pages."""
-
-    def __init__(self, *, found: bool, known: dict[str, Row]) -> None:
-        self.rows: dict[str, Row] = {}
-        self.others: list[Change] = []
-        self.revision = 0
-        self._found = found
-        self._known = known
-
-    def add(self, batch: Batch) -> None:
-        self.revision = batch.revision
-        # When the page has arrived, not when it was asked for: nothing on it was written later.
-        seen_at = monotonic()
-        for (kind, name), group in groupby(batch.changes, key=_lock_of):
-            if kind != "locks":
-                self.others.extend(group)
-                continue
-            # A lock's keys may be cut by the end of a page: go on from the row so far.
-            row = _updated(self.rows.get(name), name, list(group), seen_at, found=self._found)
-            if row is not None:
-                self.rows[name] = self._kept(row)
-
-    def _kept(self, row: Row) -> Row:
-        """Return the row that was known already, if nothing about it has changed."""
-        known = self._known.get(row.holder.name)
-        same = known is not None and (
-            (known.holder, known.stamp_revision) == (row.holder, row.stamp_revision)
-        )
-        return known if known is not None and same else row
-
-
-def _updated(
-    row: Row | None, name: str, changes: Iterable[Change], seen_at: float, *, found: bool
-) -> Row | None:
-    """Return the row after these changes of one lock; None if nothing is left of it."""
-    if row is None:
-        row = Row(Holder(name), 0, seen_at, found)
-    values: dict[str, bytes | None] = {}
-    token, stamp_revision = row.holder.fencing_token, row.stamp_revision
-    stamped = False
-    for change in changes:
-        values[change.part] = change.value
-        stamped = stamped or change.part in _STAMPING
-        if change.part == "uuid":
-            token = change.revision if change.value is not None else 0
-        elif change.part == "auto_unlock_at":
-            stamp_revision = change.revision if change.value is not None else 0
-    holder = row.holder.updated(values, token, backtrace=False)
-    if holder.uuid is None and holder == Holder(name):
-        return None
-    if not stamped:
-        return replace(row, holder=holder)
-    return Row(holder, stamp_revision, seen_at, found)

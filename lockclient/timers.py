@@ -8,6 +8,11 @@ is made anew after a fork.
 Nothing here takes a lock. A signal's handler may call anything of ours at any moment, in the very
 thread that it interrupts, and would wait for ever for a lock that this thread has: what is shared
 are deques and queues, whose operations are one step each.
+
+Before Python 3.13 a `SimpleQueue` that is waited at for so long waits for ever, if a signal's
+handler interrupts that and it goes on only when the time is up, as in a process that was stopped
+meanwhile: it takes what is left, which is negative, for no limit. So no signal comes to this
+thread; the threads of a crew may, unharmed, wait too long for work, and all others wait otherwise.
 """
 
 from __future__ import annotations
@@ -17,13 +22,14 @@ import itertools
 import logging
 import math
 import os
+import signal
 import threading
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from lockclient.timing import monotonic
 
@@ -37,6 +43,14 @@ _LONGEST_SLEEP = 5.0
 """Seconds: a thread's own wait stands still while the machine is suspended, times do not."""
 IDLE = 5.0
 """Seconds without work after which a thread of a crew ends."""
+
+
+_SYNCHRONOUS: Final = {
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP),
+    *(signal.SIGABRT, signal.SIGSYS),
+}
+"""What a thread does to itself: blocked, it would end the process without `faulthandler`'s word."""
+_SENT: Final = signal.valid_signals() - _SYNCHRONOUS
 
 
 class Undoing(Protocol):
@@ -93,7 +107,11 @@ class Timers:
         """Have it undone by the thread. This is one step, in C: what a signal's handler raises
         comes before it or after it, and not in the middle."""
         self._wakes_at = -math.inf
-        self._place = deque((True,))  # of the one thread; it takes it itself
+        self.mask: set[int] = set()
+        """The signals that are blocked in other threads. They must not all be: a program that a
+        thread starts, in `on_lost` say, has those blocked that were blocked in that thread."""
+        self.missing = deque((True,))
+        """The place of the one thread, as long as there is none: it takes that itself."""
 
     def after(self, seconds: float, job: Job) -> Task:
         """Run `job` in so many seconds."""
@@ -107,10 +125,11 @@ class Timers:
         self._new.append((at, next(self._numbers), task))
         if at < self._wakes_at:
             self._bell.put(None)  # otherwise it wakes in time by itself: no thread switch
-        try:
-            self.start()
-        except NoThread as error:  # it is kept, and tried again with the next one
-            log.warning("The thread for all that goes on in the background is missing: %s", error)
+        if self.missing:
+            try:
+                self.start()
+            except NoThread as error:  # it is kept, and tried again with the next one
+                log.warning("The thread for what goes on in the background is missing: %s", error)
 
     def start(self) -> None:
         """Start the thread if it does not run.
@@ -118,7 +137,7 @@ class Timers:
         Raises:
             NoThread: it can't be.
         """
-        if self._place:
+        if self.missing:
             # Not `Thread.start()`, which is many steps of Python's: interrupted between two of them
             # by a signal's handler, it leaves a thread that hangs before it has begun.
             try:
@@ -128,10 +147,11 @@ class Timers:
 
     def _run(self) -> None:
         try:
-            self._place.pop()
+            self.missing.pop()
         except IndexError:  # two were started at once, each by somebody who saw none
             return
         threading.current_thread().name = "clustermutex-timers"
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
         while True:
             self._run_due()
             # First the time, then the look at what is new: who adds does it the other way round.
@@ -167,31 +187,35 @@ class Crew:
     def __init__(self, name: str, at_most: int) -> None:
         self._name = f"clustermutex-{name}"
         self._at_most = at_most
-        self._todo: deque[Callable[[], object]] = deque()
-        self._bells: deque[SimpleQueue[None]] = deque()  # of the threads that wait for work
+        self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._free = deque[bool]()  # an entry for each thread that waits for work
         self._threads: set[threading.Thread] = set()
-        self._refused = False
+        self.refused = False
+        """Whether the system refused the last thread that was asked for."""
         self._closed = False
 
     def do(self, work: Callable[[], object]) -> None:
         """Have it done as soon as a thread is free; what the system refuses is tried on."""
-        self._todo.append(work)
-        try:
-            self._bells.pop().put(None)
-        except IndexError:
-            the_timers().after(0, self._add_thread)
+        # First the work, then the look: a thread that is taken for a free one, and has got another
+        # piece at that moment, looks for more when it is no longer counted as free.
+        self._todo.put(work)
+        if not self._free:
+            self._want_thread()
+
+    def _want_thread(self) -> None:
+        clock.after(0, self._add_thread)
 
     def help_out(self) -> None:
         """Do in this thread what no thread can be had for, as the interpreter ends."""
-        if self._refused and self._todo:
-            with suppress(IndexError):
-                self._todo.popleft()()
+        if self.refused:
+            with suppress(Empty):
+                self._todo.get_nowait()()
 
     def close(self) -> None:
         """Let the threads end when they are done with what there is."""
         self._closed = True
-        while self._bells:
-            self._bells.pop().put(None)
+        for _ in self.threads():
+            self._todo.put(_wake)
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that there are."""
@@ -199,7 +223,7 @@ class Crew:
 
     def _add_thread(self) -> float | None:
         """Called by the timers' thread alone: it counts the threads."""
-        if not self._todo or len(self._threads) >= self._at_most:
+        if self._todo.empty() or len(self._threads) >= self._at_most:
             return None  # those at work look for more when they are done
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._threads.add(thread)
@@ -207,52 +231,47 @@ class Crew:
             thread.start()
         except RuntimeError as error:
             self._threads.discard(thread)
-            if not self._refused and "shutdown" not in str(error):
+            if not self.refused and "shutdown" not in str(error):
                 log.warning("The system refuses a thread, trying on: %s", error)
-            self._refused = True
+            self.refused = True
             return RETRY / 10
-        self._refused = False
-        return 0.0 if len(self._todo) > 1 else None
+        self.refused = False
+        return 0.0 if self._todo.qsize() > 1 else None
 
     def _work(self) -> None:
-        bell: SimpleQueue[None] = SimpleQueue()
+        signal.pthread_sigmask(signal.SIG_SETMASK, clock.mask)
         try:
-            while self._do_all() and self._wait(bell):
-                pass
+            while (work := self._next()) is not None:
+                try:
+                    work()
+                except Exception:  # noqa: BLE001 - the thread is needed for the next one
+                    _report("Work in the background failed.")
+                del work  # it may hold what nobody else needs any more
         finally:
             self._threads.discard(threading.current_thread())
-            if self._todo:  # it came in the last moment, when there seemed to be a thread
-                the_timers().after(0, self._add_thread)
+            if not self._todo.empty():  # there were too many threads when it came
+                self._want_thread()
 
-    def _do_all(self) -> bool:
+    def _next(self) -> Callable[[], object] | None:
+        """Wait for work; None if there was nothing for long."""
         while True:
+            self._free.append(True)
             try:
-                work = self._todo.popleft()
-            except IndexError:
-                return not self._closed
-            try:
-                work()
-            except Exception:  # noqa: BLE001 - the thread is needed for the next one
-                _report("Work in the background failed.")
-            del work  # it may hold what nobody else needs any more
-
-    def _wait(self, bell: SimpleQueue[None]) -> bool:
-        """Wait for more; False if there was nothing for long."""
-        self._bells.append(bell)
-        # First the bell, then the look: who brings work does it the other way round.
-        quiet = False
-        if not self._todo and not self._closed:
-            try:
-                bell.get(timeout=IDLE)
+                work = self._todo.get(timeout=0 if self._closed else IDLE)
             except Empty:
-                quiet = True
-            else:
-                return True
-        try:
-            self._bells.remove(bell)
-        except ValueError:
-            return True  # somebody rings
-        return not quiet
+                work = None
+            self._free.pop()
+            if self._todo.empty():
+                return work
+            if work is not None:
+                if not self._free:
+                    self._want_thread()
+                return work
+            # Else it came in the last moment, when there seemed to be a thread.
+
+
+def _wake() -> None:
+    """Do nothing: who waits for work finds that there will be no more."""
 
 
 def _let_go(undoing: Undoing | None) -> None:
@@ -269,18 +288,14 @@ def _report(what: str) -> None:
         log.error(what, exc_info=True)  # noqa: LOG014 - they are the callers
 
 
-_timers = Timers()
-
-
-def the_timers() -> Timers:
-    """Return this process's clock."""
-    return _timers
+clock = Timers()
+"""This process's; to be used as `timers.clock`, since a fork's child has another one."""
 
 
 def _start_afresh() -> None:
     """After fork, in the child: threads did not come along, and jobs are the parent's."""
-    global _timers
-    _timers = Timers()
+    global clock
+    clock = Timers()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -10,9 +10,13 @@ other machines go on meanwhile, and a lock's time runs out there.
 from __future__ import annotations
 
 import math
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Final, Literal, NamedTuple
+
+from lockclient.durations import period
 
 monotonic = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -21,8 +25,7 @@ monotonic = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """One moment on both clocks."""
 
     monotonic: float
@@ -31,14 +34,13 @@ class Now:
     @classmethod
     def read(cls) -> Now:
         """Read both clocks."""
-        return cls(monotonic(), time.time())
+        return tuple.__new__(cls, (monotonic(), time.time()))  # in C, unlike `cls(…)`
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(float):
     """A moment on the monotonic clock by which a call must be over; `inf` means never."""
 
-    at: float
+    __slots__ = ()
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
@@ -47,31 +49,61 @@ class Deadline:
 
     def remaining(self) -> float:
         """Return the seconds that are left, never less than 0."""
-        return max(0.0, self.at - monotonic())
+        return max(0.0, self - monotonic())
 
     def expired(self) -> bool:
         """Tell whether the moment has passed."""
-        return monotonic() >= self.at
+        return monotonic() >= self
 
-    def at_least(self, seconds: float) -> Deadline:
-        """Return this deadline, or the one `seconds` from now if that is later."""
-        return Deadline(max(self.at, monotonic() + seconds))
-
-    def sooner(self, seconds: float) -> Deadline:
-        """Return this deadline, or the one `seconds` from now if that is earlier."""
-        return Deadline(min(self.at, monotonic() + seconds))
+    def within(self, least: float, most: float) -> Deadline:
+        """Return this deadline, but not sooner and not later than so many seconds from now."""
+        now = monotonic()
+        return Deadline(min(max(self, now + least), now + most))
 
 
-@dataclass(frozen=True, slots=True)
-class Stamps:
+class Jitter:
+    """Pauses by decorrelated jitter: longer and longer, and nobody's in step with anybody else's.
+
+    Those that began together do not come back together, and who has waited for long comes so seldom
+    that it costs little.
+
+    Args:
+        first, least, most: seconds; of the first pause at most, and of the others.
+    """
+
+    __slots__ = ("_first", "_last", "_least", "_most")
+
+    def __init__(self, first: float, least: float, most: float) -> None:
+        self._first, self._least, self._most = first, least, most
+        self._last = 0.0
+
+    def next(self) -> float:
+        """Return the seconds of the next pause."""
+        if not self._last:
+            self._last = self._least
+            return _between(0.0, self._first)
+        self._last = min(_between(self._least, 3 * self._last), self._most)
+        return self._last
+
+
+def _between(low: float, high: float) -> float:
+    """Return any number between two. (Not by `random`, which costs each program an import.)"""
+    return low + (high - low) * int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+class Stamps(NamedTuple):
     """What `alive()` pushes forward together: wall-clock times, Unix seconds.
 
     `auto_unlock_at` None means that the lock is never removed by the unlocker.
     """
 
-    alive_at: float
     alert_at: float
     auto_unlock_at: float | None
+
+
+AUTO: Final = "auto"
+AutoUnlockAfter = float | Literal["auto"] | None
+"""Seconds; None: never; `AUTO`, where nothing is said: see `Runtime.of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +112,31 @@ class Runtime:
 
     expected: float
     auto_unlock: float | None
+    push_interval: float = field(init=False)
+    """Seconds after a push within which `alive()` need not push again."""
+
+    @classmethod
+    def of(cls, expected: float, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
+        """Return one; "auto" is three times the expected runtime."""
+        _require_seconds("expected_runtime", expected)
+        return cls(expected, min(3 * expected, LONGEST) if auto_unlock == AUTO else auto_unlock)
 
     def __post_init__(self) -> None:
         _require_seconds("expected_runtime", self.expected)
+        object.__setattr__(self, "push_interval", min(1.0, self.expected / 50))
         if self.auto_unlock is None:
             return
         _require_seconds("auto_unlock_after", self.auto_unlock)
         if self.auto_unlock <= self.expected:
             raise ValueError(
-                f"auto_unlock_after ({self.auto_unlock:g} s) must exceed expected_runtime "
-                f"({self.expected:g} s): the alert comes before the unlock."
+                f"auto_unlock_after ({period(self.auto_unlock)}) must exceed expected_runtime "
+                f"({period(self.expected)}): the alert comes before the unlock."
             )
 
     def stamps(self, wall: float) -> Stamps:
         """Return the stamps of a sign of life at the wall-clock time `wall`."""
         unlock_at = None if self.auto_unlock is None else wall + self.auto_unlock
-        return Stamps(wall, wall + self.expected, unlock_at)
-
-    @property
-    def push_interval(self) -> float:
-        """Seconds after a push within which `alive()` need not push again."""
-        return min(1.0, self.expected / 50)
+        return tuple.__new__(Stamps, (wall + self.expected, unlock_at))  # as in `Now.read`
 
 
 LONGEST = 10 * 365 * 86400.0
@@ -128,9 +164,8 @@ def require_timeout(what: str, value: float | None) -> float | None:
     return value
 
 
-def format_stamp(wall: float) -> str:
-    """Write a wall-clock time as it stands in the store: decimal, with milliseconds."""
-    return f"{wall:.3f}"
+format_stamp = "{:.3f}".format
+"""Write a wall-clock time as it stands in the store: decimal, with milliseconds."""
 
 
 def parse_stamp(text: str) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import FORCE_UNLOCK, Holder, Removal
+from lockclient.facts import writable
+from lockclient.record import Holder
+from lockclient.removal import FORCE_UNLOCK, Removal
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline
 
@@ -32,8 +34,38 @@ class Changed(Exception):
         )
 
 
+class NeedsUnknown(Exception):
+    """Nothing was unlocked: what the lock needs of who removes it is not known here."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(
+            f"Nothing was unlocked: {needs_sentence(holder)} Only a person who knows can say that "
+            "it is to be removed despite that."
+        )
+
+
+def needs_sentence(holder: Holder) -> str:
+    """Say what a lock needs that this version does not know, and what that means; empty if none."""
+    needs = holder.unknown_needs()
+    return needs and f"{needs}, so that nobody can tell here what removing it may break."
+
+
+NO_RECORD = (
+    "the store is out of space, so that no record of it can be kept: nobody will find out there "
+    "who took the lock from its holder, and why."
+)
+
+
 def force_unlock(
-    store: ServiceStore, name: str, uuid: str, by: str, why: str, deadline: Deadline
+    store: ServiceStore,
+    name: str,
+    uuid: str,
+    by: str,
+    why: str,
+    deadline: Deadline,
+    *,
+    despite_needs: bool = False,
+    unrecorded: bool = False,
 ) -> Removal:
     """Take the lock `name` from the holder `uuid`, and leave a record of that; return it.
 
@@ -41,10 +73,14 @@ def force_unlock(
         uuid: of the holder that the person saw.
         by, why: who does it and what for; both are recorded, and the holder is told.
         deadline: of all requests together.
+        despite_needs: the person was told of `needs_sentence`, and wants it all the same.
+        unrecorded: the same of `NO_RECORD`. Who asks is to log the removal that is returned.
 
     Raises:
         Changed: somebody else has it, or nobody; nothing happened.
+        NeedsUnknown: it needs what this version does not know; nothing happened.
         StoreUnavailable: the store did not answer in time; it may have happened.
+        StoreFull: the store has no space for the record; nothing happened.
         StoreError: the store refuses; nothing happened.
     """
     # The record is to have all that is known, the backtrace above all. This look decides nothing
@@ -52,8 +88,10 @@ def force_unlock(
     seen = _look(store, name, uuid, deadline)
     if seen.holder is None or seen.holder.uuid != uuid:
         raise Changed(seen.holder, seen.removal)
-    removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, why)
-    outcome = store.ask(Remove(removal, None), deadline)
+    if seen.holder.unknown_needs() and not despite_needs:
+        raise NeedsUnknown(seen.holder)
+    removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, writable(why))
+    outcome = store.ask(Remove(removal, None, recorded=not unrecorded), deadline)
     if isinstance(outcome, Done):
         return removal
     assert isinstance(outcome, Gone)

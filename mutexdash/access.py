@@ -46,11 +46,19 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks: `user` is None where there is no login; `why_not` says why no lock is theirs."""
+    """Who looks.
+
+    Attributes:
+        user: None where there is no login.
+        may_unlock: whether they may force-unlock.
+        why_not: says why they may not.
+        in_clear: whether their password came to us readable for everyone on the way.
+    """
 
     user: str | None = None
     may_unlock: bool = False
     why_not: str = ""
+    in_clear: bool = False
 
 
 class Tokens:

@@ -9,7 +9,8 @@
     /api/locks/deploy%2Fprod/force-unlock        POST: see `writes`
     /api/openapi.yaml                            all of this, for programs to read
 
-Errors are `{"error": "a sentence"}`. Every list and every lock has an ETag that stays while nothing
+Errors are `{"error": "a sentence"}`. In lists, texts of more than 200 characters are cut, and end
+in `…`. Every list and every lock has an ETag that stays while nothing
 changes.
 """
 
@@ -19,8 +20,9 @@ from pathlib import Path
 
 from flask import Blueprint, Response, abort, current_app, jsonify, request
 
-from lockclient.shown import lock_facts, removal_facts
+from lockclient.shown import lock_facts, removal_facts, whole_lock
 from mutexdash.context import dashboard, name_asked_for, tagged, unchanged
+from mutexdash.description import description
 from mutexdash.detail import complete, known
 from mutexdash.exports import read_removal
 from mutexdash.query import Query
@@ -36,13 +38,19 @@ def locks() -> Response:
     if (same := unchanged(moment.etag())) is not None:
         return same
     page, snapshot = moment.picture.select(query), moment.picture.snapshot
+    line = dashboard().store.can.line  # without one nobody knows who waits
     answer = jsonify(
-        locks=[lock_facts(each.holder, each.state, each.waiters) for each in page.items],
+        locks=[
+            lock_facts(each.holder, each.state, each.waiters if line else None)
+            for each in page.items
+        ],
         total=page.total,
         revision=snapshot.revision,
         server_time=moment.wall,
         unlockers=len(snapshot.unlockers),
         connected=moment.away_since is None,
+        deadlocks=[deadlock.names for deadlock in moment.waits.deadlocks],
+        remarks=moment.remarks,
     )
     return tagged(answer, moment.etag())
 
@@ -50,7 +58,7 @@ def locks() -> Response:
 @blueprint.get("/locks/<lock:name>")
 @blueprint.get("/lock")
 def lock(name: str | None = None) -> Response:
-    """Show one lock, with its backtrace and the line of its waiters."""
+    """Show one lock, with its backtrace and the first of its waiters."""
     name = name_asked_for(name)
     board = dashboard()
     moment = board.moment()
@@ -62,10 +70,10 @@ def lock(name: str | None = None) -> Response:
         abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
     if whole.holder is None:
         abort(404, f"Nobody holds the lock {name!r}.")
-    facts = lock_facts(whole.holder, whole.holder.state(moment.wall), len(whole.line))
-    queue = [ticket.facts() for ticket in whole.line]
-    answer = jsonify(**facts, backtrace=whole.holder.backtrace, queue=queue)
-    return tagged(answer, whole.etag)
+    state = whole.holder.state(moment.wall)
+    facts = whole_lock(whole.holder, state, whole.line.first)
+    facts["waiters"] = whole.line.waiting if board.store.can.line else None
+    return tagged(jsonify(facts), whole.etag)
 
 
 @blueprint.get("/removed")
@@ -97,5 +105,5 @@ def removal(name: str | None = None) -> Response:
 @blueprint.get("/openapi.yaml")
 def openapi() -> Response:
     """Describe this API."""
-    text = (Path(current_app.root_path) / "static" / "openapi.yaml").read_bytes()
+    text = description(Path(current_app.root_path) / "static")
     return Response(text, content_type="application/yaml")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from flask import Flask, Response, jsonify, make_response, render_template, request
 from prometheus_client import CollectorRegistry
-from werkzeug.exceptions import BadRequest, HTTPException
+from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
 from lockclient.store import ServiceStore
 from mutexdash import api, exports, guard, metrics, pages, sharing, writes
 from mutexdash.access import Access
-from mutexdash.context import Dashboard, LockName, attach
+from mutexdash.context import Dashboard, LockName, attach, dashboard
+from mutexdash.labels import Label
 from mutexdash.mounting import mounted
 from mutexdash.query import BadParameter
 from mutexdash.snapshot import Live
@@ -26,6 +27,8 @@ def create_app(
     url: str = "",
     access: Access | None = None,
     prometheus_url: str = "",
+    runbook_url: str = "",
+    label: Label | None = None,
 ) -> Flask:
     """Return the dashboard as a WSGI application.
 
@@ -35,8 +38,10 @@ def create_app(
         url: the store's URL as people may see it, for the commands that pages propose.
         access: who may see and do what; by default all that come over loopback may look.
         prometheus_url: where people see alerts, without a slash at the end; "" if nowhere.
+        runbook_url: where people read the runbook, the same way.
+        label: which cluster this is, for people.
     """
-    access = access or Access()
+    access, label = access or Access(), label or Label()
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 16 * 1024
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
@@ -46,19 +51,28 @@ def create_app(
     app.url_map.converters["lock"] = LockName
     registry = CollectorRegistry()
     registry.register(metrics.LocksCollector(live))
-    attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path))))
+    attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
     guard.protect(app, access)
     sharing.install(app)
     for part in (pages, api, exports, metrics, writes):
         app.register_blueprint(part.blueprint)
-    app.context_processor(lambda: {"prometheus_url": prometheus_url})
+    links = {"prometheus_url": prometheus_url, "runbook_url": runbook_url}
+    app.context_processor(lambda: links | {"label": label})
     metrics.install(app, registry)
     writes.install(app, registry)
+    app.after_request(_say_how_old)
     app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)
     for kind in (BadParameter, InvalidLockName):
         app.register_error_handler(kind, _refuse)
     return app
+
+
+def _say_how_old(response: Response) -> Response:
+    """Say until when the picture is new, also to who has seen it: by that a page counts its age."""
+    if request.blueprint in ("pages", "api"):
+        response.headers["X-Updated-At"] = f"{dashboard().live.updated_at():.3f}"
+    return response
 
 
 def _refuse(error: Exception) -> Response:
@@ -68,6 +82,8 @@ def _refuse(error: Exception) -> Response:
 def _explain(error: HTTPException) -> Response:
     """Answer an error as JSON to programs and as a page to people, in the same words."""
     original = error.get_response()
+    if error.description == NotFound.description:
+        error = NotFound("There is no such page here. A lock's page is /lock/ and its name.")
     if request.path.startswith("/api/"):
         response = jsonify(error=error.description)
     else:
@@ -86,9 +102,9 @@ def _lock_meant() -> str | None:
     return (request.view_args or {}).get("name") or request.args.get("name")
 
 
-def _build(package: Path) -> str:
-    """Return a digest of all templates and static files."""
-    digest = blake2b(digest_size=6)
+def _build(package: Path, label: Label) -> str:
+    """Return a digest of what pages have beside what they show: label, templates, static files."""
+    digest = blake2b(repr(label).encode(), digest_size=6)
     for folder in ("static", "templates"):
         for path in sorted(each for each in (package / folder).rglob("*") if each.is_file()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK
-from lockclient.shown import duration, plain, utc
+from lockclient.durations import duration
+from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.shown import utc
+from lockclient.texts import plain
 from mutexdash.lanes import HELD, Lane, Lanes, Span
 from mutexdash.rows import RELEASED
 
@@ -38,14 +40,15 @@ def tick(ago: float) -> str:
 
 
 def span_text(span: Span, wall: float) -> str:
-    """Say who held it, when and for how long, how it ended and why."""
+    """Say who held it, when and for how long, if that is known, how it ended and why."""
     holder = span.holder
     who = f"{holder.hostname or 'unknown host'} : {'?' if holder.pid is None else holder.pid}"
     held = duration((wall if span.end is None else span.end) - span.start)
+    when = f"from {utc(span.start)} for {held}" if span.begun else "since when is unknown"
     by = f" by {span.by}" if span.by else ""
     why = f": {span.why}" if span.why else ""
     end = _WORDS.get(span.how, span.how)
-    return plain(f"{who}, from {utc(span.start)} for {held}, {end}{by}{why}")
+    return plain(f"{who}, {when}, {end}{by}{why}")
 
 
 def lane_text(lane: Lane, wall: float) -> str:

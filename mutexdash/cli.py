@@ -8,22 +8,27 @@ from typing import Any
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.config import open_store
+from lockclient.listening import HttpServer
 from lockclient.serving import (
     EndSignal,
-    HttpServer,
+    ServiceCommand,
     configure_logging,
     end_process,
     service_options,
     settings_of,
+    store_of,
+    supervise,
 )
 from lockclient.settings import Settings
 from lockclient.table import Table
 from lockclient.version import __version__
 from mutexdash.app import create_app
 from mutexdash.history import History
-from mutexdash.options import access_options, prometheus_url, read_access
+from mutexdash.labels import COLOURS, Label, read_title
+from mutexdash.liveness import Probe
+from mutexdash.options import access_options, in_clear, read_access, read_link
 from mutexdash.snapshot import Live
+from mutexdash.waits import Waiting
 
 log = logging.getLogger("mutexdash")
 
@@ -34,21 +39,35 @@ _PATIENCE = 4.0
 
 
 @click.command(
-    context_settings={"auto_envvar_prefix": "MUTEXDASH", "help_option_names": ["-h", "--help"]}
+    cls=ServiceCommand,
+    context_settings={"auto_envvar_prefix": "MUTEXDASH", "help_option_names": ["-h", "--help"]},
 )
 @service_options("127.0.0.1:8722")
 @access_options
 @click.option(
-    "--prometheus-url", "prometheus", metavar="URL", default="",
-    envvar="MUTEXDASH_PROMETHEUS_URL", help="Where people see alerts, for links to them.",
+    "--prometheus-url", metavar="URL", default="", callback=read_link,
+    help="Where people see alerts, for links to them.",
 )  # fmt: skip
+@click.option(
+    "--runbook-url", metavar="URL", default="", callback=read_link,
+    help="Where people read docs/runbook.md, for links to its sections.",
+)  # fmt: skip
+@click.option(
+    "--title", metavar="TEXT", default="", callback=read_title,
+    help="Which cluster this is, like prod, on every page and in the tab.",
+)  # fmt: skip
+@click.option("--colour", type=click.Choice(COLOURS), default=None, help="Its colour there.")
 @click.version_option(__version__)
 def main(
     settings: Settings | None,
+    poll: float | None,
     listen: tuple[str, int],
     log_level: str,
     log_format: str,
-    prometheus: str,
+    prometheus_url: str,
+    runbook_url: str,
+    title: str,
+    colour: str | None,
     **flags: Any,
 ) -> None:
     """Show every lock, who holds it, who waits for it, and the code that took it.
@@ -56,24 +75,32 @@ def main(
     Every option can also be given as a variable, like MUTEXDASH_LISTEN; an option comes first.
     """
     access = read_access(host=listen[0], **flags)
-    prometheus = prometheus_url(prometheus)
     settings = settings_of(settings)
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()
-    store = open_store(settings)
+    store = store_of(settings, poll)
     history = History()
     table = Table(
         store, removals=_REMOVALS, on_change=history.note, on_removal=history.note_removals
     )
-    live = Live(table, history)
-    app = create_app(live, store, url=settings.url(), access=access, prometheus_url=prometheus)
+    live = Live(table, history, probe=Probe(table, store), waiting=Waiting(table, store))
+    app = create_app(
+        *(live, store),
+        url=settings.url(),
+        access=access,
+        prometheus_url=prometheus_url,
+        runbook_url=runbook_url,
+        label=Label(title, colour or ""),
+    )
     server = HttpServer(app, listen, proxied=bool(access.proxies.all))
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
+    if (why := in_clear(access, listen[0])) is not None:
+        log.warning("%s", why)
     table.start()
     live.start()
     server.start()
-    log.info("Ending on %s.", end.wait())
+    status = supervise(end, lambda: live.sick() or server.trouble())
     # The rest only reads, in threads that end with the process: waiting for them would be waiting
     # for an etcd that does not answer, perhaps.
-    end_process(server.close, _PATIENCE)
+    end_process(server.close, _PATIENCE, status)

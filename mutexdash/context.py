@@ -40,11 +40,16 @@ class Dashboard:
         """Return what there is to see now, or answer 503 before everything was read once."""
         moment = self.live.moment()
         if moment is None:
-            where = ", ".join(self.store.endpoints())
-            abort(
-                503, f"The locks have not been read yet: etcd at {where} has not answered so far."
-            )
+            where = f"{self.store.can.store} at {', '.join(self.store.endpoints())}"
+            abort(503, f"The locks have not been read yet: {where} has not answered so far.")
         return moment
+
+    def like(self, name: str) -> str:
+        """Return a held lock whose name looks like this one; empty if there is none."""
+        moment, table = self.live.moment(), self.live.table
+        if moment is None:
+            return ""
+        return moment.picture.looks.like(name, lambda each: table.row(each) is not None)
 
 
 def attach(app: Flask, dashboard: Dashboard) -> None:

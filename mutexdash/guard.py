@@ -1,24 +1,24 @@
 """Who may see the dashboard, what may be written through it, and what a browser may do with it.
 
-Every request passes three doors: the host that it names, who sends it, and, if it would change
-anything, the one gate in front of all writes. Pages load nothing from elsewhere and run no code
+Every request passes the doors: the host that it names and the site that it comes from (see
+`lockclient.door`), who sends it, and, if it would change anything, the one gate in front of all
+writes. Pages load nothing from elsewhere and run no code
 but `static/`.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, current_app, g, request
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 from werkzeug.exceptions import TooManyRequests
 
+from lockclient.door import foreign_host, is_from_another_site, is_loopback
 from mutexdash.access import Access, Tokens, Viewer
+from mutexdash.counting import Counts
+from mutexdash.logins import ASKED_HOST, Basic
 
 _CSP = "; ".join(
     (
@@ -50,20 +50,10 @@ _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "mach
 _PORTS = {"http": 80, "https": 443}
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach `host`, an address or a name."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def protect(app: Flask, access: Access) -> None:
-    """Put the three doors in front of the application, and the headers on its answers."""
+    """Put the doors in front of the application, and the headers on its answers."""
     doors = app.extensions["mutexdash-guard"] = Guard(access)
-    for door in (doors.check_host, doors.find_viewer, doors.check_write):
+    for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
         app.before_request(door)
     app.after_request(_add_headers)
     app.context_processor(doors.shown)
@@ -86,39 +76,56 @@ class Guard:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.tokens = Tokens(access.secret)
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
-        self._limit = RateLimitItemPerMinute(access.unlocks_a_minute)
+        self._unlocks = Counts()
 
     def check_host(self) -> None:
         """Refuse requests that were meant for another host.
 
         Else a web page from anywhere could have its own name resolve to this address and read, in
-        the browser of whoever looks at it, all that the dashboard shows (DNS rebinding).
+        the browser of whoever looks at it, all that the dashboard shows (DNS rebinding). What a
+        proxy says of the host comes second: a browser on the proxy's machine has the proxy's
+        address, and its page may send any header but `Host`. That is what the browser itself looked
+        up, or else the name that the proxy knows us by, which is mostly an address.
         """
         access = self._access
         if not (access.local_only or access.hosts) or _is_open():
             return
-        if "HTTP_HOST" not in request.environ:  # HTTP/1.0, so no browser
-            return
-        host = _host_of(f"//{request.environ['HTTP_HOST']}")
-        if host not in access.hosts and not (access.local_only and is_loopback(host)):
+        own = is_loopback if access.local_only else _no_other
+        said = request.environ.get("HTTP_HOST")
+        wrong = foreign_host(said, access.hosts, own)
+        if wrong is None and (asked := request.environ.get(ASKED_HOST)) != said:
+            wrong = foreign_host(asked, access.hosts)
+        if wrong is not None:
             abort(
                 421,
-                "This dashboard does not answer to that host name. Open it by one that it knows: "
+                f"This dashboard does not answer to the host name {wrong[:255]!r}. Open it by one "
+                "that it knows: "
                 + (", ".join(sorted(access.hosts)) or "localhost or a loopback address")
                 + ". (More names are given by --allowed-host.)",
+            )
+
+    def check_site(self) -> None:
+        """Refuse what pages of other sites ask, before any work that they could measure."""
+        if not _is_open() and is_from_another_site(request.environ):
+            abort(
+                403,
+                "A page of another site asked for this. Open the dashboard in a tab of its own.",
             )
 
     def find_viewer(self) -> None:
         """Find out who looks, or refuse."""
         if _is_open():
             return
-        user = self._access.login.user(request)
-        if self._access.allow_force_unlock:
-            g.viewer = Viewer(user, may_unlock=True)
-        else:
-            why_not = "This dashboard only shows: it was started without --allow-force-unlock."
-            g.viewer = Viewer(user, why_not=why_not)
+        login = self._access.login
+        user = login.user(request)
+        in_clear = (
+            isinstance(login, Basic)
+            and not request.is_secure
+            and not is_loopback(request.remote_addr or "")
+        )
+        may = self._access.allow_force_unlock
+        why_not = "This dashboard only shows: it was started without --allow-force-unlock."
+        g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
 
     def check_write(self) -> None:
         """Let nothing be changed but by somebody who may, and who meant it.
@@ -142,9 +149,10 @@ class Guard:
             if not self.tokens.good(token, viewer().user):
                 abort(403, "The page that this came from is too old. Open it again and repeat it.")
         who = viewer().user or request.remote_addr or ""
-        if not self._limiter.hit(self._limit, who):
+        limit = self._access.unlocks_a_minute
+        if not self._unlocks.hit(limit, who):
             raise TooManyRequests(
-                f"There were {self._limit.amount} force-unlocks of yours within a minute: nothing "
+                f"There were {limit} force-unlocks of yours within a minute: nothing "
                 "was unlocked. Try again in a minute.",
                 retry_after=60,
             )
@@ -196,11 +204,8 @@ def _parts(url: str) -> tuple[str, str, int | None] | None:
     return found.scheme, found.hostname, port or _PORTS[found.scheme]
 
 
-def _host_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
+def _no_other(_host: str) -> bool:
+    return False
 
 
 def _add_headers(response: Response) -> Response:

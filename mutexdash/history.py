@@ -7,8 +7,9 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from lockclient.record import Holder, Removal
-from lockclient.table import Transition
+from lockclient.reading import Transition
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from mutexdash.rows import RELEASED, Ended
 
 _MOST = 2000

@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Final
 
 from lockclient.record import Holder
-from lockclient.shown import has_words, searchable
 from mutexdash.query import Query
 from mutexdash.rows import Ended
 from mutexdash.snapshot import Live, Moment
@@ -36,6 +35,11 @@ class Span:
     why: str = ""
     state: str = ""
 
+    @property
+    def begun(self) -> bool:
+        """Whether it is known since when; else `start` is the begin of the axis."""
+        return self.holder.locked_at is not None
+
 
 @dataclass(slots=True)
 class Lane:
@@ -53,6 +57,11 @@ class Lanes:
     end: float
     lanes: Sequence[Lane]
     more: int
+
+    @property
+    def vague(self) -> bool:
+        """Whether of any span it is not known since when."""
+        return not all(span.begun for lane in self.lanes for span in lane.spans)
 
     @property
     def etag(self) -> str:
@@ -74,10 +83,11 @@ def lanes(
     held now to the other half, and each to what the other leaves.
     """
     query = query or Query()
+    search = query.search
     end, begin = moment.wall, moment.wall - span
     ended: dict[str, list[Ended]] = {}
     for each in live.history.ended(begin):
-        if has_words(query.words, searchable(each.holder)):
+        if search.finds(each.holder, each.how):
             ended.setdefault(each.holder.name, []).append(each)
     page = moment.picture.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
@@ -85,7 +95,7 @@ def lanes(
     for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
         row = live.table.row(name)
         held.pop(name, None)
-        if row is not None and has_words(query.words, searchable(row.holder)):
+        if row is not None and search.finds(row.holder, row.holder.state(end)):
             held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
     found = []

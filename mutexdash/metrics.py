@@ -15,6 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lockclient.record import STATES
+from lockclient.texts import plain
 from mutexdash.context import dashboard
 from mutexdash.snapshot import Live
 
@@ -29,8 +30,9 @@ def metrics() -> Response:
 
 @blueprint.get("/healthz")
 def healthz() -> Response:
-    """Answer as long as the process can answer at all."""
-    return _sentence("The dashboard runs.")
+    """Answer 200 as long as none of its threads has ended or hangs."""
+    why = dashboard().live.sick()
+    return _sentence("The dashboard runs.") if why is None else _sentence(why, 503)
 
 
 @blueprint.get("/readyz")
@@ -38,20 +40,23 @@ def readyz() -> Response:
     """Answer 200 once there is something to show.
 
     With etcd away, the last known state is: just then it is needed, and a load balancer that
-    took all dashboards out would take it away. So that is said in words and in a metric.
+    took all dashboards out would take it away. So that is said in words and in a metric. But where
+    etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
     """
-    live = dashboard().live
+    live, store = dashboard().live, dashboard().store.can.store
     if live.moment() is None:
-        return _sentence("The locks have not been read yet: etcd has not answered so far.", 503)
+        return _sentence(f"The locks have not been read yet: {store} has not answered so far.", 503)
+    if live.silent():
+        return _sentence(f"The watch on {store} is silent, and what is shown is old.", 503)
     if live.table.trouble:
         return _sentence(f"The dashboard is ready, with an old state. {live.table.trouble}")
     if live.away_since() is not None:
-        return _sentence("The dashboard is ready, with the last known state: etcd is away.")
+        return _sentence(f"The dashboard is ready, with the last known state: {store} is away.")
     return _sentence("The dashboard is ready.")
 
 
 def _sentence(text: str, status: int = 200) -> Response:
-    return Response(f"{text}\n", status, content_type="text/plain; charset=utf-8")
+    return Response(f"{plain(text)}\n", status, content_type="text/plain; charset=utf-8")
 
 
 class LocksCollector(Collector):
@@ -70,6 +75,11 @@ class LocksCollector(Collector):
         yield GaugeMetricFamily(
             "mutexdash_store_connected", "1 while what is shown is up to date.", float(here)
         )
+        yield GaugeMetricFamily(
+            "mutexdash_picture_proven_timestamp_seconds",
+            "Until when what is shown was seen to be all that is written.",
+            self._live.updated_at(),
+        )
         moment = self._live.moment()
         if moment is None:
             return
@@ -78,7 +88,16 @@ class LocksCollector(Collector):
         for state in STATES:
             locks.add_metric([state], picture.counts[state])
         yield locks
-        yield GaugeMetricFamily("mutexdash_waiters", "Clients in line for a lock.", picture.waiting)
+        yield GaugeMetricFamily(
+            "mutexdash_waiters",
+            "Clients in line for a lock; 0 in a store without a line.",
+            picture.waiting,
+        )
+        yield GaugeMetricFamily(
+            "mutexdash_deadlocks",
+            "Circles of clients that wait for each other's locks, as it seems.",
+            len(moment.waits.deadlocks),
+        )
         running = len(picture.snapshot.unlockers)
         yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
 

@@ -8,10 +8,11 @@ from typing import Any
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from lockclient.door import ALIVE, METRICS, READY
 from mutexdash.access import Access
-from mutexdash.logins import PEER
+from mutexdash.logins import ASKED_HOST, PEER
 
-_PROBES = ("/healthz", "/readyz", "/metrics")
+_PROBES = (ALIVE, READY, METRICS)
 
 
 def mounted(app: Any, access: Access) -> Any:
@@ -51,6 +52,7 @@ class _Behind:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         peer = environ[PEER] = environ.get("REMOTE_ADDR", "")
+        environ[ASKED_HOST] = environ.get("HTTP_HOST")
         app = self._fixed if peer in self._proxies else self._app
         found: Iterable[bytes] = app(environ, start_response)
         return found

@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 
 import click
 
+from lockclient.door import is_loopback
+from lockclient.serving import hosts_of
+from lockclient.texts import HAS_AT, hidden
 from mutexdash.access import Access
-from mutexdash.guard import is_loopback
 from mutexdash.logins import Basic, Header, Login, Networks, Open
 from mutexdash.passwords import BadFile, Passwords
 
@@ -37,7 +39,7 @@ def access_options(command: Command) -> Command:
             "--no-auth",
             is_flag=True,
             help="Listen on other addresses than loopback without a login, for everyone who can "
-            "reach them.",
+            "reach them; needs --allowed-host.",
         ),
         click.option(
             "--htpasswd",
@@ -119,7 +121,7 @@ def read_access(
         click.UsageError: one is malformed, a file can't be used, or they do not go together.
     """
     proxies = _networks(trusted_proxy)
-    hosts = _hosts(allowed_host)
+    hosts = hosts_of(allowed_host)
     if proxy_hops and not proxies.all:
         raise click.UsageError(
             "--proxy-hops says that proxies stand before the dashboard: name their addresses by "
@@ -127,18 +129,27 @@ def read_access(
         )
     if auth != "none" and no_auth:
         raise click.UsageError(f"--no-auth and --auth {auth} contradict each other: give one.")
-    if auth == "none" and not no_auth and not is_loopback(host):
+    here = is_loopback(host)
+    if auth == "none" and not no_auth and not here:
         raise click.UsageError(
             f"Listening on {host} would show every lock, and the code that took it, to everyone "
             "who can reach it. Listen on 127.0.0.1, or ask for a login by --auth basic or "
             "--auth proxy, or give --no-auth if something else keeps strangers away."
+        )
+    if no_auth and not here and not hosts:
+        # A login keeps out a page from elsewhere whose own name resolves to this address: without
+        # one, only the host that the browser asks for tells it apart.
+        raise click.UsageError(
+            "--no-auth needs the host names by which people reach the dashboard: --allowed-host "
+            "NAME,… (localhost for a port-forward). Else any web page that is open in a browser "
+            "of theirs could read it."
         )
     settings: dict[str, Any] = {}
     if secret_file is not None:
         settings["secret"] = _secret(secret_file)
     return Access(
         login=_login(auth, htpasswd, auth_header, proxies, hosts),
-        local_only=auth == "none" and not no_auth,
+        local_only=auth == "none" and here,
         hosts=hosts,
         allow_force_unlock=allow_force_unlock,
         unlocks_a_minute=force_unlock_limit,
@@ -149,17 +160,31 @@ def read_access(
     )
 
 
-def prometheus_url(url: str) -> str:
-    """Return the URL without a slash at its end; it is put into links, so it must be a web page's.
+def in_clear(access: Access, host: str) -> str | None:
+    """Say in a sentence that passwords may be read on their way to the address `host`, if so."""
+    if not isinstance(access.login, Basic) or access.hops or is_loopback(host):
+        return None
+    return (
+        f"Passwords come to {host} unencrypted, as far as can be told: put TLS in front, and name "
+        "what does it by --proxy-hops 1 --trusted-proxy ADDR."
+    )
+
+
+def read_link(_ctx: click.Context, param: click.Parameter, url: str) -> str:
+    """Return a URL for links without a slash at its end, as click's callback.
 
     Raises:
-        click.UsageError: it is something else.
+        click.UsageError: it is not that of a web page, or holds a user.
     """
+    flag = param.opts[0]
     parts = _split(url)
     if url and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
         raise click.UsageError(
-            f"--prometheus-url must be like https://prometheus.example.org, not {url!r}."
+            f"{flag} must be the address of a web page, like https://ops.example.org, "
+            f"not {hidden(url)!r}."
         )
+    if HAS_AT(url):
+        raise click.UsageError(f"{flag} holds a user: everybody who looks could read it.")
     return url.rstrip("/")
 
 
@@ -210,14 +235,6 @@ def _networks(text: str | None) -> Networks:
         raise click.UsageError(
             f"--trusted-proxy must be addresses or networks with commas between: {error}."
         ) from error
-
-
-def _hosts(text: str | None) -> frozenset[str]:
-    names = [each.strip().lower() for each in (text or "").split(",") if each.strip()]
-    for name in names:
-        if not re.fullmatch(r"[a-z0-9._-]+|[0-9a-f:.]+", name, re.ASCII):
-            raise click.UsageError(f"--allowed-host must be host names without port, not {name!r}.")
-    return frozenset(names)
 
 
 def _prefix(text: str) -> str:

@@ -46,9 +46,9 @@ def _matching(rows: Sequence[Held], query: Query) -> Sequence[Held]:
         rows = [held for held in rows if held.waiters]
     elif query.state:
         rows = [held for held in rows if held.state == query.state]
-    for word in query.words:
-        rows = [held for held in rows if word in held.text]
-    return rows
+    if not query.text:
+        return rows
+    return query.search.among(rows, lambda held: (held.holder, held.text, held.state))
 
 
 def _first(rows: Sequence[Held], sort: str, count: int) -> Sequence[Held]:

@@ -7,35 +7,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from flask import Blueprint, Response, render_template, request, url_for
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
 
-from lockclient.record import Removal
-from lockclient.shown import Bar, duration, plain, utc
+from lockclient.durations import duration, parse_duration, roughly
+from lockclient.lookalikes import told_apart
+from lockclient.removal import Removal
+from lockclient.shown import (
+    COLUMNS,
+    Bar,
+    fact_text,
+    lines_of,
+    no_unlock,
+    undecided,
+    utc,
+)
+from lockclient.texts import meant, plain
+from lockclient.unlocking import NO_RECORD, needs_sentence
 from mutexdash.axis import SPANS, lane_text, span_text, tick, ticks
 from mutexdash.context import dashboard, name_asked_for, tagged, unchanged
 from mutexdash.detail import complete, known
 from mutexdash.exports import read_removal
 from mutexdash.frames import read_backtrace
 from mutexdash.lanes import SPAN, lanes
-from mutexdash.query import BadParameter, Page, Query
+from mutexdash.links import linked
+from mutexdash.query import MOST_PER_PAGE, BadParameter, Page, Query
+from mutexdash.remedies import remedies, runbook
 from mutexdash.snapshot import Moment
 from mutexdash.text import iso, visible
 
 blueprint = Blueprint("pages", __name__)
 
-COLUMNS = (
-    ("state", "State"),
-    ("name", "Lock"),
-    ("hostname", "Holder"),
-    ("reason", "Reason"),
-    ("locked_at", "Held for"),
-    ("auto_unlock_at", "Until auto-unlock"),
-    ("waiters", "Waiters"),
-)
+_COLUMNS = [column for column in COLUMNS if column.title]
 
 
 @blueprint.get("/")
@@ -53,24 +61,65 @@ def locks() -> Response:
 @blueprint.get("/lock")
 def lock(name: str | None = None) -> Response:
     """Show one lock."""
-    return _about_one("lock.html", name_asked_for(name))
+    name, table = name_asked_for(name), dashboard().live.table
+    # Or as it is shown, which is how alerts name it: with escapes for what can't be seen.
+    if table.row(name) is None and table.row(meant(name)) is not None:
+        name = meant(name)
+    return _about_one("lock.html", name, request.args.get("unlocked"))
+
+
+@blueprint.get("/locks/<lock:name>")
+@blueprint.get("/locks")
+def lock_by_another_path(name: str | None = None) -> BaseResponse:
+    """Lead to a lock's page, or to the list: people take their paths from the API's."""
+    return redirect(url_for("pages.locks") if name is None else lock_url(name))
 
 
 @blueprint.get("/locks/<lock:name>/force-unlock")
 @blueprint.get("/locks/force-unlock")
 def force(name: str | None = None) -> Response:
     """Show the form that takes a lock from the holder `?uuid=`, and from no other."""
-    return _about_one("force.html", name_asked_for(name), uuid=request.args.get("uuid", ""))
+    uuid = request.args.get("uuid", "")
+    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)
 
 
-def _about_one(template: str, name: str, **shown: Any) -> Response:
+def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> Response:
     board = dashboard()
     moment = board.moment()
     detail = known(name, moment, board.live.table)
-    if (same := unchanged(detail.etag)) is not None:
+    like = quote(board.like(name), safe="")  # another lock, of which the page says something
+    tag = f"{detail.etag}-{like}" if like and detail.etag else detail.etag
+    if (same := unchanged(tag)) is not None:
         return same
-    whole = complete(detail, moment, board.store, request.args.get("unlocked"))
-    return tagged(_render(template, moment, detail=whole, **shown), whole.etag)
+    whole = complete(detail, moment, board.store, removed)
+    return tagged(_render(template, moment, detail=whole, **shown), tag if whole.etag else None)
+
+
+@blueprint.get("/host")
+def host() -> Response:
+    """Show what the host `?name=` holds and waits for: what is asked first when it has died."""
+    name = request.args.get("name")
+    if not name:
+        raise BadParameter("The parameter name is missing: which host is it to be?")
+    moment = dashboard().moment()
+    tag = f"{moment.etag()}-{moment.waits.tag()}"
+    if (same := unchanged(tag)) is not None:
+        return same
+    held, waits = moment.picture.on_host(name), moment.waits.on_host(name)
+    page = _render("host.html", moment, name=name, held=held, waits=waits, most=MOST_PER_PAGE)
+    return tagged(page, tag)
+
+
+@blueprint.get("/waiting")
+def waiting() -> Response:
+    """Show who waits for what, over all locks."""
+    query = _query("q", "page")
+    moment = dashboard().moment()
+    tag = f"{moment.etag()}-{moment.waits.tag()}"
+    if (same := unchanged(tag)) is not None:
+        return same
+    query, page = _clamped(query, moment.waits.select)
+    return tagged(_render("waiting.html", moment, query=query, page=page), tag)
 
 
 @blueprint.get("/removed")
@@ -118,13 +167,14 @@ def _query(*taken: str) -> Query:
 
 
 def _span() -> float:
-    said = request.args.get("span") or str(int(SPAN))
-    known_spans = [str(seconds) for seconds, _ in SPANS]
-    if said not in known_spans:
-        raise BadParameter(
-            f"The parameter span must be one of {', '.join(known_spans)} seconds; it is {said!r}."
-        )
-    return float(said)
+    said = request.args.get("span")
+    if not said:
+        return SPAN
+    with suppress(ValueError):
+        if (seconds := parse_duration(said)) in dict(SPANS):
+            return seconds
+    offered = ", ".join(label for _, label in SPANS)
+    raise BadParameter(f"The parameter span must be one of {offered}; it is {said[:40]!r}.")
 
 
 def _clamped(query: Query, select: Callable[[Query], Page]) -> tuple[Query, Page]:
@@ -168,6 +218,19 @@ def removal_url(gone: Removal) -> str:
     return f"{url_for('pages.removal')}?{said}"
 
 
+def host_url(hostname: str) -> str:
+    """Return the address of the page of a host."""
+    return f"{url_for('pages.host')}?{urlencode({'name': hostname})}"
+
+
+def domain(hostname: str) -> tuple[str, str]:
+    """Split a host's name into what tells it from its neighbours, and its domain."""
+    first, dot, rest = hostname.partition(".")
+    if not first or first.isdecimal():  # an address: its end tells most
+        return hostname, ""
+    return first, dot + rest
+
+
 def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
     """Return the address of the current list, first page, with these changes to what it shows."""
     changed = replace(query, **({"page": 1} | changes))
@@ -184,8 +247,8 @@ def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
 
 def alert_query(name: str) -> str:
     """Return the parameters with which Prometheus shows this lock's alerts."""
-    # JSON writes a text as PromQL takes one; control characters are in no lock's name.
-    expression = f"ALERTS{{name={json.dumps(name, ensure_ascii=False)}}}"
+    # As metrics have it. JSON writes a text as PromQL takes one.
+    expression = f"ALERTS{{name={json.dumps(told_apart(name), ensure_ascii=False)}}}"
     return urlencode({"g0.expr": expression, "g0.tab": "1"})
 
 
@@ -197,16 +260,42 @@ def _common() -> dict[str, Any]:
         "store_url": board.url,
         "endpoints": board.store.endpoints(),
         "moment": None,  # on error pages; the others give their own
-        "columns": COLUMNS,
+        "can": board.store.can,
+        "poll": board.store.poll,
+        "no_line": f"{board.store.can.store} has no line: whoever waits looks for itself now and "
+        "then whether the lock is free, in no order, and nobody is told of it.",
+        "columns": [each for each in _COLUMNS if board.store.can.line or each.key != "waiters"],
+        "like": board.like,
         "bar_of": Bar.of,
+        "lines_of": lines_of,
+        "no_unlock": no_unlock,
+        "undecided": undecided,
+        "needs_sentence": needs_sentence,
+        "no_record": NO_RECORD,
         "lock_url": lock_url,
         "force_url": force_url,
         "unlock_url": unlock_url,
         "removal_url": removal_url,
+        "host_url": host_url,
         "list_url": list_url,
     }
 
 
-for _filter in (visible, plain, duration, utc, iso, alert_query, lane_text, span_text, tick):
+for _filter in (
+    *(
+        visible,
+        plain,
+        duration,
+        roughly,
+        utc,
+        fact_text,
+        iso,
+        alert_query,
+        lane_text,
+        span_text,
+        tick,
+    ),
+    *(linked, domain, remedies, runbook),
+):
     blueprint.add_app_template_filter(_filter)
 blueprint.add_app_template_filter(read_backtrace, "frames")

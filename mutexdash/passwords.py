@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,8 @@ _LONGEST = 72
 """Bytes of a password that bcrypt looks at; a longer one is none of ours."""
 _NOBODYS = b"." * 53
 """The hash that is compared with when there is no such user."""
+_REMEMBERED = 1000
+"""Logins that are remembered; of more, the oldest is checked by bcrypt again."""
 
 
 class BadFile(ValueError):
@@ -34,49 +36,65 @@ class BadFile(ValueError):
 class Passwords:
     """The users of a file, which is read again when it has changed.
 
-    A change that makes it unusable is logged and changes nothing: nobody is locked out by a typing
-    error in a running dashboard.
+    What it says counts at once, also when that is nothing: who deletes the file, or a line, wants
+    somebody out. A line that can't be read is nobody's, is named in the log, and takes no other
+    line with it.
 
     Raises:
-        BadFile: it can't be read, or holds something else.
+        BadFile: at the start, when it has no user: so nobody would ever be let in.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._version = _version(path)
-        self._hashes = _read(path)
+        self._hashes, faults = _read(path)
+        if not self._hashes:
+            raise BadFile(faults[0])
+        _name(faults)
         # A page polls every two seconds and bcrypt is slow on purpose: what was right is
-        # remembered, not in the clear, as long as the user's line in the file stays the same.
+        # remembered, not in the clear, as long as the user's line in the file stays the same, and
+        # for the place from which it came.
         self._key = secrets.token_bytes(32)
-        self._right: dict[str, bytes] = {}
+        self._right: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
-    def known(self, user: str, password: str) -> bool:
-        """Tell whether this is a user's password that was right a while ago: quick."""
+    def knows(self, user: str, place: str = "") -> bool:
+        """Tell whether a password of this user's has come from this place and was right."""
+        return (user, place) in self._right
+
+    def known(self, user: str, password: str, place: str = "") -> bool:
+        """Tell whether this password was right a while ago, from the same place: quick."""
         stored = self._stored(user)
-        digest = self._right.get(user)
+        digest = self._right.get((user, place))
         if stored is None or digest is None:
             return False
         return hmac.compare_digest(digest, self._digest(stored, password))
 
-    def check(self, user: str, password: str) -> bool:
+    def check(self, user: str, password: str, place: str = "") -> bool:
         """Tell whether this is a user's password; takes as long for a user that there is not.
 
         (Where all hashes have the same cost.)
         """
         stored = self._stored(user)
+        nobodys = self._nobodys()
+        if nobodys is None:
+            return False
         given = password.encode(errors="replace")
         fits = len(given) <= _LONGEST and b"\0" not in given
-        right = bcrypt.checkpw(given if fits else b"", stored or self._nobodys())
+        right = bcrypt.checkpw(given if fits else b"", stored or nobodys)
         if stored is None or not fits or not right:
             return False
-        self._right[user] = self._digest(stored, password)
+        with self._lock:
+            self._right[user, place] = self._digest(stored, password)
+            self._right.move_to_end((user, place))
+            while len(self._right) > _REMEMBERED:
+                self._right.popitem(last=False)
         return True
 
-    def _nobodys(self) -> bytes:
+    def _nobodys(self) -> bytes | None:
         """Return a hash that takes as long as the users' do, so that the time tells nothing."""
-        ((cost, _),) = Counter(each[4:6] for each in self._hashes.values()).most_common(1)
-        return b"$2b$%b$%b" % (cost, _NOBODYS)
+        costs = Counter(each[4:6] for each in self._hashes.values()).most_common(1)
+        return b"$2b$%b$%b" % (costs[0][0], _NOBODYS) if costs else None
 
     def _digest(self, stored: bytes, password: str) -> bytes:
         return hmac.digest(self._key, stored + password.encode(errors="replace"), sha256)
@@ -86,12 +104,10 @@ class Passwords:
             version = _version(self._path)
             if version != self._version:
                 self._version = version
-                try:
-                    self._hashes = _read(self._path)
-                except BadFile as error:
-                    log.error("Going on with the users of before: %s", error)
-                else:
-                    self._right = {}
+                self._hashes, faults = _read(self._path)
+                _name(faults)
+                if not self._hashes:
+                    log.error("Nobody is let in until the password file %s is mended.", self._path)
             return self._hashes.get(user)
 
 
@@ -103,29 +119,47 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: Path) -> Mapping[str, bytes]:
+def _name(faults: list[str]) -> None:
+    for fault in faults[:10]:
+        log.error("%s", fault)
+    if len(faults) > 10:
+        log.error("There are %d more such lines.", len(faults) - 10)
+
+
+def _read(path: Path) -> tuple[Mapping[str, bytes], list[str]]:
+    """Return the users with their hashes, and what is wrong with the file: if there is no user,
+    something is."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise BadFile(f"The password file {path} can't be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise BadFile(f"The password file {path} is not UTF-8.") from error
+        return {}, [f"The password file {path} can't be read: {error.strerror}."]
     found: dict[str, bytes] = {}
+    twice: set[str] = set()
+    faults: list[str] = []
     for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(b"#"):
             continue
-        user, colon, stored = line.strip().partition(":")
+        try:
+            user, _, stored = line.decode().strip().partition(":")
+        except UnicodeDecodeError:
+            faults.append(f"Line {number} of the password file {path} is not UTF-8.")
+            continue
         match = _HASH.fullmatch(stored)
-        if not (user and colon and match and int(match[1]) in _COSTS):
-            raise BadFile(
+        if not (user and match and int(match[1]) in _COSTS):
+            faults.append(
                 f"Line {number} of the password file {path} is not USER:HASH with a bcrypt hash "
-                f"of cost {_COSTS[0]} to {_COSTS[-1]}. Make it by: htpasswd -B -C 12 FILE USER"
+                f"of cost {_COSTS[0]} to {_COSTS[-1]}: it lets nobody in. Make it by: "
+                "htpasswd -B -C 12 FILE USER"
             )
-        if user in found:
-            raise BadFile(f"The password file {path} has the user {user!r} twice.")
-        found[user] = stored.encode()
-    if not found:
-        raise BadFile(
+        elif user in found:
+            twice.add(user)
+        else:
+            found[user] = stored.encode()
+    for user in sorted(twice):  # which one is meant, nobody can tell
+        del found[user]
+        faults.append(f"The password file {path} has the user {user!r} twice: neither counts.")
+    if not found and not faults:
+        faults.append(
             f"The password file {path} has no user. Add one by: htpasswd -B -C 12 {path} USER"
         )
-    return found
+    return found, faults

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from lockclient.record import STATES
+from lockclient.searching import Search
 from lockclient.shown import SORTS
 
 PER_PAGE: Final = 100
@@ -49,9 +50,9 @@ class Query:
     per_page: int = PER_PAGE
 
     @property
-    def words(self) -> list[str]:
-        """What is searched for: each of the words must be found somewhere."""
-        return self.text.casefold().split()
+    def search(self) -> Search:
+        """What is searched for."""
+        return Search.read(self.text)
 
     @classmethod
     def read(cls, args: Mapping[str, str], taken: Collection[str]) -> Query:
@@ -74,7 +75,7 @@ class Query:
         if sort.removeprefix("-") not in SORTS:
             raise BadParameter(
                 f"The parameter sort must be one of {', '.join(SORTS)}, "
-                f"a - in front for the other way round; it is {sort!r}."
+                f"or one of them with a - in front for the other way round; it is {sort!r}."
             )
         state = args.get("state", "")
         if state and state not in FILTERS:

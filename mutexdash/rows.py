@@ -8,8 +8,10 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK, Holder
-from lockclient.shown import searchable, urgency
+from lockclient.record import ALIVE_AT, FACTS, Holder, Ticket
+from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.searching import searchable
+from lockclient.shown import Urgency, urgency
 
 RELEASED: Final = "released"
 
@@ -18,10 +20,8 @@ _DONE: Final = {
     AUTO_UNLOCK: "Auto-unlocked",
     FORCE_UNLOCK: "Force-unlocked",
 }
-_SHOWN: Final = attrgetter(
-    *("name", "uuid", "hostname", "pid", "thread", "reason", "identity", "client", "problems"),
-    *("locked_at", "alive_at", "alert_at", "auto_unlock_at", "fencing_token"),
-)
+_WRITTEN: Final = [fact.name for fact in FACTS if fact.told and fact.listed and fact != ALIVE_AT]
+_SHOWN: Final = attrgetter(*_WRITTEN, "problems")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Held(NamedTuple):
         state: holds while `since < now <= until` (Unix seconds).
         ended: None as long as it is held.
         urgency: what the most urgent lock has least of.
+        waits_since: when the one who waits longest came (Unix seconds, on its own clock), if known.
         text: what a search looks at.
         mark: names all that is shown of it, the same in every process.
     """
@@ -67,10 +68,11 @@ class Held(NamedTuple):
     waiters: int
     since: float
     until: float
-    urgency: tuple[int, float]
+    urgency: Urgency
     text: str
     mark: int
     ended: Ended | None = None
+    waits_since: float | None = None
 
     @property
     def key(self) -> str:
@@ -78,15 +80,21 @@ class Held(NamedTuple):
         return f"{self.holder.name} {self.holder.uuid}"
 
     @classmethod
-    def of(cls, holder: Holder, waiters: int, wall: float, ended: Ended | None = None) -> Held:
-        """Return a lock as it is shown at the wall-clock time `wall`."""
+    def of(
+        cls, holder: Holder, waiters: int, wall: float, ended: Ended | None = None,
+        head: Ticket | None = None,
+    ) -> Held:  # fmt: skip
+        """Return a lock as it is shown at the wall-clock time `wall`; `head` is of `Lines`."""
         state = holder.state(wall)
         since, until = -inf, inf
         for stamp in (holder.alert_at, holder.auto_unlock_at):
             if stamp is not None:
                 since, until = (stamp, until) if stamp < wall else (since, min(until, stamp))
         how = ended and (ended.how, ended.by, ended.why)
-        shown = repr((_SHOWN(holder), state, waiters, how)).encode(errors="replace")
+        first, waits_since = (inf, None) if head is None else (head.revision, head.since)
+        order, text = urgency(holder, state, waiters, first), searchable(holder)
+        # With its place in the order, which a line can move that is as long as it was.
+        told = _SHOWN(holder), state, waiters, how, order, waits_since
+        shown = repr(told).encode(errors="replace")
         mark = int.from_bytes(blake2b(shown, digest_size=7).digest(), "big")
-        order, text = urgency(holder, state), searchable(holder)
-        return cls(holder, state, waiters, since, until, order, text, mark, ended)
+        return cls(holder, state, waiters, since, until, order, text, mark, ended, waits_since)

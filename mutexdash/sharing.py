@@ -6,11 +6,17 @@ import threading
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from flask import Flask, Response, current_app, g, request
 
-_MOST: Final = 32
+from lockclient.timing import monotonic
+
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_LARGEST: Final = 4 * 1024 * 1024
+"""Bytes of all answers that are kept, and of one."""
+_GOOD_FOR: Final = 2.0
+"""Seconds after which an answer is of no use any more, being that of a second that is over."""
 _WORTH: Final = 1000
 """Bytes below which compressing gains nothing."""
 _GZIP: Final = 31
@@ -35,18 +41,22 @@ _Key = tuple[object, ...]
 class _Kept:
     body: bytes
     headers: list[tuple[str, str]]
+    size: int
+    at: float
 
 
 class Answers:
     """The newest answers, each good for the second in which it was made.
 
     So a picture that changes with every write is drawn once a second for each list that is looked
-    at, and not once for each viewer; and no clock on it is late by more than that second.
+    at, and not once for each viewer; and no clock on it is late by more than that second. Then they
+    are dropped, with the next request of anybody's, a probe's for instance.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._bytes = 0
 
     def get(self, key: _Key) -> _Kept | None:
         """Return the answer, if it was made already."""
@@ -54,12 +64,32 @@ class Answers:
             return self._kept.get(key)
 
     def keep(self, key: _Key, response: Response) -> None:
-        """Keep an answer that was made for `key`."""
-        kept = _Kept(response.get_data(), list(response.headers))
+        """Keep an answer that was made for `key`, if it is not too large."""
+        body, headers = response.get_data(), list(response.headers)
+        size = len(body) + len(repr((key, headers)))
+        if size > _LARGEST:
+            return
         with self._lock:
-            self._kept[key] = kept
-            while len(self._kept) > _MOST:
-                self._kept.popitem(last=False)
+            self._drop(key)
+            self._kept[key] = _Kept(body, headers, size, monotonic())
+            self._bytes += size
+            while self._bytes > _MOST_BYTES:
+                self._drop(next(iter(self._kept)))
+
+    def forget(self) -> None:
+        """Drop what is of no use any more."""
+        with self._lock:
+            until = monotonic() - _GOOD_FOR
+            while self._kept and next(iter(self._kept.values())).at < until:
+                self._drop(next(iter(self._kept)))
+
+    def size(self) -> int:
+        """Return how many bytes are kept."""
+        return self._bytes
+
+    def _drop(self, key: _Key) -> None:
+        if (kept := self._kept.pop(key, None)) is not None:
+            self._bytes -= kept.size
 
 
 def install(app: Flask) -> None:
@@ -75,8 +105,7 @@ def shared(tag: str, wall: float) -> Response | None:
     """
     asked = (request.path, request.query_string, request.script_root)
     key = g.answer_key = (asked, tag, int(wall), _takes_gzip())
-    answers: Answers = current_app.extensions["mutexdash-answers"]
-    kept = answers.get(key)
+    kept = answers().get(key)
     if kept is None:
         return None
     g.answer_key = None  # kept already
@@ -87,7 +116,13 @@ def _takes_gzip() -> bool:
     return request.accept_encodings["gzip"] > 0
 
 
+def answers() -> Answers:
+    """Return the answers that the current application keeps."""
+    return cast(Answers, current_app.extensions["mutexdash-answers"])
+
+
 def _finish(response: Response) -> Response:
+    answers().forget()
     if response.status_code != 200:
         return response
     if response.mimetype in _COMPRESSED and "Content-Encoding" not in response.headers:
@@ -97,8 +132,7 @@ def _finish(response: Response) -> Response:
     # and would be compressed the next time.
     own = g.get("secret_shown") or request.method != "GET" or "ETag" not in response.headers
     if key is not None and not own:
-        answers: Answers = current_app.extensions["mutexdash-answers"]
-        answers.keep(key, response)
+        answers().keep(key, response)
     return response
 
 

@@ -14,14 +14,15 @@ from flask import Blueprint, Response, abort, current_app, jsonify, redirect, re
 from prometheus_client import CollectorRegistry, Counter
 from werkzeug.wrappers import Response as BaseResponse
 
-from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Removal
-from lockclient.shown import plain
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.removal import Removal
+from lockclient.serving import said
+from lockclient.texts import apart, plain
 from lockclient.timing import Deadline
-from lockclient.unlocking import Changed, force_unlock
+from lockclient.unlocking import NO_RECORD, Changed, NeedsUnknown, force_unlock
 from mutexdash.context import dashboard, name_asked_for
 from mutexdash.guard import who_did_it
-from mutexdash.pages import lock_url
+from mutexdash.pages import force_url, lock_url
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ blueprint = Blueprint("writes", __name__)
 _LONGEST_REASON = 500
 _PATIENCE = 3.0
 """Seconds for one force-unlock: there are few threads, and viewers behind this one."""
+_DESPITE = ("despite_needs", "unrecorded")
 _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
 
 
@@ -45,21 +47,30 @@ def install(app: Any, registry: CollectorRegistry) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw."""
+    """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw.
+
+    `despite_needs` says that they were told what the lock needs and is not known here,
+    `unrecorded` that they were told that no record can be kept.
+    """
 
     typed: str
     uuid: str
     reason: str
+    despite_needs: bool
+    unrecorded: bool
 
     @classmethod
-    def read(cls, fields: Any) -> _Asked:
+    def read(cls, fields: Any, **despite: Any) -> _Asked:
         found = []
         for key in ("name", "uuid", "reason"):
             text = fields.get(key) if hasattr(fields, "get") else None
             if not isinstance(text, str) or not (text.strip() if key == "reason" else text):
                 abort(400, f"Nothing was unlocked: the field {key} is missing or empty.")
             found.append(text.encode(errors="replace").decode())  # JSON may have half characters
-        asked = cls(found[0], found[1], " ".join(found[2].split()))
+        for key, given in despite.items():
+            if not isinstance(given, bool):
+                abort(400, f"Nothing was unlocked: the field {key} must be true or false.")
+        asked = cls(found[0], found[1], " ".join(found[2].split()), **despite)
         if len(asked.reason) > _LONGEST_REASON:
             abort(
                 400,
@@ -74,7 +85,11 @@ class _Asked:
 def by_form(name: str | None = None) -> BaseResponse:
     """Force-unlock from a page, and go back to it."""
     name = name_asked_for(name)
-    removal = _unlock(name, _Asked.read(request.form))
+    asked = _Asked.read(request.form, **{key: key in request.form for key in _DESPITE})
+    try:
+        removal = _unlock(name, asked)
+    except StoreFull:  # the form asks about that, too, then
+        return redirect(f"{force_url(name, asked.uuid)}&full=1", 303)
     page = lock_url(name)
     said = urlencode({"unlocked": removal.holder.uuid or ""})
     return redirect(f"{page}{'&' if '?' in page else '?'}{said}", 303)
@@ -85,7 +100,13 @@ def by_form(name: str | None = None) -> BaseResponse:
 def by_json(name: str | None = None) -> Response:
     """Force-unlock for a program."""
     name = name_asked_for(name)
-    removal = _unlock(name, _Asked.read(_body()))
+    body = _body()
+    said = body if isinstance(body, dict) else {}
+    asked = _Asked.read(body, **{key: said.get(key, False) for key in _DESPITE})
+    try:
+        removal = _unlock(name, asked)
+    except StoreFull:
+        abort(409, f"Nothing was unlocked: {NO_RECORD} For that there is the field unrecorded.")
     return jsonify(removed=removal.facts())
 
 
@@ -97,7 +118,8 @@ def _body() -> Any:
 
 
 def _unlock(name: str, asked: _Asked) -> Removal:
-    if asked.typed not in (name, plain(name)):  # what can't be typed is shown as an escape
+    # What can't be typed is shown as an escape.
+    if asked.typed not in (name, plain(name), apart(name)):
         abort(
             400,
             f"Nothing was unlocked: the name that was typed is {asked.typed[:300]!r}, and the "
@@ -105,20 +127,38 @@ def _unlock(name: str, asked: _Asked) -> Removal:
         )
     board = dashboard()
     counts = current_app.extensions["mutexdash-force-unlocks"]
-    if board.moment().away_since is not None:
-        abort(503, "Nothing was unlocked: etcd is away. Try again when it is back.")
+    moment = board.moment()
+    if moment.away_since is not None:
+        why = (
+            f"{board.store.can.store} is away" if moment.state == "away" else "what is shown is old"
+        )
+        abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
     by, deadline = who_did_it(), Deadline.after(_PATIENCE)
     try:
-        removal = force_unlock(board.store, name, asked.uuid, by, asked.reason, deadline)
+        removal = force_unlock(
+            *(board.store, name, asked.uuid, by, asked.reason, deadline),
+            despite_needs=asked.despite_needs,
+            unrecorded=asked.unrecorded,
+        )
+    except NeedsUnknown as error:
+        abort(409, f"{error} For that there is the field despite_needs.")
     except Changed as error:
         counts.labels(CHANGED).inc()
         abort(409, str(error))
+    except StoreFull:
+        counts.labels(FAILED).inc()
+        raise
     except (StoreUnavailable, StoreError) as error:
         counts.labels(UNKNOWN if error.unknown else FAILED).inc()
         if error.unknown:
             abort(503, f"Whether it was unlocked is not known: look at the lock again. {error}")
         abort(502, f"Nothing was unlocked: {error}")
     counts.labels(DONE).inc()
-    # In full: the store keeps it for some days only, or not at all if it is out of space.
-    log.warning("%s force-unlocked %r: %r. The record: %s", by, name, asked.reason, removal.value())
+    log.warning(
+        "%s force-unlocked %r: %r.",
+        by,
+        name,
+        asked.reason,
+        extra=said("force-unlocked", removal.holder, removal),
+    )
     return removal

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+
+import grpc
 
 from lockclient.cli.local import Etcd
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.methods import OPTIONS, STATUS, make_call
 from tests.etcds import etcdctl_of
 from tests.processes import wait_until
 
@@ -70,18 +70,13 @@ class Wires:
 
     def __enter__(self) -> Wires:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._ending.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -171,6 +166,7 @@ class Cluster:
             member.extra = [
                 *("--name", names[number], "--initial-cluster", listed),
                 *("--initial-advertise-peer-urls", Wires.url(number)),
+                *("--listen-peer-urls", f"http://127.0.0.1:{member.peer_port}"),
             ]
 
     def __enter__(self) -> Cluster:
@@ -187,12 +183,7 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     # ------------------------------------------------------------ looking
@@ -211,7 +202,7 @@ class Cluster:
             newest = max((s.term for s, _ in said), default=0)
             return next((each for term, each in leaders if term == newest), None)
 
-        return wait_until(leading, 30, "a leader")
+        return wait_until(leading, what="a leader")
 
     def followers(self) -> list[Etcd]:
         """Return the members that are not the leader."""
@@ -226,7 +217,7 @@ class Cluster:
             known = {(s.leader, s.term, s.applied) for s in said if s}
             return all(said) and len(known) == 1 and 0 not in next(iter(known))
 
-        wait_until(settled, 60, "the cluster to settle")
+        wait_until(settled, what="the cluster to settle")
 
     def keys(self, prefix: str) -> list[str]:
         """Return all keys with that prefix."""
@@ -271,17 +262,9 @@ def _kill(member: Etcd) -> None:
 
 def _status(member: Etcd) -> Status | None:
     """Ask a member, by itself, how it stands; None: it does not say."""
-    request = urllib.request.Request(
-        f"http://{member.endpoint}/v3/maintenance/status", data=b"{}", method="POST"
-    )
     try:
-        with urllib.request.urlopen(request, timeout=2) as answer:
-            said = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError):
+        with grpc.insecure_channel(member.endpoint, options=OPTIONS) as channel:
+            said = make_call(channel, STATUS)(wire.Status(), timeout=2)
+    except grpc.RpcError:
         return None
-    return Status(
-        int(said["header"]["member_id"]),
-        int(said.get("leader", 0)),
-        int(said.get("raftTerm", 0)),
-        int(said.get("raftAppliedIndex", said.get("raftIndex", 0))),
-    )
+    return Status(said.header.member_id, said.leader, said.raft_term, said.raft_applied_index)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import hypothesis
@@ -18,9 +20,27 @@ from lockclient.etcd.store import EtcdStore
 from lockclient.settings import Settings
 from tests.etcds import Etcdctl, etcdctl_of
 
+if TYPE_CHECKING:
+    from tests.buckets.server import BucketServer
+
 # The same examples each time, no files beside the tests, and no limit that a slow machine breaks.
 hypothesis.settings.register_profile("ours", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("ours")
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+
+
+def _keep_files_in_memory() -> None:
+    """A busy disk stands still for ten seconds at times, and each etcd's writes with it."""
+    runs = MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    if "TMPDIR" not in os.environ and runs and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+_keep_files_in_memory()
 
 
 @pytest.fixture
@@ -153,3 +173,12 @@ def own_store(own_etcd: Etcd) -> Iterator[EtcdStore]:
     opened = EtcdStore(Settings(endpoints=(own_etcd.endpoint,)))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """A bucket of the test's own, which all that it starts use."""
+    from tests.bucketed import bucket_server  # with all of Google's
+
+    with bucket_server(monkeypatch) as running:
+        yield running

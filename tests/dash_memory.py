@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,13 +12,17 @@ from typing import Any
 import bcrypt
 
 from lockclient.errors import StoreUnavailable
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.facts import ABOUT
+from lockclient.record import SUBKEYS, Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
+    Abilities,
     Batch,
     Change,
     Done,
     Gone,
     Kind,
+    Line,
     Outcome,
     Read,
     Remove,
@@ -29,7 +34,9 @@ from lockclient.timing import Deadline
 from mutexdash.access import Access
 from mutexdash.app import create_app
 from mutexdash.history import History
+from mutexdash.labels import Label
 from mutexdash.snapshot import Live
+from mutexdash.waits import Waiting
 from tests.processes import wait_until
 
 URL = "etcd://127.0.0.1:2379/clustermutex"
@@ -46,11 +53,16 @@ class _Watch:
 class MemoryStore:
     """What `Table` and the dashboard ask of a `ServiceStore`; `here` False is an etcd away."""
 
+    can = Abilities("etcd")
+    poll = 0.0
+
     here: bool = True
     answers: bool = True
     asked: int = 0
     revision: int = 1
     kept: dict[tuple[Kind, str, str], Change] = field(default_factory=dict)
+    written: list[Batch] = field(default_factory=list)
+    writing: threading.Lock = field(default_factory=threading.Lock)
     notify: Callable[[Batch], None] | None = None
     before_removing: Callable[[], object] = lambda: None
 
@@ -58,23 +70,31 @@ class MemoryStore:
 
     def write(self, *entries: tuple[Kind, str, str, bytes | None]) -> None:
         """Write these values in one step, or delete them where None."""
-        self.revision += 1
-        changes = []
-        for kind, name, part, value in entries:
-            old = self.kept.get((kind, name, part))
-            created = old.created if old else self.revision
-            change = Change(kind, name, part, value, self.revision, created)
-            changes.append(change)
-            if value is None:
-                self.kept.pop((kind, name, part), None)
-            else:
-                self.kept[kind, name, part] = change
-        if self.notify is not None:
-            self.notify(Batch(tuple(changes), self.revision))
+        with self.writing:
+            self.revision += 1
+            changes = []
+            for kind, name, part, value in entries:
+                old = self.kept.get((kind, name, part))
+                created = old.created if old else self.revision
+                change = Change(kind, name, part, value, self.revision, created)
+                changes.append(change)
+                if value is None:
+                    self.kept.pop((kind, name, part), None)
+                else:
+                    self.kept[kind, name, part] = change
+            self.written.append(Batch(tuple(changes), self.revision))
+            if self.notify is not None:
+                self.notify(self.written[-1])
 
     def take(self, name: str, **values: Any) -> None:
         """Have somebody take the lock, now unless `locked_at` says otherwise."""
         self.write(*[("locks", name, key, value) for key, value in subkeys(**values).items()])
+
+    def push(self, name: str, *, alert: float = 300.0, unlock: float = 900.0) -> None:
+        """Push the stamps forward, from now on, together as holders do."""
+        now = time.time()
+        stamps = (("alert_at", now + alert), ("auto_unlock_at", now + unlock))
+        self.write(*[("locks", name, part, f"{at:.3f}".encode()) for part, at in stamps])
 
     def release(self, name: str) -> None:
         """Delete the lock."""
@@ -96,10 +116,17 @@ class MemoryStore:
     # ------------------------------------------------------------ ServiceStore
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        yield Batch(tuple(each for each in self.kept.values() if each.kind in kinds), self.revision)
+        with self.writing:
+            kept = tuple(each for each in self.kept.values() if each.kind in kinds)
+            batch = Batch(kept, self.revision)
+        yield batch
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> _Watch:
-        self.notify = notify
+        with self.writing:
+            self.notify = notify
+            for batch in self.written:
+                if batch.revision >= revision:  # written since everything was read
+                    notify(batch)
         return _Watch()
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
@@ -110,17 +137,37 @@ class MemoryStore:
             return self._remove(request.removal)
         assert isinstance(request, Read)
         name = request.name
-        parts = {key[2]: each for key, each in self.kept.items() if key[:2] == ("locks", name)}
-        values = {part: each.value or b"" for part, each in parts.items()}
-        holder = Holder.read(name, values, parts["uuid"].revision if "uuid" in parts else 0)
+        parts = {
+            key[2]: (each.value, each.revision)
+            for key, each in self.kept.items()
+            if key[:2] == ("locks", name)
+        }
+        holder = Holder.read(name, parts)
+        record = self.kept.get(("removed", name, request.uuid or ""))
+        removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
+        return Seen(holder if parts else None, (), removal, self.revision)
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
         line = [
             Ticket.read(name, key[2], each.value or b"", each.created)
             for key, each in self.kept.items()
             if key[:2] == ("queue", name)
         ]
-        record = self.kept.get(("removed", name, request.uuid or ""))
-        removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
-        return Seen(holder if parts else None, 0, tuple(line), removal, self.revision)
+        return Line(len(line), tuple(line[:limit]))
+
+    def tickets(self, limit: int, deadline: Deadline) -> list[Ticket]:
+        if not self.answers:
+            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
+        return [
+            Ticket.read(key[1], key[2], each.value or b"", each.created).listed()
+            for key, each in self.kept.items()
+            if key[0] == "queue"
+        ][:limit]
+
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
+        self.asked += 1
+        change = self.kept.get(("code", code, ""))
+        return change.value if change else None
 
     def _remove(self, removal: Removal) -> Outcome:
         self.before_removing()
@@ -143,6 +190,9 @@ class MemoryStore:
     def endpoints(self) -> tuple[str, ...]:
         return ("127.0.0.1:2379",)
 
+    def remarks(self) -> tuple[str, ...]:
+        return ()
+
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(name)
 
@@ -150,7 +200,13 @@ class MemoryStore:
 class Board:
     """A dashboard over a store in memory, with a clock of its own to move."""
 
-    def __init__(self, store: MemoryStore | None = None, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        access: Access | None = None,
+        label: Label | None = None,
+        runbook_url: str = "",
+    ) -> None:
         self.store = store or MemoryStore()
         self.ahead = 0.0
         self.stopped: float | None = None
@@ -161,8 +217,11 @@ class Board:
             on_change=self.history.note,
             on_removal=self.history.note_removals,
         )
-        self.live = Live(self.table, self.history, clock=self.now, rest=0)
-        self.app = create_app(self.live, self.store, url=URL, access=access)
+        self.waiting = Waiting(self.table, self.store)
+        self.live = Live(self.table, self.history, waiting=self.waiting, clock=self.now, rest=0)
+        self.app = create_app(
+            self.live, self.store, url=URL, access=access, label=label, runbook_url=runbook_url
+        )
         self.client = self.app.test_client()
 
     def now(self) -> float:
@@ -185,6 +244,7 @@ class Board:
         """Wait until the table shows all that the store has."""
         if self.table.ready():
             wait_until(lambda: self.table.revision == self.store.revision, what="the table")
+            self.waiting.look()
 
     def __enter__(self) -> Board:
         return self.start()
@@ -196,25 +256,31 @@ class Board:
 def subkeys(
     *, held_for: float = 60.0, alert: float = 300.0, unlock: float | None = 900.0, **values: Any
 ) -> dict[str, bytes]:
-    """Return a lock's values, of a holder that took it `held_for` seconds ago."""
-    taken = time.time() - held_for
-    whole: dict[str, Any] = {
+    """Return a lock's subkeys, of a holder that took it `held_for` seconds ago.
+
+    `values` are facts that are to be otherwise, missing where None; whole subkeys may be bytes.
+    """
+    taken = round(time.time() - held_for, 3)
+    facts: dict[str, Any] = {
         "uuid": "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001",
         "hostname": "worker-1",
         "pid": 4711,
         "thread": "MainThread",
         "reason": "rebuild totals",
-        "locked_at": f"{taken:.3f}",
-        "alive_at": f"{taken:.3f}",
+        "locked_at": taken,
         "alert_at": f"{taken + alert:.3f}",
         "auto_unlock_at": None if unlock is None else f"{taken + unlock:.3f}",
+        "expected_runtime": alert,
+        "auto_unlock_after": unlock,
         "backtrace": BACKTRACE,
         "client": "clustermutex/0.1.0 python/3.11.2",
     }
-    whole |= values
+    facts |= values
+    found = {part: facts.pop(part, None) for part in SUBKEYS}
+    found[ABOUT] = found[ABOUT] or json.dumps(facts)
     return {
-        key: value if isinstance(value, bytes) else str(value).encode()
-        for key, value in whole.items()
+        part: value if isinstance(value, bytes) else str(value).encode()
+        for part, value in found.items()
         if value is not None
     }
 

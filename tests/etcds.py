@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import string
 import subprocess
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from lockclient.cli.local import Etcd
 from tests.processes import Service, needed, wait_until
 
 Etcdctl = Callable[..., str]
+
+OPEN = ["--enable-grpc-gateway=true", "--host-whitelist=*", "--cors=*"]
+"""Flags for an etcd that is as open to web pages as etcd is by itself."""
 
 
 def etcdctl_beside(server: Etcd) -> str:
@@ -47,9 +51,22 @@ def etcdctl_of(server: Etcd) -> Etcdctl:
     return run
 
 
+def put_at_once(etcdctl: Etcdctl, prefix: str, values: Mapping[str, str | bytes]) -> None:
+    """Write keys below a prefix, whatever is in their values, in one transaction."""
+    puts = [f"put -- {prefix}{key} {_quoted(value)}" for key, value in values.items()]
+    # No comparison, the puts, nothing else: each of the three parts ends with an empty line.
+    assert etcdctl("txn", input="\n".join(["", *puts, "", "", ""])).startswith("SUCCESS")
+
+
+def _quoted(value: str | bytes) -> str:
+    raw = value.encode() if isinstance(value, str) else value
+    plain = {ord(each) for each in string.printable[:95]} - set(b'"\\')
+    return '"' + "".join(chr(each) if each in plain else f"\\x{each:02x}" for each in raw) + '"'
+
+
 def served(server: Etcd) -> Counter[str]:
     """Return how many requests of each kind a server has begun to serve, by etcd's own count."""
-    with urllib.request.urlopen(f"http://{server.endpoint}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{server.endpoint}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     lines = re.findall(
         r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', text, re.MULTILINE

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 
 from lockclient.background import Background
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
+    Abilities,
     Claim,
     Done,
     Event,
     Gone,
     Guard,
     Look,
+    Moved,
     Outcome,
     Position,
     Push,
@@ -47,7 +50,6 @@ class Lock:
     """What the model knows of one lock's name."""
 
     holder: Holder | None = None
-    stamp_revision: int = 0
     tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)  # with its lease
     removals: dict[str, Removal] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)  # acquisitions that were given up
@@ -116,6 +118,12 @@ class Model:
         self._next()
         self._set_holder(self.lock(name), name, None)
 
+    def write(self, name: str, part: str, value: bytes | None) -> None:
+        """Write or delete one subkey of a held lock, as somebody with etcdctl does."""
+        lock = self.lock(name)
+        assert lock.holder is not None
+        lock.holder = lock.holder.updated({part: (value, self._next())})
+
     def events(self, target: Target, revision: int) -> list[Event]:
         """Return what happened to a target from a revision on."""
         if revision <= self.compacted:
@@ -131,12 +139,11 @@ class Model:
         if holder is None and lock.holder is None:
             return
         if holder is not None:
+            written = holder.subkeys().items()
             holder = Holder.read(
-                name, {key: text.encode() for key, text in holder.subkeys().items()}, self.revision
+                name, {key: (text.encode(), self.revision) for key, text in written}
             )
         lock.holder = holder
-        stamped = holder is not None and holder.auto_unlock_at is not None
-        lock.stamp_revision = self.revision if stamped else 0
         lock.log.append((Target(name), self.revision, None if holder is None else holder.uuid))
 
     def _drop_ticket(self, lock: Lock, uuid: str) -> None:
@@ -177,8 +184,8 @@ class Model:
             return False
         if isinstance(request, Reclaim):
             return lock.holder is not None and (
-                (lock.holder.uuid, lock.holder.identity, lock.holder.fencing_token)
-                == (request.previous.uuid, request.holder.identity, request.previous.fencing_token)
+                (lock.holder.uuid, lock.holder.fencing_token)
+                == (request.previous.uuid, request.previous.fencing_token)
             )
         return lock.holder is None and not lock.tickets
 
@@ -207,26 +214,33 @@ class Model:
         else:
             name, uuid = request.name, request.uuid
         lock = self.lock(name)
-        stale = isinstance(request, Remove) and request.stamp_revision not in (
+        stale = isinstance(request, Remove) and request.stamp_revisions not in (
             None,
-            lock.stamp_revision,
+            (0, 0) if lock.holder is None else lock.holder.stamp_revisions,
         )
         if lock.holder is None or lock.uuid() != uuid or stale:
             removal = lock.removals.get(uuid or "")
             if isinstance(request, Remove) and removal == request.removal:
                 return Done(self.revision)
             return Gone(lock.uuid(), removal, resent)
-        alive_at = lock.holder.alive_at or 0
-        if isinstance(request, Push) and request.newest and alive_at > request.stamps.alive_at:
-            return Done(self.revision)
+        if isinstance(request, Push):
+            at, mine = lock.holder.stamp_revisions[0], round(request.stamps.alert_at, 3)
+            if at > request.revision:
+                return Done(at) if lock.holder.alert_at == mine else Moved(at)
         self._next()
         if isinstance(request, Push):
-            lock.holder = lock.holder.stamped(request.stamps)
-            if request.stamps.auto_unlock_at is not None:
-                lock.stamp_revision = self.revision
+            never = request.stamps.auto_unlock_at is None
+            written = lock.holder.stamped(request.stamps).subkeys().items()
+            lock.holder = lock.holder.updated(
+                {
+                    key: (text.encode(), self.revision)
+                    for key, text in written
+                    if key == "alert_at" or (key == "auto_unlock_at" and not never)
+                }
+            )
         else:
             self._set_holder(lock, name, None)
-            if isinstance(request, Remove):
+            if isinstance(request, Remove) and request.recorded:
                 lock.removals[uuid or ""] = request.removal
                 lock.marks.add(uuid or "")
         return Done(self.revision)
@@ -236,7 +250,7 @@ class Model:
         line = sorted((each for each, _ in lock.tickets.values()), key=lambda each: each.revision)
         removal = None if request.uuid is None else lock.removals.get(request.uuid)
         waiters = tuple(line) if request.waiters else ()
-        return Seen(lock.holder, lock.stamp_revision, waiters, removal, self.revision)
+        return Seen(lock.holder, waiters, removal, self.revision)
 
 
 class _Watch:
@@ -255,6 +269,8 @@ class _Watch:
 
 class MemoryStore:
     """The model as a `MutexStore`, for the threads of one process."""
+
+    can = Abilities("The model")
 
     def __init__(self) -> None:
         self.model = Model()

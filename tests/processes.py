@@ -24,7 +24,7 @@ T = TypeVar("T")
 BIN = Path(sys.executable).parent
 
 
-def wait_until(condition: Callable[[], T | None], timeout: float = 30, what: str = "") -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float = 90, what: str = "") -> T:
     """Return the condition's value as soon as it is true; fail after `timeout` seconds."""
     until = time.monotonic() + timeout
     while True:

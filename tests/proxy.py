@@ -16,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine
 from enum import Enum
-from types import TracebackType
 from typing import NamedTuple
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
@@ -71,6 +70,8 @@ class Proxy:
         self._wanted: tuple[Fault, int] | None = None
         self._held: _Spoilt | None = None
         self._errors: list[BaseException] = []
+        self._connections: set[_Connection] = set()
+        self.silent = False
         self._injected = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -97,17 +98,26 @@ class Proxy:
         delivery = deliver_late(self, self._held)
         asyncio.run_coroutine_threadsafe(delivery, self._loop).result(_PATIENCE)
 
+    def silence(self) -> None:
+        """Let nothing more through of what etcd says by watches, until `speak`.
+
+        Their streams stand, and their connections answer: nobody sees a difference to an etcd in
+        which nothing happens.
+        """
+        self.silent = True
+        for each in list(self._connections):
+            each.silence()
+
+    def speak(self) -> None:
+        """Let new watches through again; those that were silent stay so."""
+        self.silent = False
+
     def __enter__(self) -> Proxy:
         self._thread.start()
         assert self._ready.wait(_PATIENCE)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(_PATIENCE)
         assert self._errors == []
@@ -163,6 +173,8 @@ class Proxy:
                 return  # etcd is away: so are we
             stack.push_async_callback(_close, to_upstream)
             connection = _Connection(self, writer, to_upstream)
+            self._connections.add(connection)
+            stack.callback(self._connections.discard, connection)
             pumps = [
                 asyncio.create_task(connection.pass_up(reader)),
                 asyncio.create_task(connection.pass_down(upstream)),
@@ -237,11 +249,19 @@ class _Connection:
         self._server = server
         self._names: dict[int, str] = {}  # by stream, until the answer comes
         self._spoilt: dict[int, _Spoilt] = {}
+        self._watches: set[int] = set()
+        self._silent: set[int] = set()
+
+    def silence(self) -> None:
+        """See `Proxy.silence`."""
+        self._silent |= self._watches
 
     def end(self) -> None:
-        """With the connection the client gives up what it has asked on it."""
+        """With the connection the client gives up what it has asked on it, and hears no answer."""
         for each in self._spoilt.values():
             each.given_up.set()
+            if each.fault not in _HOLDS:  # its own end has come before: that is fault enough
+                self._proxy.done()
 
     async def pass_up(self, reader: asyncio.StreamReader) -> None:
         """Pass on what the client says, until the connection ends."""
@@ -256,12 +276,17 @@ class _Connection:
                     self._server.write(frame.encode())
                     await self._server.drain()
                 if spoilt and spoilt.fault is Fault.CUT_AFTER and spoilt.whole:
+                    del self._spoilt[frame.stream]
                     self._cut()
 
     def _open(self, frame: _Frame) -> None:
         found = re.search(rb"/etcdserverpb\.\w+/(\w+)", frame.payload)
         assert found, f"no path in {frame.payload!r}"
         name = self._names[frame.stream] = found[1].decode()
+        if name == "Watch":
+            self._watches.add(frame.stream)
+            if self._proxy.silent:
+                self._silent.add(frame.stream)
         fault = None if name == "LeaseKeepAlive" else self._proxy.count(name)
         if fault is None:
             return
@@ -302,11 +327,14 @@ class _Connection:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, _Cut):
             while True:
                 frame = await _read(reader)
+                if frame.kind == _DATA and frame.stream in self._silent:
+                    continue
                 spoilt = self._spoilt.get(frame.stream)
                 if spoilt and spoilt.fault is Fault.DELAY_ANSWER:
                     spoilt.held.append(frame)
                     continue
                 if spoilt and spoilt.fault is Fault.LOSE_ANSWER and frame.kind == _HEADERS:
+                    del self._spoilt[frame.stream]
                     self._cut()
                 self._answer(frame)
                 await self._client.drain()

@@ -12,7 +12,6 @@ import subprocess
 import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from lockclient.cli.local import end
@@ -125,7 +124,7 @@ class Terminal:
     def ended(self) -> int:
         """Wait for its end and return its exit status."""
         # Reading on: who writes into a full terminal does not end.
-        wait_until(lambda: (self.raw or True) and self.process.poll() is not None, 60, "its end")
+        wait_until(lambda: (self.raw or True) and self.process.poll() is not None, what="its end")
         return self.process.returncode
 
     def interrupt(self) -> int:
@@ -136,12 +135,7 @@ class Terminal:
     def __enter__(self: Opened) -> Opened:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         end(self.process)
         os.close(self._master)
 

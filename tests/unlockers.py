@@ -16,18 +16,16 @@ UP = "clustermutex_unlocker_store_up"
 REMOVED = 'clustermutex_auto_unlocks_total{result="removed"}'
 
 
-def unlocker(
-    settings: Settings, *options: str, grace: float = 1, env: dict[str, str] | None = None
-) -> Service:
+def unlocker(settings: Settings, *options: str, env: dict[str, str] | None = None) -> Service:
     """Start one on a free port."""
-    words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--grace", f"{grace:g}", *options]
+    words = ["--url", settings.url(), "--listen", "127.0.0.1:0", *options]
     return start_service([*UNLOCKER, *words], env)
 
 
 def fetch(service: Service, path: str) -> tuple[int, str]:
     """GET a page; return its status and text."""
     try:
-        with urllib.request.urlopen(f"{service.url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{service.url}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from lockclient.extras import needing_services
+from lockclient.logs import tell_uncaught
 
 
 def main() -> None:
     """Run the service."""
+    tell_uncaught()
     with needing_services("unlocker"):
         from unlocker.cli import main as run
     run()

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from flask import Flask, Response
 from prometheus_client import make_wsgi_app
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
+from lockclient.door import ALIVE, METRICS, READY, Door
+from lockclient.texts import plain
 from unlocker.service import Unlocker
 
 
-def create_app(unlocker: Unlocker) -> Flask:
-    """Return the WSGI application of one unlocker."""
+def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
+    """Return the WSGI application of one unlocker.
+
+    Args:
+        hosts: names by which it is reached, see `Door`.
+    """
     app = Flask("unlocker", static_folder=None)
     # With compression and the format negotiated, as Prometheus asks for it.
     metrics = make_wsgi_app(unlocker.metrics.registry)
-    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/metrics": metrics})  # type: ignore[method-assign]  # as Flask has it
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {METRICS: metrics})  # type: ignore[method-assign]  # as Flask has it
+
+    # Figures name locks, hosts and reasons; a probe comes by whatever host and is told a sentence.
+    app.wsgi_app = Door(app.wsgi_app, hosts, (ALIVE, READY))  # type: ignore[method-assign]
 
     @app.get("/")
     def index() -> Response:
         return _text("This is unlocker: see /healthz, /readyz, /metrics.")
 
-    @app.get("/healthz")
+    @app.get(ALIVE)
     def healthz() -> Response:
-        return _text("alive")
+        reason = unlocker.sick()
+        return _text("alive") if reason is None else _text(reason, status=503)
 
-    @app.get("/readyz")
+    @app.get(READY)
     def readyz() -> Response:
         reason = unlocker.unready()
         return _text("ready") if reason is None else _text(reason, status=503)
@@ -33,4 +45,4 @@ def create_app(unlocker: Unlocker) -> Flask:
 
 
 def _text(line: str, *, status: int = 200) -> Response:
-    return Response(f"{line}\n", status=status, mimetype="text/plain")
+    return Response(f"{plain(line)}\n", status=status, mimetype="text/plain")

@@ -15,6 +15,8 @@ the order of revisions. Let the limit be reached at revision L. Another unlocker
 removal behind: one that it began with a count from before L. The next it begins with a count that
 includes L, that is, not at all. So N unlockers remove at most limit + N - 1 a minute, each of those
 more than once only on paper: a transaction that finds the lock gone removes nothing.
+(Where a store is looked at, each looks after a removal of its own, and R is that look: it shows all
+that was removed before it began.)
 
 What can add to that: one for each request whose answer was lost (counted when given up, by who
 sent it); and an etcd so full that records can't be written, when each unlocker knows only its own:
@@ -109,9 +111,13 @@ class Brake:
                 number,
                 limit,
                 100 * SHARE,
+                extra={"event": "brake-on"},
             )
         elif self._told and not engaged:
-            log.warning("The brake is off again: for a minute, no lock was kept back.")
+            log.warning(
+                "The brake is off again: for a minute, no lock was kept back.",
+                extra={"event": "brake-off"},
+            )
         self._told = engaged
 
     def state(self, held: int) -> Braking:

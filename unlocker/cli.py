@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from typing import Any
 
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.config import open_store
+from lockclient.door import is_loopback
 from lockclient.errors import StoreError
+from lockclient.listening import HttpServer
 from lockclient.serving import (
     EndSignal,
-    HttpServer,
+    ServiceCommand,
     configure_logging,
     end_process,
+    hosts_of,
     service_options,
     settings_of,
+    store_of,
+    supervise,
 )
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.app import create_app
+from unlocker.notify import BadUrl, Notifier, targets_of
+from unlocker.retention import KEEP_REMOVALS
 from unlocker.service import MAX_REMOVALS, Unlocker
 
 log = logging.getLogger("unlocker")
 
 _PATIENCE = 4.0
 """Seconds to end in: 5 are promised."""
-
-
-def _check_seconds(_ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not 0 <= value <= 86400:  # click's own range would take `nan`
-        raise click.BadParameter(f"{value:g} is not from 0 to 86400 seconds.", param=param)
-    return value
 
 
 class Limit(click.ParamType[int | None]):
@@ -52,19 +54,24 @@ class Limit(click.ParamType[int | None]):
         return int(text)
 
 
+class NotifyOption(click.Option):
+    """Named by its flag in the environment (UNLOCKER_NOTIFY), not by the command's parameter."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """See `click.Option`."""
+        return os.environ.get(f"{ctx.auto_envvar_prefix}_NOTIFY") or None
+
+
 @click.command(
-    context_settings={"auto_envvar_prefix": "UNLOCKER", "help_option_names": ["-h", "--help"]}
+    cls=ServiceCommand,
+    context_settings={"auto_envvar_prefix": "UNLOCKER", "help_option_names": ["-h", "--help"]},
 )
 @service_options("127.0.0.1:9722")
 @click.option(
-    "--grace",
-    metavar="SECONDS",
-    type=float,
-    callback=_check_seconds,
-    default=10,
-    show_default=True,
-    help="How long locks that were there when it started stay beyond their auto_unlock_at, "
-    "to make up for wrong clocks of their hosts.",
+    "--allowed-host",
+    metavar="NAME,…",
+    help="Host names by which Prometheus reaches /metrics, besides addresses and names without a "
+    "dot: it answers to no other.",
 )
 @click.option(
     "--max-removals",
@@ -76,41 +83,78 @@ class Limit(click.ParamType[int | None]):
     "that is more. So many due at once are more often a broken network than dead holders; the "
     "rest waits its turn. `off`: no limit.",
 )
+@click.option(
+    "--notify",
+    "urls",
+    metavar="URL",
+    multiple=True,
+    cls=NotifyOption,
+    help="Whom to tell what happens: a URL of apprise's, like json://host/hook, slack://… or "
+    "mailto://…. Can be given several times; as UNLOCKER_NOTIFY, which no other user of this host "
+    "can read, several with spaces in between. Needs the extra `notify`.",
+)
+@click.option(
+    "--keep-removals",
+    metavar="N|off",
+    type=Limit(),
+    default=str(KEEP_REMOVALS),
+    show_default=True,
+    help="How many records of removals stay in the store; the oldest go first, and each after "
+    "seven days. `off`: no limit.",
+)
 @click.version_option(__version__)
 def main(
     settings: Settings | None,
+    poll: float | None,
     listen: tuple[str, int],
     log_level: str,
     log_format: str,
-    grace: float,
+    allowed_host: str | None,
     max_removals: int | None,
+    urls: tuple[str, ...],
+    keep_removals: int | None,
 ) -> None:
     """Watch all locks, alert on silent ones and remove abandoned ones.
 
     Run as many as you like: each removal is guarded, so they can't hurt each other. Each option
-    can also be given as a variable, like UNLOCKER_GRACE for --grace.
+    can also be given as a variable, like UNLOCKER_MAX_REMOVALS for
+    --max-removals.
     """
     settings = settings_of(settings)
+    hosts = hosts_of(allowed_host) | {socket.gethostname().lower()}
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
+    try:
+        notifier = Notifier(targets_of(urls), settings.where)
+    except BadUrl as error:
+        raise click.UsageError(f"--notify: {error}") from None
     end = EndSignal()
     unlocker = Unlocker(
-        open_store(settings), grace=grace, max_removals=max_removals, version=__version__
+        store_of(settings, poll),
+        max_removals=max_removals,
+        keep_removals=keep_removals,
+        version=__version__,
+        notifier=notifier,
     )
-    server = HttpServer(create_app(unlocker), listen)
+    server = HttpServer(create_app(unlocker, hosts), listen)
     try:
         unlocker.check_rights()
     except StoreError as error:
         raise click.ClickException(str(error)) from error
     log.info(
-        "%s listens on %s and watches %s, grace %g s, %s.",
+        "%s listens on %s and watches %s, %s.",
         unlocker.identity,
         server.url,
         settings.url(),
-        grace,
         "no limit of removals" if max_removals is None else f"{max_removals} removals a minute",
     )
+    if not is_loopback(listen[0]):
+        log.warning(
+            "Everyone who can reach %s may read there, without a login, which locks are past their "
+            "alert, on which hosts and why: let only Prometheus through.",
+            server.url,
+        )
     unlocker.start()
     server.start()
-    log.info("Ending on %s.", end.wait())
-    end_process(unlocker.stop, _PATIENCE)
+    status = supervise(end, lambda: unlocker.look_after() or server.trouble())
+    end_process(unlocker.stop, _PATIENCE, status)

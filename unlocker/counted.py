@@ -49,10 +49,10 @@ class CountedStore:
             self._metrics.failures.labels("clock-check").inc()
         return offsets
 
-    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         """See `ServiceStore.announce`."""
         with self._counted("heartbeat"):
-            self._store.announce(unlocker, value, ttl, deadline)
+            return self._store.announce(unlocker, value, ttl, deadline)
 
     @contextmanager
     def _counted(self, task: str) -> Iterator[None]:

@@ -7,12 +7,18 @@ hour. An unlocker that stands still removes nothing early, but nothing in time e
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
+
+from lockclient.supervision import Pulse, first_trouble
+
+log = logging.getLogger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks whether the wall clock was put back."""
@@ -37,14 +43,38 @@ class Jobs:
             timezone=timezone.utc,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
+        self._pulses: list[Pulse] = []
         self._ending = threading.Event()
         self._guard = threading.Thread(target=self._watch_clock, name="jobs-guard", daemon=True)
 
-    def every(self, seconds: float, task: Callable[[], None], *, at_once: bool = True) -> None:
-        """Run a task every so many seconds, from the start on or first after that time."""
+    def every(
+        self,
+        seconds: float,
+        task: Callable[[], None],
+        name: str = "task",
+        *,
+        at_once: bool = True,
+        vital: bool = True,
+    ) -> None:
+        """Run a task every so many seconds, from the start on or first after that time.
+
+        Without `vital` it may hang: the service does its work without it.
+        """
         now = datetime.now(timezone.utc)
         first = now if at_once else now + timedelta(seconds=seconds)
-        self._scheduler.add_job(task, _Every(seconds), next_run_time=first)
+        pulse = Pulse(name, seconds)
+        if vital:
+            self._pulses.append(pulse)
+        self._scheduler.add_job(partial(pulse.run, task), _Every(seconds), next_run_time=first)
+
+    def trouble(self, limit: float) -> str | None:
+        """Say in a sentence which task is late by more than `limit` seconds, if one is.
+
+        It hangs, or the scheduler has ended, whose threads are out of our hands.
+        """
+        if self._guard.ident is not None and not self._guard.is_alive():
+            return "The thread that guards the tasks against jumps of the wall clock has ended."
+        return first_trouble(self._pulses, limit)
 
     def start(self) -> None:
         """Begin."""
@@ -59,10 +89,16 @@ class Jobs:
 
     def _watch_clock(self) -> None:
         while not self._ending.wait(_LOOK):
-            now = datetime.now(timezone.utc)
-            for job in self._scheduler.get_jobs():
-                # A run further away than its interval: the clock was put back since it was set.
-                if job.next_run_time - now > job.trigger.interval + timedelta(seconds=_LOOK):
-                    job.modify(next_run_time=now)
-            # It may have planned its sleep between a jump back and one forward: no run shows it.
-            self._scheduler.wakeup()
+            try:
+                self._look_at_clock()
+            except Exception:  # APScheduler's own threads change what is looked at here
+                log.exception("The look at the wall clock failed.")
+
+    def _look_at_clock(self) -> None:
+        now = datetime.now(timezone.utc)
+        for job in self._scheduler.get_jobs():
+            # A run further away than its interval: the clock was put back since it was set.
+            if job.next_run_time - now > job.trigger.interval + timedelta(seconds=_LOOK):
+                job.modify(next_run_time=now)
+        # It may have planned its sleep between a jump back and one forward: no run shows it.
+        self._scheduler.wakeup()

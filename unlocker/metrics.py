@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter as Counts
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -28,24 +29,33 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from lockclient.record import AUTO_UNLOCK, FORCE_UNLOCK, Holder
-from lockclient.timing import monotonic
+from lockclient.lookalikes import told_apart
+from lockclient.record import OVERDUE, Holder, Ticket
+from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.restoring import Restored
+from lockclient.texts import label
+from lockclient.timing import Now, monotonic
 from unlocker.brake import Braking
-from unlocker.policy import ClockCheck
+from unlocker.labels import NEW, Labels
+from unlocker.policy import NEVER, ClockCheck
+from unlocker.watchlist import KEPT, Item
 
 LISTED = 100
 """Locks past their alert, and client hosts, that get series of their own: what comes from outside
-must not fill Prometheus."""
+must not fill Prometheus. The locks beyond are counted, and the counts ring."""
+
+OTHERS = "another host"
+"""Stands for hosts that are left out."""
 
 _SILENCE = 3600.0
 """Seconds since its last push after which a host's skew is not shown any more."""
 
-_SHOWN = 100
-"""Characters of a text in a label."""
-
 REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 """How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
 was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
+
+KINDS = PAST_ALERT, SKEWS, UNLOCKED, FREE = "past-alert", "skew", "auto-unlocked", "free"
+"""Of series whose labels come from locks; see `labels`."""
 
 HOWS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
 TASKS = ("sweep", "heartbeat", "clock-check", "resync")
@@ -59,24 +69,34 @@ class Picture:
 
     Attributes:
         locks: how many in each state.
-        undecided: locks of which can't be told yet when they are due.
+        kept: locks that are past their auto-unlock and wait only because counting began anew.
         lines: how many wait, lock by lock.
         unlockers: how many show a sign of life.
-        past_alert: holders past their alert, `LISTED` at most.
+        past_alert: locks past their alert, `LISTED` at most, the most urgent first.
+        unlisted: how many locks past their alert are not among them, by state.
+        failing: names of locks whose removal was tried in vain and is tried on.
         store_up: whether the store is reachable, as far as known.
+        out_of_space: whether it has no space for anything new.
+        proven_at: until when the watch has shown all that is known to be written (Unix seconds).
         loads: how often all locks were read.
+        restored: the last restore of the store that is known of.
         watch_restarts: how often the watch broke.
         check: the last clock check.
         braking: what the brake does.
     """
 
     locks: Mapping[str, int]
-    undecided: int
+    kept: int
     lines: Iterable[int]
     unlockers: int
-    past_alert: Sequence[Holder]
+    past_alert: Sequence[Item]
+    unlisted: Mapping[str, int]
+    failing: Collection[str]
     store_up: bool
+    out_of_space: bool
+    proven_at: float
     loads: int
+    restored: Restored | None
     watch_restarts: int
     check: ClockCheck | None
     braking: Braking
@@ -91,17 +111,24 @@ class Skews:
 
     def note(self, hostname: str, seconds: float) -> None:
         """Remember a host's skew, and forget the host not heard of for longest if need be."""
+        host = label(hostname)
         with self._lock:
-            self._by_host[shorten(hostname)] = seconds, monotonic()
-            self._by_host.move_to_end(shorten(hostname))
+            self._by_host[host] = seconds, monotonic()
+            self._by_host.move_to_end(host)
             if len(self._by_host) > LISTED:
                 self._by_host.popitem(last=False)
 
-    def all(self) -> dict[str, float]:
-        """Return host to seconds, without hosts that were silent for long: their alerts end."""
+    def all(self, labels: Labels) -> dict[str, float]:
+        """Return host to seconds, without hosts that were silent for long: their alerts end.
+
+        Of those that are too many new ones the worst is told, as `OTHERS`.
+        """
         since = monotonic() - _SILENCE
         with self._lock:
-            return {host: skew for host, (skew, at) in self._by_host.items() if at > since}
+            found = {host: skew for host, (skew, at) in self._by_host.items() if at > since}
+        left_out = [host for host in found if not labels.admit((host,))]
+        skews = [found.pop(host) for host in left_out]
+        return found | ({OTHERS: max(skews, key=abs)} if skews else {})
 
 
 class Metrics:
@@ -111,6 +138,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.skews = Skews()
         self.successes = dict.fromkeys(TASKS, 0.0)
+        left_out = self._counter(
+            "clustermutex_unlocker_label_sets_left_out",
+            f"Sets of labels that a scrape left out: more than {NEW} new ones in an hour.",
+            "of",
+            KINDS,
+        )
+        self.labels = {kind: Labels(left_out.labels(kind).inc) for kind in KINDS}
         self._version = version
         self.alerts = self._counter("clustermutex_alerts", "Locks seen to go past their alert.")
         self.auto_unlocks = self._counter(
@@ -192,7 +226,7 @@ class _Gauges(Collector):
         """Compute all gauges."""
         picture = self._picture()
         yield from self._of_locks(picture)
-        yield from self._past_alert(picture.past_alert)
+        yield from self._past_alert(picture)
         yield from self._of_process(picture)
         yield from _of_brake(picture.braking)
         yield from _of_clock(picture.check)
@@ -201,24 +235,30 @@ class _Gauges(Collector):
             "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
             f"ours, the push's way included. The {LISTED} hosts that pushed last, within an hour.",
             "hostname",
-            self._metrics.skews.all(),
+            self._metrics.skews.all(self._metrics.labels[SKEWS]),
         )
 
     def _of_locks(self, picture: Picture) -> Iterator[Metric]:
         yield _by_label(
             "clustermutex_locks",
-            "Locks that are held: ok; alert (past alert_at); overdue (to be removed); broken (data "
-            "that can't be read, never removed).",
+            "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
+            "(their stamps contradict what they say of themselves, or they need what this version "
+            "does not know: never removed); broken (data that can't be read, never removed).",
             "state",
             picture.locks,
         )
         yield GaugeMetricFamily(
-            "clustermutex_locks_undecided",
-            "Locks that are not removed because neither they nor a clock tell when they are due.",
-            picture.undecided,
+            "clustermutex_unlocker_locks_kept",
+            f"Locks whose auto_unlock_at passed more than {KEPT:.0f} s ago and that this unlocker "
+            "does not remove yet, because it counts their whole time from when it first saw them.",
+            picture.kept,
         )
         lines = list(picture.lines)
-        yield GaugeMetricFamily("clustermutex_waiters", "Clients that wait.", sum(lines))
+        yield GaugeMetricFamily(
+            "clustermutex_waiters",
+            "Clients that wait in line; 0 in a store without one.",
+            sum(lines),
+        )
         yield GaugeMetricFamily(
             "clustermutex_longest_line_waiters",
             "Clients that wait for the lock with the longest line.",
@@ -228,15 +268,17 @@ class _Gauges(Collector):
             "clustermutex_unlockers", "Unlockers with a sign of life.", picture.unlockers
         )
 
-    def _past_alert(self, holders: Sequence[Holder]) -> Iterator[Metric]:
+    def _past_alert(self, picture: Picture) -> Iterator[Metric]:
         alert = GaugeMetricFamily(
             "clustermutex_lock_alert_timestamp_seconds",
-            f"alert_at of a lock past it, the {LISTED} that have been for longest.",
+            f"alert_at of a lock past it, the {LISTED} most urgent: overdue ones, those that only "
+            "a person can free, those that have been for longest.",
             labels=["name"],
         )
         unlock = GaugeMetricFamily(
             "clustermutex_lock_auto_unlock_timestamp_seconds",
-            "auto_unlock_at of a lock past its alert.",
+            "When a lock past its alert is to be removed: its auto_unlock_at, or for one that this "
+            "unlocker found when its whole time has passed since.",
             labels=["name"],
         )
         info = InfoMetricFamily(
@@ -244,14 +286,39 @@ class _Gauges(Collector):
             "Who holds a lock past its alert.",
             labels=["name", "hostname", "pid", "reason"],
         )
-        for holder in holders:
-            who = (holder.hostname or "", str(holder.pid or ""), holder.reason or "")
-            info.add_metric([holder.name, *map(shorten, who)], {})
+        failing = GaugeMetricFamily(
+            "clustermutex_unlocker_removal_failing",
+            "A lock past its alert that this unlocker has tried to remove in vain, and tries on.",
+            labels=["name"],
+        )
+        now, names = Now.read(), set[str]()
+        unlisted = Counts(picture.unlisted)
+        for item in picture.past_alert:
+            holder, due = item.row.holder, item.verdict.due
+            name, *who = labels = labels_of(holder)
+            # Two samples of one name, which two locks may look like, would end a whole scrape.
+            room, urgent = self._metrics.labels[PAST_ALERT], item.state == OVERDUE
+            if name in names or not room.admit(labels, urgent=urgent):
+                unlisted[item.state] += 1
+                continue
+            names.add(name)
+            if holder.name in picture.failing:
+                failing.add_metric([name], 1)
+            info.add_metric([name, *who], {})
             if holder.alert_at is not None:
-                alert.add_metric([holder.name], holder.alert_at)
-            if holder.auto_unlock_at is not None:
-                unlock.add_metric([holder.name], holder.auto_unlock_at)
-        yield from (alert, unlock, info)
+                alert.add_metric([name], holder.alert_at)
+            if holder.auto_unlock_at is not None and due != NEVER:
+                counted = round(now.wall + due - now.monotonic)  # whole, so that it stays the same
+                at = counted if item.row.found else holder.auto_unlock_at
+                unlock.add_metric([name], at)
+        yield from (alert, unlock, info, failing)
+        yield _by_label(
+            "clustermutex_locks_unlisted",
+            f"Locks past their alert that have no series of their own: beyond {LISTED}, or beyond "
+            f"{NEW} new ones in an hour.",
+            "state",
+            unlisted,
+        )
 
     def _of_process(self, picture: Picture) -> Iterator[Metric]:
         yield InfoMetricFamily(
@@ -261,6 +328,23 @@ class _Gauges(Collector):
             "clustermutex_unlocker_store_up",
             "Whether the store is reachable (1) or not (0).",
             float(picture.store_up),
+        )
+        yield GaugeMetricFamily(
+            "clustermutex_store_restored_timestamp_seconds",
+            "When the store was last said, or noticed, to be restored from a backup; 0 is never.",
+            picture.restored.time if picture.restored else 0,
+        )
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_store_out_of_space",
+            "Whether the store refused our last sign of life for lack of space (1) or not (0): "
+            "then nobody can take a lock, and no lock is auto-unlocked.",
+            float(picture.out_of_space),
+        )
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_picture_proven_timestamp_seconds",
+            "When the watch was last seen to show all that the store had confirmed: it is made to "
+            "show our own sign of life, every 3 s.",
+            picture.proven_at,
         )
         yield CounterMetricFamily(
             "clustermutex_unlocker_table_loads",
@@ -315,9 +399,10 @@ def _of_clock(check: ClockCheck | None) -> Iterator[Metric]:
     yield offset
 
 
-def shorten(text: str) -> str:
-    """Cut a text from outside so that it can be a label."""
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+def labels_of(who: Holder | Ticket) -> tuple[str, str, str, str]:
+    """Return a lock's name, as it is shown, and host, process and reason of its holder or head."""
+    said = (who.hostname or "", str(who.pid or ""), who.reason or "")
+    return told_apart(who.name), label(said[0]), label(said[1]), label(said[2])
 
 
 def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

@@ -1,37 +1,41 @@
 """When a lock is past its alert and when it may be removed. Pure: no I/O, no clock is read.
 
-Why no lock is removed early. Three clocks are about: the holder's, ours, and the members' of the
-store. Let D be `auto_unlock_at - alive_at`: the holder read both off one clock at one moment, so
-its error cancels, and it holds itself to D from before it sent the push.
-- A write that was seen happen arrived after it was sent. So `seen_at + D` on our monotonic clock
-  comes after the holder's own deadline; no wall clock is in it. A thousandth is added to D, for
-  monotonic clocks that do not run equally fast, and 2 ms, for stamps that are rounded.
-- A lock that was found was written before `seen_at`, so `seen_at + D` is safe for it, too. Sooner
-  than that only a wall clock can tell: it is believed if it agreed with the members' at a check
-  made after the lock was seen. Of the two the one that is behind counts, and the grace comes on
-  top, so that a holder whose clock is behind by up to the grace loses nothing, less the 1.5 s to
-  which a check is exact. (One that is ahead loses nothing anyway.) A host further behind is what
-  no one can tell from a dead holder: who has such hosts sets the grace to a day, and then D counts.
-- Both count from the last push that we know of. One that we do not know of, because it is on its
-  way or we were stopped, changes the revision of `auto_unlock_at`, which the transaction that
-  removes compares: such a push always wins.
-A wall-clock moment is turned into a monotonic one with both clocks read together around the check;
-no wall clock is read after it, so one that is moved later, or drifts, removes nothing. Our
-monotonic clock goes on while we are stopped, and while the machine is suspended where it has such a
-clock: then locks look due on waking, and the revision tells.
+Why no lock is removed early. Let D be `auto_unlock_after`, a constant of the acquisition to which
+the holder holds itself from before it sent a push. A lock is due at `seen_at + D` on our monotonic
+clock, and a thousandth of D later, because monotonic clocks do not run equally fast. No wall clock
+is in it: not the holder's, not ours, not the store's.
+- A write that was seen happen arrived after it was sent, so that moment comes after the holder's
+  own deadline. A lock that was found was written before `seen_at`, so it does all the more.
+- It counts from the last push that we know of. One that we do not know of, because it is on its
+  way or we were stopped, changes the revisions of the stamps, which the transaction that removes
+  compares: such a push always wins.
+- That holds for pushes that the store keeps. A restore from a backup loses some: a stamp may then
+  stand at a revision again that we saw long ago, before a push which is lost, and look unchanged.
+  So from the moment at which we hear of a restore, all locks are found (`table`, `restoring`).
+Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
+such a clock: then locks look due on waking, and the revision tells.
 
-Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
-between sweeps (4 s after the wall clock was put back, which the scheduler goes by), C the time to
-the next clock check (S, and the second that the members have to answer), and R the time to remove
-what came due before it: a holder that falls silent is removed within D + P + S + R of its last
-push, and the thousandth of D. A lock that was found is removed within D + S + R, and the
-thousandth, of when it was first seen; with a clock to trust, if that is sooner, within S + R of
-the later of C after it was seen and the grace and 2 s after its `auto_unlock_at`. While the store
-is away or we are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end
-of that, because one look is left out for the news to come first. More than `--max-removals` in a
-minute wait for their turn: see `brake`.
-What can't be decided, because neither the lock nor a clock tells enough, is never removed until it
-can; nor is a lock whose data are broken.
+Why every lock that is due is removed. With P the time that the news of a push takes to us (the next
+look, where a store is looked at), S = 1 s between sweeps (4 s after the wall clock was put back,
+which the scheduler goes by), and R the time to remove what came due before it: a holder that falls
+silent is removed within D + P + S + R of its last push, and the thousandth of D. A lock that was
+found is removed within D + S + R, and the thousandth, of when it was first seen. Nobody remembers
+what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
+for ever, which `Watchlist.kept` counts and an alert tells. While the store is away or we are
+stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that, because
+one look is left out for the news to come first. More than `--max-removals` in a minute wait for
+their turn: see `brake`.
+
+What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
+not lie as far apart as its durations, so that they are not of one push: nobody knows which of them
+to count from, until the holder pushes again. One that needs what this version does not know, which
+may be a reason. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
+were moved by hand, but both alike, count as a push.
+
+An alert only calls people, so there a wall clock is believed if it agreed with the members' at a
+check made after the lock was seen, and of the two the one that is behind. A lock that was found is
+past its alert at its `alert_at`, if that is sooner than its `expected_runtime` counted as above; so
+is one that does not say `expected_runtime`, or is undecided, as soon as there is a clock to trust.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockclient.table import Row
+from lockclient.reading import Row
 from lockclient.timing import Now
 
 AGREEMENT = 2.0
@@ -49,9 +53,6 @@ AGREEMENT = 2.0
 
 _JUMP = 0.5
 """Seconds by which wall and monotonic clock may part during a check; more is a jump."""
-
-_ROUNDING = 0.002
-"""Seconds that two stamps, each rounded to a millisecond, may be too near to each other."""
 
 _DRIFT = 0.001
 """Seconds in a second by which two hosts' monotonic clocks may part: NTP speeds one up and slows
@@ -96,78 +97,48 @@ class Verdict:
 
     Attributes:
         alert: when it goes past its alert; `NEVER`, or None if that can't be decided yet.
-        due: when it may be removed; the same.
-        silent_since: the last sign of life that is known of, or when the lock was first seen.
+        due: when it may be removed; `NEVER`.
     """
 
     alert: float | None
-    due: float | None
-    silent_since: float
-
-    @property
-    def decided(self) -> bool:
-        """Whether a further clock check would change nothing."""
-        return self.alert is not None and self.due is not None
+    due: float
 
 
-def judge(row: Row, check: ClockCheck | None, grace: float) -> Verdict:
+def judge(row: Row, check: ClockCheck | None) -> Verdict:
     """Decide about one lock.
 
     Args:
         row: the lock as the table has it.
         check: the latest clock check; None if there was none yet.
-        grace: seconds that a lock judged by a wall clock is given beyond its `auto_unlock_at`.
     """
     holder = row.holder
     if holder.broken() or holder.alert_at is None:
-        return Verdict(NEVER, NEVER, row.seen_at)
+        return Verdict(NEVER, NEVER)
     if check is not None and check.now.monotonic < row.seen_at:
         check = None  # our wall clock may have jumped between that check and this lock
-    alert = _moment(row, holder.alert_at, check, grace, extra=0.0)
-    due: float | None = NEVER
-    if holder.auto_unlock_at is not None:
-        due = _moment(row, holder.auto_unlock_at, check, grace, extra=grace)
-    return Verdict(alert, due, _silent_since(row, check, grace))
+    decided = not holder.undecided()
+    due = _counted(row, holder.auto_unlock_after) if decided else None
+    return Verdict(
+        _alert(row, holder.alert_at, check, decided=decided), NEVER if due is None else due
+    )
 
 
-def _moment(
-    row: Row, stamp: float, check: ClockCheck | None, grace: float, *, extra: float
-) -> float | None:
-    """Return when a stamp's moment is, `extra` seconds later if a wall clock decides."""
-    sign = _sign(row)
-    counted = None
-    # A stamp that is not after the sign of life contradicts it: no duration can be read from them.
-    if sign is not None and stamp > sign:
-        counted = row.seen_at + (stamp - sign) * (1 + _DRIFT) + _ROUNDING
-    if counted is not None and not row.found:
+def _counted(row: Row, after: float | None) -> float | None:
+    """Return when a duration is over that began with the last sign of life."""
+    return None if after is None else row.seen_at + after * (1 + _DRIFT)
+
+
+def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -> float | None:
+    counted = _counted(row, row.holder.expected_runtime)
+    if counted is not None and decided and not row.found:
         return counted
     if check is None:
         return None
-    if not _believed(row, check, grace):
+    if not check.trusted:
         return counted
     at = check.moment(stamp)
-    # A write that was seen happen is a sign of life, whatever it says: the extra time is for it.
-    at = (at if row.found else max(at, row.seen_at)) + extra
+    if not decided:
+        return at  # whoever has moved a stamp meant it, or if it was the other, this one is right
+    # A write that was seen happen is a sign of life, whatever it says.
+    at = at if row.found else max(at, row.seen_at)
     return at if counted is None else min(at, counted)
-
-
-def _sign(row: Row) -> float | None:
-    """Return the holder's wall clock at its last sign of life, where it said so."""
-    holder = row.holder
-    return holder.locked_at if holder.alive_at is None else holder.alive_at
-
-
-def _believed(row: Row, check: ClockCheck, grace: float) -> bool:
-    """Tell whether wall clocks may decide about this lock.
-
-    They may not if its last sign of life is from the future: then the holder's clock is ahead.
-    """
-    sign = _sign(row)
-    return check.trusted and (sign is None or check.moment(sign) <= row.seen_at + grace)
-
-
-def _silent_since(row: Row, check: ClockCheck | None, grace: float) -> float:
-    sign = _sign(row)
-    if not row.found or sign is None or check is None or not _believed(row, check, grace):
-        return row.seen_at
-    return min(row.seen_at, check.moment(sign))

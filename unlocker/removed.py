@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lockclient.record import AUTO_UNLOCK, Removal
-from unlocker.metrics import shorten
+from lockclient.removal import AUTO_UNLOCK, Removal
+from unlocker.labels import NEW, Labels
+from unlocker.metrics import labels_of
 
 SHOWN = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
@@ -24,17 +25,19 @@ class Removed(Collector):
 
     Args:
         removals: returns the newest removals, the newest first, not more than may be shown.
+        labels: says which of them may be.
     """
 
-    def __init__(self, removals: Callable[[], Sequence[Removal]]) -> None:
+    def __init__(self, removals: Callable[[], Sequence[Removal]], labels: Labels) -> None:
         self._removals = removals
+        self._labels = labels
 
     def describe(self) -> list[Metric]:
         """Name nothing in advance: else the registry would collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Compute the gauge."""
+        """Compute the gauges."""
         family = GaugeMetricFamily(
             "clustermutex_lock_auto_unlocked_timestamp_seconds",
             f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
@@ -45,10 +48,17 @@ class Removed(Collector):
         for removal in self._removals():
             at = removal.removed_at
             if removal.how == AUTO_UNLOCK and at is not None and at > since:
-                holder = removal.holder
-                who = (holder.hostname or "", str(holder.pid or ""), holder.reason or "")
                 # A process can lose one lock twice; two samples of one name end a whole scrape.
-                newest.setdefault((holder.name, *map(shorten, who)), at)
+                newest.setdefault(labels_of(removal.holder), at)
+        unlisted = 0
         for labels, at in newest.items():
-            family.add_metric(labels, at)
+            if self._labels.admit(labels):
+                family.add_metric(labels, at)
+            else:
+                unlisted += 1
         yield family
+        yield GaugeMetricFamily(
+            "clustermutex_locks_auto_unlocked_unlisted",
+            f"Such locks that have no series of their own: beyond {NEW} new ones in an hour.",
+            unlisted,
+        )

@@ -8,10 +8,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 
+from lockclient.durations import period
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import AUTO_UNLOCK, Holder, Removal
+from lockclient.lookalikes import named
+from lockclient.record import Holder
+from lockclient.removal import AUTO_UNLOCK, Removal
+from lockclient.serving import said
 from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
 from lockclient.timing import Deadline, monotonic
 from unlocker.brake import Brake, Key
@@ -90,6 +93,10 @@ class Remover:
             self._try(item)
         self._brake.withhold(withheld, self._held())
 
+    def failing(self) -> set[str]:
+        """Return the names of locks whose removal was refused and is tried on, for any thread."""
+        return {name for name, _ in self._refused.copy()}
+
     def _run_at_once(self, budget: Deadline) -> None:
         """Do the same without a brake, when no removal has to wait until the one before is told."""
         todo, self._pending = self._pending, deque()
@@ -158,10 +165,18 @@ class Remover:
     def _attempt(self, item: Item) -> str:
         try:
             return self._remove(item)
-        except StoreError as error:
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # whatever it is, the others are due as well
             if _key(item) not in self._refused:  # once for a lock, not once a second
-                name = item.row.holder.name
-                log.warning("Lock %r is due and can't be removed, trying on: %s", name, error)
+                holder = item.row.holder
+                log.warning(
+                    "Lock %s is due and can't be removed, trying on: %s",
+                    named(holder.name),
+                    error,
+                    extra=said("removal-failed", holder),
+                    exc_info=not isinstance(error, StoreError),
+                )
             self._refused.add(_key(item))
             return FAILED
 
@@ -176,13 +191,14 @@ class Remover:
             return self._ended(seen.removal)
         # Not current: it is looked at only because an earlier request of ours was not answered.
         if (
-            seen.stamp_revision != row.stamp_revision
+            seen.holder.stamp_revisions != row.holder.stamp_revisions
             or seen.holder.broken()
+            or seen.holder.undecided()
             or not self._watchlist.current(item)
         ):
             return CHANGED
-        removal = self._record(seen.holder, item.verdict.silent_since)
-        outcome = self._store.ask(Remove(removal, row.stamp_revision), deadline)
+        removal = self._record(seen.holder, row.seen_at)
+        outcome = self._store.ask(Remove(removal, row.holder.stamp_revisions), deadline)
         if isinstance(outcome, Done):
             self._tell(removal)
             return REMOVED
@@ -196,23 +212,19 @@ class Remover:
         self._tell(removal)
         return REMOVED
 
-    def _record(self, holder: Holder, silent_since: float) -> Removal:
-        silent = monotonic() - silent_since
-        unlock_at = datetime.fromtimestamp(holder.auto_unlock_at or 0, timezone.utc)
-        why = (
-            f"no sign of life for {silent:.{1 if silent < 10 else 0}f} s; "
-            f"auto_unlock_at was {unlock_at:%Y-%m-%d %H:%M:%S} UTC"
-        )
+    def _record(self, holder: Holder, seen_at: float) -> Removal:
+        silent = monotonic() - seen_at
+        allowed = period(holder.auto_unlock_after or 0)
+        why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
         return Removal(holder.bounded(), time.time(), self._identity, AUTO_UNLOCK, why)
 
     def _tell(self, removal: Removal) -> None:
-        # The record in full: it stands in the store for some days only, and not even that if the
-        # store had no space for it.
+        holder = removal.holder
         log.warning(
-            "Removed lock %r: %s. The record: %s",
-            removal.holder.name,
+            "Removed lock %s: %s.",
+            named(holder.name),
             removal.why,
-            removal.value(),
+            extra=said("auto-unlocked", holder, removal),
         )
 
 

@@ -7,26 +7,27 @@ does not follow the protocol. Then all behind it wait in vain, and there is no h
 A look at all lines with each sweep, counted by our own monotonic clock. It costs about 1 µs for
 each lock that has a line, however long, and is made less often where that adds up. What looks would
 miss, that a lock was taken and released between two of them, the table's changes tell. Only what is
-unclaimed at the moment is remembered.
+unclaimed at the moment is remembered. Who is next in line the table does not know, which counts
+lines and keeps none: of those that are shown the store is asked, by a task of its own.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from operator import attrgetter
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lockclient.reading import Transition
 from lockclient.record import Ticket
-from lockclient.table import Table, Transition
-from lockclient.timing import monotonic
-from unlocker.metrics import LISTED, shorten
+from lockclient.store import ServiceStore
+from lockclient.table import Table
+from lockclient.timing import Deadline, monotonic
+from unlocker.labels import NEW, Labels
+from unlocker.metrics import LISTED, labels_of
 
 NORMAL = 15.0
 """Seconds for which a lock may well be free with a line: the 10 s lease of a dead waiter's ticket,
@@ -34,12 +35,29 @@ and what etcd takes to end it."""
 
 _SHARE = 0.02
 """The part of a processor's time that looks may take."""
+ASK = 5.0
+"""Seconds between two times that the store is asked for heads, for which it may be asked, and for
+which a lock must have been free to be asked about: sooner than it is shown, so that the head is
+known by which a reading of everything is told to have missed nothing."""
+_PATIENCE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
 class _Free:
-    head: Ticket
-    since: float
+    """A lock that is free and has a line.
+
+    Attributes:
+        since: when it was first seen so.
+        head: who was next in line when the store was asked.
+        unseen: when everything was read anew: what happened before was not all told. If its head is
+            another one by now it was served, and is counted from then.
+    """
+
+    __slots__ = ("head", "since", "unseen")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.head: Ticket | None = None
+        self.unseen: float | None = None
 
 
 class Unclaimed(Collector):
@@ -47,10 +65,14 @@ class Unclaimed(Collector):
 
     Args:
         table: whose changes are handed to `update`, in its own thread.
+        store: is asked for the heads of lines.
+        labels: says which of them may have series.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, store: ServiceStore, labels: Labels) -> None:
         self._table = table
+        self._store = store
+        self._labels = labels
         # Held through a look, so that no change falls between what it reads and what it notes.
         self._lock = threading.Lock()
         self._found: dict[str, _Free] = {}
@@ -72,28 +94,54 @@ class Unclaimed(Collector):
             return
         began = time.thread_time()
         with self._lock:
-            loads, heads = self._read()
-            # What changed before a reading of everything was not all told. Where the head is still
-            # the same, it was not served, and goes on waiting.
+            loads, names = self._read()
             unseen, self._loads = loads != self._loads, loads
             before, self._found = self._found, {}
-            for name, head in heads.items():
+            for name in names:
                 known = before.get(name)
-                if known is None or (unseen and known.head.revision != head.revision):
-                    known = _Free(head, now)
-                elif known.head is not head:
-                    known = _Free(head, known.since)
+                if known is None or (unseen and known.head is None):
+                    known = _Free(now)
+                elif unseen:
+                    known.unseen = now
                 self._found[name] = known
             self._looked_at = now
             self._due = now + (time.thread_time() - began) / _SHARE
 
-    def _read(self) -> tuple[int, dict[str, Ticket]]:
+    def _read(self) -> tuple[int, list[str]]:
         """Return what is unclaimed, and which of the table's readings that is from."""
         while True:
             loads = self._table.loads
-            heads = self._table.unclaimed()
+            names = self._table.unclaimed()
             if loads == self._table.loads:
-                return loads, heads
+                return loads, names
+
+    def ask(self) -> None:
+        """Ask the store who is next in the lines that are shown, or may soon be.
+
+        Raises:
+            StoreUnavailable, StoreError: as `ServiceStore.line`; it is asked again the next time.
+        """
+        budget = Deadline.after(ASK)
+        for name, each in self._free_for(ASK)[:LISTED]:
+            if budget.expired():
+                return
+            first = self._store.line(name, 1, Deadline.after(_PATIENCE)).first
+            with self._lock:
+                self._note_head(each, first[0] if first else None)
+
+    @staticmethod
+    def _note_head(each: _Free, head: Ticket | None) -> None:
+        served = each.head is None or head is None or head.revision != each.head.revision
+        if each.unseen is not None and served:
+            each.since = each.unseen
+        each.head, each.unseen = head, None
+
+    def _free_for(self, seconds: float) -> list[tuple[str, _Free]]:
+        """Return what has been free for so long, the longest first."""
+        with self._lock:
+            until = self._looked_at - seconds
+            late = [(name, each) for name, each in self._found.items() if each.since <= until]
+        return sorted(late, key=lambda each: each[1].since)
 
     def forget(self) -> None:
         """Know nothing: while the store is away nobody can claim, and the table's news are old."""
@@ -109,9 +157,7 @@ class Unclaimed(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Compute the gauges from what the last look found."""
-        with self._lock:
-            until = self._looked_at - NORMAL
-            late = [each for each in self._found.values() if each.since <= until]
+        late = self._free_for(NORMAL)
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters",
             f"Locks that have been free for {NORMAL:g} s and longer though clients wait for them.",
@@ -127,10 +173,19 @@ class Unclaimed(Collector):
             "Who is next in line for such a lock, and does not take it.",
             labels=["name", "hostname", "pid", "reason"],
         )
-        offset = time.time() - monotonic()
-        for each in heapq.nsmallest(LISTED, late, key=attrgetter("since")):
-            head = each.head
-            who = (head.hostname or "", str(head.pid or ""), head.reason or "")
-            since.add_metric([head.name], each.since + offset)
-            info.add_metric([head.name, *map(shorten, who)], {})
+        offset, names = time.time() - monotonic(), set[str]()
+        for name, each in late[:LISTED]:
+            shown, *who = labels = labels_of(each.head or Ticket(name, ""))
+            # Two samples of one name, which two locks may look like, would end a whole scrape.
+            if shown not in names and self._labels.admit(labels):
+                names.add(shown)
+                since.add_metric([shown], each.since + offset)
+                if each.head is not None:
+                    info.add_metric([shown, *who], {})
         yield from (since, info)
+        yield GaugeMetricFamily(
+            "clustermutex_locks_free_with_waiters_unlisted",
+            f"Such locks that have no series of their own: beyond {LISTED}, or beyond {NEW} new "
+            "ones in an hour.",
+            len(late) - len(names),
+        )

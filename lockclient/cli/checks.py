@@ -6,35 +6,33 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import TypeGuard
 
 from lockclient.cli.common import counted
+from lockclient.cli.local import KNOWN_DATA_BUG
 from lockclient.cli.setup_auth import WRITES
-from lockclient.cli.stack import KNOWN_DATA_BUG
-from lockclient.record import ALERT, BROKEN, OK, OVERDUE
-from lockclient.shown import Listed, duration, plain
-from lockclient.store import Member
-from lockclient.table import Row
-
-FINE, WARNING, ERROR = "ok", "warning", "error"
-LEVELS = (FINE, WARNING, ERROR)
+from lockclient.deadlocks import Deadlock
+from lockclient.durations import duration
+from lockclient.facts import NEVER
+from lockclient.reading import Row
+from lockclient.record import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.shown import Listed, no_unlock
+from lockclient.store import ERROR, FINE, WARNING, Finding, History, Member
+from lockclient.texts import plain
 
 SLOW, VERY_SLOW = 0.1, 1.0
 """Seconds that one transaction in a hundred may take, before it is a warning, and an error."""
 CLOCK = 2.0
 """Seconds that clocks may differ: more, and an unlocker does not believe its own (design, 6.2)."""
+LONG = 4 * 3600.0
+"""Seconds of history that an etcd which compacts does not keep: an hour, and one until the next."""
+MANY = 1_000_000
+"""Revisions of history that are too many, where nobody can tell how old they are."""
+FULL = 0.8
+"""The part of its quota that an etcd may fill before it is a warning."""
 LATE = 30.0
-"""Seconds after its auto-unlock at which a lock should be gone, the unlocker's grace included."""
+"""Seconds after its auto-unlock at which a lock should be gone that an unlocker saw pushed."""
 _NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found: `level` is one of `LEVELS`, `advice` what to do (empty: nothing)."""
-
-    check: str
-    level: str
-    text: str
-    advice: str = ""
 
 
 def members(found: Sequence[Member]) -> Iterator[Finding]:
@@ -54,6 +52,8 @@ def members(found: Sequence[Member]) -> Iterator[Finding]:
         text = f"etcd at {each.endpoint} answers, version {each.version}{leads}{size}."
         yield Finding("member", FINE, text)
         yield from _version(each)
+        yield from _space(each)
+        yield from _pages(each)
         for alarm in each.alarms:
             yield Finding(
                 "member",
@@ -81,6 +81,57 @@ def _version(member: Member) -> Iterator[Finding]:
         )
 
 
+def _space(member: Member) -> Iterator[Finding]:
+    if not member.quota or member.size < FULL * member.quota:
+        return
+    yield Finding(
+        "space",
+        WARNING,
+        f"etcd at {member.endpoint} fills {member.size / member.quota:.0%} of its quota of "
+        f"{member.quota / 2**20:,.0f} MiB, with {member.in_use / 2**20:,.0f} MiB of data; full, it "
+        "takes no locks.",
+        "Defragment its members, one after the other: most of the file is empty."
+        if member.in_use < member.size / 2
+        else "See that it compacts its history, and what else is kept in it; or raise its "
+        "--quota-backend-bytes.",
+    )
+
+
+def _pages(member: Member) -> Iterator[Finding]:
+    if not member.pages:
+        return
+    text = f"etcd at {member.endpoint} answers every web page"
+    if member.auth:
+        yield Finding("pages", FINE, f"{text}, but asks it for a user.")
+        return
+    yield Finding(
+        "pages",
+        WARNING,
+        f"{text}: one that is open in a browser which reaches it can read, forge and delete all "
+        "locks.",
+        "Start it with --enable-grpc-gateway=false --cors=http://nobody.invalid:80 and, with the "
+        "names by which it is asked, --host-whitelist=NAME,NAME.",
+    )
+
+
+def history(found: History, wall: float) -> Finding:
+    """Judge whether etcd is compacted, by how long ago it can still show what was."""
+    kept = found.revision - found.oldest
+    then = announced(found.sign).get("now")
+    age = wall - then if is_time(then) else None
+    back = f", at least {duration(age)} back" if age is not None and age > 0 else ""
+    text = f"etcd keeps {kept:,} revision{'s' * (kept != 1)} of history{back}."
+    if (kept <= MANY) if age is None else (age <= LONG):
+        return Finding("history", FINE, text)
+    return Finding(
+        "history",
+        WARNING,
+        f"{text} It is not compacted" + (", and never was." if found.oldest == 1 else "."),
+        "Each push stays in it for ever, until it is full: start its members with "
+        "--auto-compaction-mode=periodic --auto-compaction-retention=1h (unless this is meant so).",
+    )
+
+
 def _since(version: str, least: tuple[int, int]) -> bool:
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
@@ -99,7 +150,7 @@ def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
             "Finish the upgrade that is under way.",
         )
     if answered and not any(each.cluster for each in answered):
-        yield Finding("cluster", FINE, "etcd does not list its members (its gateway is off).")
+        yield Finding("cluster", FINE, "etcd does not list its members to this user.")
         return
     cluster = max((each.cluster for each in answered), key=len, default=())
     listed = plain("; ".join(cluster))
@@ -170,8 +221,14 @@ def rights(found: Mapping[str, bool], user: str | None, *, auth: bool | None) ->
         yield Finding("auth", FINE, "etcd asks its clients for a user.")
 
 
-def unlockers(found: Mapping[str, str]) -> Finding:
-    """Judge whether an unlocker runs."""
+def unlockers(found: Mapping[str, str], *, needed: bool = True) -> Finding:
+    """Judge whether an unlocker runs, `needed` where locks don't go by themselves."""
+    if not found and not needed:
+        return Finding(
+            "unlocker",
+            FINE,
+            "None is running: locks expire by themselves (expire=1), and nobody is alerted.",
+        )
     if not found:
         return Finding(
             "unlocker",
@@ -197,6 +254,11 @@ def announced(announcement: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
+def is_time(said: object) -> TypeGuard[float]:
+    """Tell whether this can be a moment: some thousand years, no NaN."""
+    return isinstance(said, (int, float)) and abs(said) < 1e11
+
+
 # ---------------------------------------------------------------- clocks
 
 
@@ -216,14 +278,14 @@ def of_member(member: Member) -> Clock | None:
     return Clock(f"etcd at {member.endpoint}", member.ahead - 0.5, member.ahead + 0.5)
 
 
-def of_holder(row: Row, wall: float, monotonic: float) -> Clock | None:
+def of_holder(row: Row, wall: float, monotonic: float, late: float = 0.0) -> Clock | None:
     """Return the clock of a lock's host, by its last push: seen live, or found when we began."""
     alive_at, host = row.holder.alive_at, row.holder.hostname
     if alive_at is None or host is None:
         return None
     ahead = alive_at - (wall - (monotonic - row.seen_at))
     # Found: the push was at any time before, so that only a stamp from the future tells something.
-    return Clock(f"host {plain(host)}", ahead, float("inf") if row.found else ahead)
+    return Clock(f"host {plain(host)}", ahead, float("inf") if row.found else ahead + late)
 
 
 def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
@@ -242,8 +304,8 @@ def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
             "clock",
             WARNING,
             f"The clock of {whose} is {by} {'ahead of' if ahead else 'behind'} this machine's.",
-            "Set both by NTP (chrony, systemd-timesyncd): alerts come at wrong times, and locks "
-            "that an unlocker finds when it starts stay longer.",
+            "Set both by NTP (chrony, systemd-timesyncd): alerts come at wrong times, and so do "
+            "the states that are shown of locks.",
         )
     if not wrong:
         listed = ", ".join(sorted(known)) or "no other clock could be seen"
@@ -253,34 +315,45 @@ def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
 # ---------------------------------------------------------------- locks
 
 
+def deadlocked(found: Sequence[Deadlock]) -> Iterator[Finding]:
+    """Tell who waits for each other."""
+    for deadlock in found:
+        yield Finding(
+            "locks",
+            WARNING,
+            deadlock.text,
+            "Look at each (`clustermutex show NAME`, py-spy): unless one of these waits has a "
+            "limit, `clustermutex force-unlock NAME` for one of them lets the others go on.",
+        )
+
+
 def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     """Judge the locks: past their alert or their auto-unlock, broken, never expiring."""
     for state, text, advice in (
-        (BROKEN, "broken, so that nobody can judge them", "`clustermutex show NAME` says what is "
+        (BROKEN, "broken and can't be judged", "`clustermutex show NAME` says what is "
          "wrong; if nobody holds it any more, `clustermutex force-unlock NAME`."),
-        (ALERT, "past the alert: no sign of life for too long", "Look at the holder "
+        (ALERT, "past the alert, without a sign of life for too long", "Look at the holder "
          "(`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
     ):  # fmt: skip
         named = [lock for lock in found if lock.state == state]
         if named:
             level = ERROR if state == BROKEN else WARNING
-            yield Finding("locks", level, f"{_names(named)}: {text}.", advice)
+            yield Finding("locks", level, f"{_names(named)} {text}.", advice)
     yield from _overdue([lock for lock in found if lock.state == OVERDUE], wall)
-    never = [lock for lock in found if lock.state in (OK, ALERT) and _never(lock)]
-    if never:
-        yield Finding(
-            "locks",
-            WARNING,
-            f"{_names(never)}: without an auto-unlock.",
-            "Should the holder die, only `clustermutex force-unlock NAME` frees it: set an "
-            "auto_unlock_after, unless that is what is wanted.",
-        )
-    sound = sum(lock.state == OK for lock in found)
-    yield Finding("locks", FINE, f"{len(found)} held, {sound} of them in time.")
-
-
-def _never(lock: Listed) -> bool:
-    return lock.holder.auto_unlock_at is None and "auto_unlock_at" not in lock.holder.problems
+    for word, text, advice in (
+        (NEVER, "without an auto-unlock", "Should the holder die, only `clustermutex force-unlock "
+         "NAME` frees it: set an auto_unlock_after, unless that is what is wanted."),
+        (UNDECIDED, "undecided, which no unlocker removes", "`clustermutex show NAME` says "
+         "why: its holder's next sign of life may put it right, or an upgrade; if the holder is "
+         "dead, `clustermutex force-unlock NAME`."),
+    ):  # fmt: skip
+        named = [lock for lock in found if no_unlock(lock.holder) == word]
+        if named:
+            yield Finding("locks", WARNING, f"{_names(named)} {text}.", advice)
+    well = sum(lock.state == OK for lock in found)
+    others = f", {len(found) - well} not, as told above" if well < len(found) else ""
+    held = f"{counted(len(found), 'lock')} held: {well} well{others}."
+    yield Finding("locks", FINE, held if found else "No lock is held.")
 
 
 def _overdue(found: list[Listed], wall: float) -> Iterator[Finding]:
@@ -290,13 +363,14 @@ def _overdue(found: list[Listed], wall: float) -> Iterator[Finding]:
     yield Finding(
         "locks",
         ERROR if late > LATE else WARNING,
-        f"{_names(found)}: past the auto-unlock and still there, for {duration(late)} at most.",
-        "An unlocker removes what is due within its grace. If it does not: see that one runs, and "
-        "what its log says (rights, clocks, too many removals at once).",
+        f"{_names(found)} past the auto-unlock and still there, for {duration(late)} at most.",
+        "An unlocker removes what it has seen silent for its whole time, which it counts anew when "
+        "it starts. If it does not: see that one runs, and what its log says (rights, restarts, "
+        "too many removals at once).",
     )
 
 
 def _names(found: Sequence[Listed]) -> str:
     named = ", ".join(f"'{plain(lock.holder.name)}'" for lock in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"{counted(len(found), 'lock')} ({named}{more})"
+    return f"{counted(len(found), 'lock')} ({named}{more}) {'is' if len(found) == 1 else 'are'}"

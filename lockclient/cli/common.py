@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import cleandoc
+from math import inf
+from textwrap import fill
 from typing import Any, TypeVar
 
 import click
@@ -15,11 +18,15 @@ from click.shell_completion import CompletionItem
 
 from lockclient.config import open_store
 from lockclient.errors import ClusterMutexError, InvalidLockName
-from lockclient.record import check_name
+from lockclient.facts import Fact
+from lockclient.logs import PlainFormatter
+from lockclient.lookalikes import Looks
+from lockclient.record import Ticket, check_name
 from lockclient.settings import Settings
 from lockclient.shown import Listed
 from lockclient.store import ServiceStore
 from lockclient.table import Table
+from lockclient.texts import ascii_json
 from lockclient.timing import Deadline
 
 PATIENCE = 5.0
@@ -30,6 +37,9 @@ COMPLETING = 1.0
 """Seconds for etcd to answer a shell that completes a name."""
 COMPLETED = 200
 """How many names a shell is given; who has more types on."""
+_SUGGESTED = 3
+_HELP = 78
+"""Characters of a line in the help."""
 
 
 def counted(number: int, what: str) -> str:
@@ -45,17 +55,21 @@ class Session:
     """What all of one run of the command shares, as click's `ctx.obj`."""
 
     debug: bool = False
+    url: str | None = None
+    """What stood before the command."""
 
 
 def _debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
         ctx.ensure_object(Session).debug = True
-        logging.basicConfig(level=logging.DEBUG)
+        handler = logging.StreamHandler()
+        handler.setFormatter(PlainFormatter(logging.BASIC_FORMAT))
+        logging.basicConfig(level=logging.DEBUG, handlers=[handler])
 
 
-def _settings(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Settings:
+def _settings(ctx: click.Context, _param: click.Parameter, value: str | None) -> Settings:
     try:
-        return Settings.load(value)
+        return Settings.load(ctx.ensure_object(Session).url if value is None else value)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -70,17 +84,49 @@ debug_option = click.option(
 )
 
 
+def _noted(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).url = value
+
+
+_URL_HELP = (
+    "Where the locks are, like etcd://host1:2379,host2:2379/clustermutex or gs://bucket/prefix. "
+    "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]"
+)
+url_option = click.option(
+    "--url", metavar="URL", expose_value=False, callback=_noted, help=_URL_HELP
+)
+"""Before the command: what stands after it goes before."""
+
+
 def store_options(command: Command) -> Command:
     """Add `--url`, which makes the parameter `settings`, and `--debug`."""
-    url = click.option(
-        "--url",
-        "settings",
-        metavar="URL",
-        callback=_settings,
-        help="Where the locks are, like etcd://host1:2379,host2:2379/clustermutex. "
-        "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
-    )
+    url = click.option("--url", "settings", metavar="URL", callback=_settings, help=_URL_HELP)
     return url(debug_option(command))
+
+
+def telling(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
+    """Fill lists of facts into a command's help, where `{its name}` stands."""
+
+    def filled(command: Command) -> Command:
+        told = {name: _told(facts) for name, facts in lists.items()}
+        command.__doc__ = cleandoc(command.__doc__ or "").format(**told)
+        return command
+
+    return filled
+
+
+def _told(facts: Sequence[Fact]) -> str:
+    width = max(len(fact.name) for fact in facts)
+    return "\n".join(
+        fill(
+            fact.description.replace("`", ""),
+            _HELP,
+            initial_indent=f"    {fact.name:<{width}}  ",
+            subsequent_indent=" " * (width + 6),
+        )
+        for fact in facts
+    )
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as told below.")
@@ -103,7 +149,7 @@ class LockName(click.ParamType[str]):
     ) -> list[CompletionItem[str]]:
         """Return the names that begin so; none if etcd does not say so quickly."""
         try:
-            settings = ctx.params.get("settings") or Settings.load()
+            settings = ctx.params.get("settings") or Settings.load(ctx.ensure_object(Session).url)
             with opened(settings) as store:
                 names = store.names(incomplete, COMPLETED, Deadline.after(COMPLETING))
         except (ClusterMutexError, ValueError):
@@ -130,6 +176,20 @@ def answering(store: ServiceStore) -> None:
     store.names("", 1, Deadline.after(PATIENCE))
 
 
+def similar(store: ServiceStore, name: str) -> str:
+    """Say which locks that are held have a name like this one; empty if there is none.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    deadline = Deadline.after(PATIENCE)
+    found = store.names(name, _SUGGESTED, deadline)
+    if not found:
+        found = get_close_matches(name, store.names("", COMPLETED, deadline), _SUGGESTED)
+    meant = " or ".join(map(repr, found))
+    return f" Did you mean {meant}?" if meant else ""
+
+
 def picture_of(store: ServiceStore, *, removals: int = 0) -> Table:
     """Return the table of all locks, read once.
 
@@ -154,12 +214,20 @@ def followed(table: Table) -> None:
         time.sleep(0.01)
 
 
-def locks_of(table: Table, wall: float) -> list[Listed]:
-    """Return the locks of a table as they are listed at a wall-clock time."""
-    waiters = table.waiters()
+def locks_of(table: Table, wall: float, heads: Mapping[str, Ticket] | None = None) -> list[Listed]:
+    """Return the locks of a table as they are listed at a wall-clock time; `heads` of `Lines`."""
+    waiters, rows, looks = table.waiters(), table.rows(), Looks()
+    nobody = 0 if table.can.line else None
+    for name in rows:
+        looks.add(name)
+    firsts = heads or {}
     return [
-        Listed(row.holder, row.holder.state(wall), waiters.get(name, 0))
-        for name, row in table.rows().items()
+        Listed(
+            *(row.holder, row.holder.state(wall), waiters.get(name, nobody)),
+            looks.like(name, rows.__contains__),
+            *(inf, None) if (first := firsts.get(name)) is None else (first.revision, first.since),
+        )
+        for name, row in rows.items()
     ]
 
 
@@ -168,4 +236,4 @@ def print_json(document: Any, *, line: bool = False) -> None:
 
     Outside of ASCII everything is escaped, so that no text of a lock's can steer a terminal.
     """
-    click.echo(json.dumps(document, indent=None if line else 2))
+    click.echo(ascii_json(document, indent=None if line else 2))

@@ -26,7 +26,7 @@ VARIABLE = "_CLUSTERMUTEX_COMPLETE"
 def completion(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands and lock names.
 
-    The names are asked of etcd, for a second at most, as the command itself would ask: by --url
+    The names are asked of the store, for a second at most, as a command would ask: by --url
     on the line, or by the environment.
 
     \b

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 import click
 
-from lockclient.cli.local import end, spawn
+from lockclient.cli.local import Etcd, end, spawn
 from lockclient.cli.stack import Stack, fetch
-from lockclient.cli.up import ending_on_signals, introduce, starting, stay
+from lockclient.cli.up import ending_on_signals, introduce, starting, stay, store_option
 
-CHAPTER = 30.0
+CHAPTER = 60.0
 """Seconds after which something that was promised counts as not having happened."""
 
 
@@ -36,12 +36,13 @@ class Broken(Exception):
     is_flag=True,
     help="End after the story: status 0 if all happened as promised, 1 with what did not.",
 )
-def demo(exit_after_story: bool) -> None:
+@store_option
+def demo(exit_after_story: bool, store: str) -> None:
     """Watch locks being taken, held, alerted on, removed and shown."""
     with (
         ending_on_signals(),
         tempfile.TemporaryDirectory(prefix="clustermutex-demo-") as folder,
-        starting(Path(folder)) as stack,
+        starting(Stack(Path(folder), store)) as stack,
         Story(stack) as story,
     ):
         introduce(stack)
@@ -62,6 +63,8 @@ class Story:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
+        self._in_order = isinstance(stack.store, Etcd)
+        """Whether who waits stands in line, and each holder has a fencing token."""
         self._exits = ExitStack()
         self._logs: dict[str, Path] = {}
         self._began = time.monotonic()
@@ -101,6 +104,12 @@ class Story:
             click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
+        if not self._in_order:
+            for number in ("2", "3"):
+                self._hire(number)
+                self._until(partial(self._has_said, number, "waits"), f"waiter {number} to wait")
+            self._say("Two more want deploy/prod. There is no line here: they look, and listen.")
+            return
         for number in ("2", "3", "4"):
             self._hire(number)
             self._until(
@@ -117,7 +126,8 @@ class Story:
         os.kill(pid, 9)
         doomed.wait()
         self._say(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
-        click.echo("           a lock has no lease, and only silence up to its time frees it.")
+        no_lease = "a lock has no lease, and " if self._in_order else ""
+        click.echo(f"           {no_lease}only silence up to its time frees it.")
 
     def _alert(self) -> None:
         def alerted() -> bool:
@@ -141,6 +151,9 @@ class Story:
         click.echo(f"           {removal['why']}")
 
     def _hand_over(self) -> None:
+        if not self._in_order:
+            self._hand_over_in_any_order()
+            return
         tokens = []
         for number in ("2", "3", "4"):
             self._until(partial(self._took, number), f"waiter {number}")
@@ -149,12 +162,26 @@ class Story:
         if tokens != sorted(set(tokens)):
             raise Broken(f"the fencing tokens {tokens} do not rise in the order of the line.")
 
+    def _hand_over_in_any_order(self) -> None:
+        waiting = ["2", "3"]
+        while waiting:
+            took = self._until(
+                lambda: next(filter(self._took, waiting), None), "one of those who wait"
+            )
+            waiting.remove(took)
+            self._say(f"Waiter {took} has deploy/prod now: a release is told to all who wait.")
+        self._hire("4")  # it keeps the lock, so that it comes after them
+        self._until(partial(self._took, "4"), "one more worker")
+        self._say("A fourth worker has deploy/prod now, and keeps it.")
+
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
         self._until(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
         if steady.returncode or "released" not in self._said("steady"):
             raise Broken(f"the worker that calls alive() ended badly: {self._said('steady')}")
         self._say("The worker of nightly-report called alive() all along, finished and released:")
-        click.echo("           it ran for 8 s, far beyond its alert of 3 s, and nobody was rung.")
+        click.echo(
+            "           it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted."
+        )
 
     # ------------------------------------------------------------ what is seen
 
@@ -182,13 +209,16 @@ class Story:
             worker = spawn(
                 [sys.executable, "-m", "lockclient.cli.demo_worker", role],
                 output=output,
-                env={**os.environ, "CLUSTERMUTEX_URL": self._stack.url},
+                env={**self._stack.store.client_env, "CLUSTERMUTEX_URL": self._stack.url},
             )
         self._exits.callback(end, worker)
         return worker
 
     def _took(self, role: str) -> bool:
-        return "took" in self._said(role)
+        return self._has_said(role, "took")
+
+    def _has_said(self, role: str, word: str) -> bool:
+        return word in self._said(role)
 
     def _said(self, role: str) -> str:
         return self._logs[role].read_text(errors="replace")
@@ -201,13 +231,15 @@ class Story:
 
     def _until(self, condition: Callable[[], Any], what: str) -> Any:
         until = time.monotonic() + CHAPTER
-        while not (value := condition()):
+        while True:
+            with suppress(OSError):  # of a service that has just ended, which is told below
+                if value := condition():
+                    return value
             if time.monotonic() > until:
                 raise Broken(f"waited {CHAPTER:g} s in vain for {what}.")
             if (dead := self._stack.dead()) is not None:
                 raise Broken(f"{dead} has ended while we waited for {what}.")
             time.sleep(0.1)
-        return value
 
 
 def _where(backtrace: str) -> str:

@@ -6,12 +6,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from typing import TypeGuard
+from typing import cast
 
 import click
 
 from lockclient.cli import checks
-from lockclient.cli.checks import ERROR, FINE, LEVELS, WARNING, Clock, Finding
+from lockclient.cli.checks import Clock
 from lockclient.cli.common import (
     PATIENCE,
     READING,
@@ -22,11 +22,25 @@ from lockclient.cli.common import (
     print_json,
     store_options,
 )
+from lockclient.cli.durations import Duration
+from lockclient.cli.tables import wrapped
 from lockclient.errors import ClusterMutexError
+from lockclient.lines import Lines
 from lockclient.settings import Settings
-from lockclient.shown import plain
-from lockclient.store import Member, Read, ServiceStore, Unlock
+from lockclient.store import (
+    ERROR,
+    FINE,
+    LEVELS,
+    WARNING,
+    Examined,
+    Finding,
+    Member,
+    Read,
+    ServiceStore,
+    Unlock,
+)
 from lockclient.table import Table
+from lockclient.texts import plain
 from lockclient.timing import Deadline, monotonic
 
 STATUS = {FINE: 0, WARNING: 1, ERROR: 2}
@@ -40,15 +54,17 @@ _AT_LEAST = 1.0
 """Seconds to listen to pushes, even when all unlockers were heard."""
 _COLOURS = {FINE: "green", WARNING: "yellow", ERROR: "red"}
 _NAME = "clustermutex-doctor"
+_INDENT = 19
+"""Columns in front of what a check found."""
 
 
 @click.command()
 @click.option(
     "--listen",
-    type=click.FloatRange(0, 3600),
-    default=4.0,
+    type=Duration(0, 3600),
+    default="4s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long to listen at most, until each unlocker has given its sign of life (every 3 s): "
     "that and the pushes meanwhile tell what their clocks say.",
 )
@@ -61,14 +77,21 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
     \b
     member, cluster  can etcd be reached, which members, what they complain of
     version          of etcd; a warning for 3.5.0 to 3.5.2, which can lose data
+    space            is it filling up
     latency          of 50 transactions that change nothing: p50 and p99
     rights, auth     what this user may do, and whether etcd asks for one
+    pages            does etcd answer web pages, so that any of them can forge locks
+    history          is etcd compacted, by how far back it can show what was
     unlocker         is one running
-    clock            of etcd, unlockers and holders against this machine's
-    locks            past their alert or auto-unlock, broken, never expiring
+    clock            of the store, unlockers and holders against this machine's
+    locks            in a deadlock, past their alert or auto-unlock, broken,
+                     never expiring
+
+    Of a bucket, in place of what is etcd's: the rights one by one, rules that delete or keep
+    objects, whether more stand there than is read, and the latency of 50 reads.
 
     Nothing is written. Exit status, as monitoring plugins have it: 0 all is well, 1 a warning,
-    2 an error; also 2 when etcd can't be reached.
+    2 an error; also 2 when the store can't be reached.
 
     \b
     With --json:
@@ -97,33 +120,54 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
 
 def _print(finding: Finding) -> None:
     level = click.style(finding.level.ljust(7), _COLOURS[finding.level], bold=True)
-    advice = f" → {finding.advice}" if finding.advice else ""
-    click.echo(f"{level}  {finding.check:<8}  {finding.text}{advice}")
+    text = plain(finding.text) + (f" → {finding.advice}" if finding.advice else "")
+    click.echo(f"{level}  {finding.check:<8}  {wrapped(text, _INDENT)}")
 
 
 def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator[Finding]:
     """Yield what each check finds, the basic ones first."""
-    members = store.members(_ASKING)
-    yield from checks.members(members)
+    members: list[Member] = []
+    place = settings.place
+    kind = "etcd" if place is None else place.extra
+    if place is None:
+        members = store.members(_ASKING)
+        yield from checks.members(members)
     try:
+        if place is not None:
+            yield from cast(Examined, store).examine()
         answering(store)
     except ClusterMutexError as error:
-        yield Finding("etcd", ERROR, str(error), "The other checks need it and were left out.")
+        yield Finding(kind, ERROR, str(error), "The other checks need it and were left out.")
         return
     table = Table(store)
     table.start()
     try:
-        yield from _asked(store, settings, members)
+        if place is None:
+            yield from _asked(store, settings, members)
         if not table.wait_ready(READING):
-            yield Finding("etcd", ERROR, "The locks could not be read.", table.trouble)
+            yield Finding(kind, ERROR, "The locks could not be read.", table.trouble)
             return
-        yield checks.unlockers(table.unlockers())
+        yield checks.unlockers(table.unlockers(), needed=not store.can.expires)
         own = [each for each in map(checks.of_member, members) if each is not None]
-        yield from checks.clocks([*own, *_heard(table, listen)])
+        if place is not None:  # in whole seconds, as a member does
+            told = store.clock_offsets(_ASKING)
+            own = [Clock(store.can.store, each - 0.5, each + 0.5) for each in told]
+        yield from checks.clocks([*own, *_heard(table, listen, store.poll)])
+        yield from _knots(table, store)
         now = time.time()
         yield from checks.locks(locks_of(table, now), now)
     finally:
         table.stop()
+
+
+def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
+    lines = Lines(table, store)
+    try:
+        lines.look(PATIENCE)
+    except ClusterMutexError as error:
+        again = f"Run this again when {store.can.store} answers steadily."
+        yield Finding("locks", ERROR, f"Who waits for what can't be read. {error}", again)
+    yield from checks.deadlocked(lines.deadlocks())
 
 
 def _asked(store: ServiceStore, settings: Settings, members: list[Member]) -> Iterator[Finding]:
@@ -132,6 +176,7 @@ def _asked(store: ServiceStore, settings: Settings, members: list[Member]) -> It
         yield checks.latency(*_measured(store, writing=rights.get("locks", False)))
         auth = next((each.auth for each in members if each.auth is not None), None)
         yield from checks.rights(rights, settings.user, auth=auth)
+        yield checks.history(store.history(Deadline.after(PATIENCE)), time.time())
     except ClusterMutexError as error:
         yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
 
@@ -153,12 +198,11 @@ def _measured(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
     return seconds, "unlocks of nothing" if writing else "reads, for want of rights to write"
 
 
-def _is_time(said: object) -> TypeGuard[float]:
-    return isinstance(said, (int, float)) and abs(said) < 1e11  # some thousand years; no NaN
+def _heard(table: Table, longest: float, late: float) -> list[Clock]:
+    """Listen until all unlockers were heard, and return the clocks of unlockers and holders.
 
-
-def _heard(table: Table, longest: float) -> list[Clock]:
-    """Listen until all unlockers were heard, and return the clocks of unlockers and holders."""
+    Where it is looked what was written, that is seen as much as `late` seconds afterwards.
+    """
     began = monotonic()
     first = {name: checks.announced(value).get("now") for name, value in table.unlockers().items()}
     heard: dict[str, Clock] = {}
@@ -167,10 +211,10 @@ def _heard(table: Table, longest: float) -> list[Clock]:
             break
         for name, value in table.unlockers().items():
             now = checks.announced(value).get("now")
-            if name not in heard and _is_time(now) and now != first.get(name):
+            if name not in heard and checks.is_time(now) and now != first.get(name):
                 ahead = now - time.time()
-                heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead)
+                heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead + late)
         time.sleep(0.02)
     wall, now = time.time(), monotonic()
-    rows = [checks.of_holder(row, wall, now) for row in table.rows().values()]
+    rows = [checks.of_holder(row, wall, now, late) for row in table.rows().values()]
     return [*heard.values(), *(each for each in rows if each is not None)]

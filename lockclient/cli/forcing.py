@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import logging
 import os
 import socket
 import sys
@@ -12,71 +11,121 @@ import time
 import click
 
 from lockclient import unlocking
-from lockclient.cli.common import PATIENCE, LockName, opened, store_options
-from lockclient.cli.show import lines, look_at
+from lockclient.cli.common import PATIENCE, LockName, opened, similar, store_options
+from lockclient.cli.show import deadlock_of, like_of, lines, look_at
+from lockclient.errors import StoreFull
+from lockclient.lookalikes import told_apart
 from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.settings import Settings
-from lockclient.shown import plain
-from lockclient.store import Seen
+from lockclient.store import Seen, ServiceStore
+from lockclient.texts import ascii_json, plain
 from lockclient.timing import Deadline
 
 
 @click.command("force-unlock")
 @click.argument("name", type=LockName())
-@click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept for seven days.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--reason",
+    metavar="TEXT",
+    help="Why; it is kept for seven days. On a terminal it is asked for if it is not given.",
+)
+@click.option(
+    "--yes",
+    count=True,
+    help="Do not ask. Given twice: not even about a lock that needs what this version does not "
+    "know of, or about a removal that leaves no record.",
+)
 @click.option(
     "--uuid",
     metavar="UUID",
     help="Only if this is the holder: for scripts that decided by what `ls --json` said.",
 )
 @store_options
-def force_unlock(settings: Settings, name: str, reason: str, yes: bool, uuid: str | None) -> None:
+def force_unlock(
+    settings: Settings, name: str, reason: str | None, yes: int, uuid: str | None
+) -> None:
     """Take a lock from its holder, after showing who that is.
 
     The holder that was shown loses the lock, nobody else: if it changed hands meanwhile, nothing
     is removed. Who did it, when and why is recorded (`clustermutex removed`), and the holder is
     told so. A holder that still runs can go on working until it looks: be sure that it is dead,
-    or that what it works on refuses its fencing token.
+    or that what it works on refuses its fencing token. Of a lock that needs what this version does
+    not know of (`clustermutex show` tells), nobody knows what removing it may break: that is asked
+    for a second time. So is a removal that leaves no record, because the store has no space for it;
+    the record is then printed to stderr.
 
     Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
     the answer was no.
     """
-    if not reason.strip():
-        raise click.UsageError("--reason is empty: say why the lock is taken from its holder.")
-    if not yes and not (sys.stdin and sys.stdin.isatty()):
+    if not (reason or "").strip() and (reason is not None or not _on_terminal()):
+        what = "missing" if reason is None else "empty"
+        raise click.UsageError(f"--reason is {what}: say why the lock is taken from its holder.")
+    if not yes and not _on_terminal():
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
-    # The one thing that the library logs here stands nowhere else: an etcd that is out of space
-    # takes the lock away, but not the record of it.
-    logging.getLogger("lockclient.etcd.store").addHandler(logging.StreamHandler())
     with opened(settings) as store:
         seen = look_at(store, name)
-        holder = _removable(seen, name, uuid)
+        holder = _removable(store, seen, name, uuid)
         if not yes:
-            _ask(seen, holder)
+            _show(store, seen, holder, like_of(store, name))
+            _ask(f"Take the lock from {plain(holder.describe())}?")
+        why = reason or _ask_why()
+        if needs := unlocking.needs_sentence(holder):
+            _ask_again(needs, yes)
         try:
-            unlocking.force_unlock(
-                store, name, str(holder.uuid), person(), reason, Deadline.after(PATIENCE)
-            )
-        except unlocking.Changed as error:
+            _unlock(store, holder, why, yes, despite_needs=bool(needs))
+        except (unlocking.Changed, unlocking.NeedsUnknown) as error:
             raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
     waiting = len(seen.waiters)
     click.echo(
-        f"Removed: {plain(name)} is not held by {plain(holder.describe())} any more."
+        f"Removed: {told_apart(name)} is not held by {plain(holder.describe())} any more."
         + (f" {waiting} waited for it: the first of them gets it." if waiting else "")
     )
 
 
-def _removable(seen: Seen, name: str, uuid: str | None) -> Holder:
+def _unlock(
+    store: ServiceStore, holder: Holder, reason: str, yes: int, *, despite_needs: bool
+) -> None:
+    def attempt(*, unrecorded: bool) -> Removal:
+        return unlocking.force_unlock(
+            *(store, holder.name, str(holder.uuid), person(), reason, Deadline.after(PATIENCE)),
+            despite_needs=despite_needs,
+            unrecorded=unrecorded,
+        )
+
+    try:
+        attempt(unrecorded=False)
+    except StoreFull:  # deletions still work
+        _ask_again(unlocking.NO_RECORD, yes)
+        removal = attempt(unrecorded=True)
+        click.echo(
+            f"The record, which stands nowhere else: {ascii_json(removal.written())}", err=True
+        )
+
+
+def _ask_again(why: str, yes: int) -> None:
+    """Ask about what only a person can decide, unless the answer was given with the command."""
+    if yes >= 2:
+        return
+    if not _on_terminal():
+        raise click.ClickException(
+            f"Nothing was removed: {plain(why)} For that, give --yes a second time."
+        )
+    click.echo(f"Beware: {plain(why)}")
+    _ask("Take the lock despite that?")
+
+
+def _removable(store: ServiceStore, seen: Seen, name: str, uuid: str | None) -> Holder:
     holder = seen.holder
     if holder is None:
         raise click.ClickException(
-            f"Nobody holds the lock {name!r}, so there is nothing to remove."
+            f"Nobody holds the lock {name!r}, so there is nothing to remove.{similar(store, name)}"
         )
     if holder.uuid is None:
         raise click.ClickException(
             f"The lock {name!r} has keys but no uuid, so nobody holds it and anybody can take it. "
-            "If that was not meant, delete its keys with etcdctl (docs/protocol.md says which)."
+            "If that was not meant, delete what stands there: docs/protocol.md says which keys "
+            "of etcd's that is."
         )
     if uuid not in (None, holder.uuid):
         raise click.ClickException(
@@ -86,13 +135,28 @@ def _removable(seen: Seen, name: str, uuid: str | None) -> Holder:
     return holder
 
 
-def _ask(seen: Seen, holder: Holder) -> None:
-    for line in lines(holder, seen.waiters, time.time()):
+def _on_terminal() -> bool:
+    return bool(sys.stdin) and sys.stdin.isatty()
+
+
+def _show(store: ServiceStore, seen: Seen, holder: Holder, like: str) -> None:
+    waiters = seen.waiters if store.can.line else None
+    for line in lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
         click.echo(line)
     click.echo()
-    question = f"Take the lock from {plain(holder.describe())}?"
+
+
+def _ask(question: str) -> None:
     if not click.confirm(question, default=False):
         raise click.ClickException("The answer was no: nothing was removed.")
+
+
+def _ask_why() -> str:
+    """Ask for the reason, until there is one: what is pasted from a page has none."""
+    asked = "Why? Whoever held it, and whoever looks later, will read this"
+    while not (why := str(click.prompt(asked)).strip()):
+        pass
+    return why
 
 
 def person() -> str:

@@ -20,7 +20,9 @@ import click
 from click.core import ParameterSource
 
 from lockclient.background import AT_EXIT
-from lockclient.cli.common import LockName, store_options
+from lockclient.cli.common import LockName, Session, store_options
+from lockclient.cli.durations import Duration
+from lockclient.cli.queueing import telling_the_wait
 from lockclient.config import open_store
 from lockclient.errors import (
     ClusterMutexError,
@@ -31,8 +33,8 @@ from lockclient.errors import (
 )
 from lockclient.mutex import ClusterMutex
 from lockclient.record import Holder
-from lockclient.shown import plain
-from lockclient.timing import LONGEST, Now
+from lockclient.texts import plain
+from lockclient.timing import AUTO, Now
 
 UNAVAILABLE = 69
 """Exit status: etcd is away, or refuses, or NAME is none that it could have (EX_UNAVAILABLE)."""
@@ -136,45 +138,30 @@ class Name(LockName):
         return str(value)
 
 
-class _SecondsOrNever(click.ParamType[float]):
-    """Seconds, or `never` (infinite)."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if value == "never":
-            return float("inf")
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number of seconds nor `never`.", param, ctx)
-
-
 def getting_options(function: Function) -> Function:
     """Add the options that say where the lock is, how to wait for it and how to hold it."""
     options = [
         click.option(
             "--timeout",
-            type=click.FloatRange(0, LONGEST),
-            metavar="S",
-            help="Seconds to wait for the lock; 0 tries once.  [default: wait for ever]",
+            type=Duration(),
+            metavar="TIME",
+            help="How long to wait for the lock; 0 tries once.  [default: for ever]",
         ),
         click.option("--no-wait", is_flag=True, help="Try once: the same as --timeout 0."),
         click.option(
             "--expected-runtime",
-            type=float,
-            default=300.0,
+            type=Duration(),
+            default="5m",
             show_default=True,
-            metavar="S",
-            help="Seconds without a sign of life after which people are alerted.",
+            metavar="TIME",
+            help="How long without a sign of life until people are alerted.",
         ),
         click.option(
             "--auto-unlock-after",
-            type=_SecondsOrNever(),
-            metavar="S|never",
-            help="Seconds without a sign of life after which the unlocker removes the lock.  "
+            type=Duration(words={"never": None, AUTO: AUTO}),
+            default=AUTO,
+            metavar="TIME|never",
+            help="How long without a sign of life until the unlocker removes the lock.  "
             "[default: three times --expected-runtime]",
         ),
         click.option("--reason", default="", metavar="TEXT", help="What the lock is used for."),
@@ -206,14 +193,14 @@ class ShellMutex(ClusterMutex):
         if no_wait and options["timeout"]:
             raise click.UsageError("Give --timeout or --no-wait, not both.")
         self._conflict = options.pop("conflict_exit_code")
-        expected, after = options["expected_runtime"], options["auto_unlock_after"]
-        options["auto_unlock_after"] = _auto_unlock(expected, after)
         if no_wait:
             options["timeout"] = 0.0
         with failing_by_status():
             store = open_store(options.pop("settings"))
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
+        self._asking: str | None = None
+        """The uuid of the last call of `get`, and of its ticket."""
 
     def get(self) -> None:
         """Take the lock, waiting as long as the options say.
@@ -223,7 +210,8 @@ class ShellMutex(ClusterMutex):
         """
         with failing_by_status():
             try:
-                self.__enter__()
+                with telling_the_wait(self._store(), self.name, lambda: self._asking):
+                    self.__enter__()
             except LockTimeout as error:
                 raise Failure(str(error), self._conflict) from error
             except StoreUnavailable as error:
@@ -237,12 +225,18 @@ class ShellMutex(ClusterMutex):
                 self.release()
         self._store().background.settle(AT_EXIT)
 
+    @property
+    def token(self) -> str:
+        """The fencing token; empty where the store has none, and never that of a command around."""
+        return str(self.fencing_token) if self._store().can.fencing else ""
+
     def may_be_out_there(self) -> bool:
         """Tell whether a second sending of what took the lock may still arrive, ever so late."""
         return self._held("may_be_out_there()").acquisition.may_be_out_there
 
     def _new_holder(self, now: Now) -> Holder:
         holder = super()._new_holder(now)
+        self._asking = holder.uuid
         # Which thread it was says something about programs only.
         return replace(holder, pid=self._pid or holder.pid, thread=None)
 
@@ -252,17 +246,12 @@ def variables(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
     said = {
         "CLUSTERMUTEX_NAME": mutex.name,
         "CLUSTERMUTEX_UUID": mutex.uuid,
-        "CLUSTERMUTEX_FENCING_TOKEN": str(mutex.fencing_token),
+        "CLUSTERMUTEX_FENCING_TOKEN": mutex.token,
     }
-    if ctx.get_parameter_source("settings") is ParameterSource.COMMANDLINE:
+    here = ctx.get_parameter_source("settings") is ParameterSource.COMMANDLINE
+    if here or ctx.ensure_object(Session).url is not None:
         said["CLUSTERMUTEX_URL"] = ctx.params["settings"].url()
     return said
-
-
-def _auto_unlock(expected: float, after: float | None) -> float | None:
-    if after is None:
-        return 3 * expected
-    return None if after == float("inf") else after
 
 
 # ---------------------------------------------------------------- signals while waiting

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
-from lockclient.cli.common import debug_option
+from lockclient.cli.common import Session, debug_option, url_option
 from lockclient.version import __version__
 
 SECTIONS = {
@@ -23,6 +24,7 @@ SECTIONS = {
         "watch": "lockclient.cli.watching:watch",
         "removed": "lockclient.cli.removed:removed",
         "force-unlock": "lockclient.cli.forcing:force_unlock",
+        "restored": "lockclient.cli.restored:restored",
         "doctor": "lockclient.cli.doctor:doctor",
     },
     "Setting up": {
@@ -47,6 +49,18 @@ class _Commands(click.Group):
         found: click.Command = getattr(import_module(module), attribute)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], _PLACES, 3)
+            if not near:
+                raise
+            meant = " or ".join(f"`{name}`" for name in near)
+            raise click.UsageError(f"{error.message} Did you mean {meant}?", ctx) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _PLACES))
         for title, names in SECTIONS.items():
@@ -65,19 +79,26 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
-    Exit status: 0 all is well; 1 it could not be done; 2 the command line is wrong; 69 etcd does
-    not answer or refuses; 70 a mistake of this program; 130 Ctrl-C. What else a command returns
-    stands in its own help.
+    Exit status: 0 all is well; 1 it could not be done; 2 the command line is wrong; 69 the store
+    does not answer or refuses; 70 a mistake of this program; 130 Ctrl-C. What else a command
+    returns stands in its own help.
 
     Where the locks are is told by --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
     (ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY, ETCDCTL_USER,
-    ETCDCTL_PASSWORD). NO_COLOR switches colours off.
+    ETCDCTL_PASSWORD). NO_COLOR switches colours off. A TIME is a number of seconds, or like 90s,
+    5m, 1h30m.
     """,
 )
 @click.version_option(__version__, prog_name="clustermutex")
+@url_option
 @debug_option
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """Distributed locks that people can see and trust."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    if ctx.ensure_object(Session).url is None:
+        return
+    command = group.get_command(ctx, ctx.invoked_subcommand or "")
+    if command is None or all(each.name != "settings" for each in command.params):
+        raise click.UsageError(f"`{ctx.invoked_subcommand}` asks no store: it takes no --url.")

@@ -6,13 +6,17 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from math import inf
+from typing import Any, Final, NamedTuple
 
 import click
 
+from lockclient import shown
 from lockclient.cli.common import (
+    PATIENCE,
     Command,
     answering,
     counted,
@@ -23,38 +27,108 @@ from lockclient.cli.common import (
     picture_of,
     print_json,
     store_options,
+    telling,
 )
-from lockclient.cli.tables import Column, console_of, drawn, in_lines, on_terminal, print_table
+from lockclient.cli.tables import (
+    Column,
+    console_of,
+    cut_middle,
+    cut_process,
+    drawn,
+    in_lines,
+    on_terminal,
+    print_table,
+    wrapped,
+)
+from lockclient.deadlocks import Deadlock
+from lockclient.durations import duration, roughly
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.lines import Lines
 from lockclient.record import STATES
+from lockclient.searching import Search
 from lockclient.settings import Settings
 from lockclient.shown import (
     SORTS,
     Listed,
-    compact,
     distance,
-    has_words,
     in_order,
     lock_facts,
-    searchable,
+    no_unlock,
 )
 from lockclient.store import ServiceStore
 from lockclient.table import Table
+from lockclient.texts import apart, plain
 
-COLUMNS = (
-    Column("STATE", short=False),
-    Column("NAME", least=16),
-    Column("HOLDER"),
-    Column("REASON"),
-    Column("HELD", short=False),
-    Column("ALERT", short=False),
-    Column("UNLOCK", short=False),
-    Column("WAIT", number=True, short=False),
+
+class Cell(NamedTuple):
+    """How a column of `shown.COLUMNS`, which has the title, is written at a wall-clock time."""
+
+    text: Callable[[Listed, float], object]
+    column: Column = Column("")
+
+
+def _when(stamp: float | None, wall: float) -> str:
+    return "" if stamp is None else distance(stamp, wall)
+
+
+def _name(lock: Listed, _: float) -> str:
+    return apart(lock.holder.name) if lock.like else lock.holder.name
+
+
+def _since(stamp: float | None, wall: float) -> str:
+    return "" if stamp is None else duration(wall - stamp)
+
+
+def _waiters(lock: Listed, wall: float) -> str:
+    """Say how many wait and, as the dashboard does, how long the first in line has."""
+    if not lock.waiters:
+        return "–" if lock.waiters is None else "0"
+    if lock.waits_since is None:
+        return str(lock.waiters)
+    return f"{lock.waiters} · {roughly(wall - lock.waits_since)}"
+
+
+def _cut_waiters(text: str, room: int) -> str:
+    return text if len(text) <= room else text.partition(" ")[0]
+
+
+CELLS: Final = {
+    "state": Cell(lambda lock, _: lock.state, Column("", short=False)),
+    "name": Cell(_name, Column("", least=16, cut=cut_middle, tells_apart=True, kept=True)),
+    "hostname": Cell(
+        lambda lock, _: f"{lock.holder.hostname or '?'}:{lock.holder.pid or '?'}",
+        Column("", least=17, cut=cut_process),
+    ),
+    "reason": Cell(lambda lock, _: lock.holder.reason or ""),
+    "locked_at": Cell(
+        lambda lock, wall: _since(lock.holder.locked_at, wall), Column("", short=False)
+    ),
+    "alive_at": Cell(
+        lambda lock, wall: _since(lock.holder.alive_at, wall), Column("", short=False, spare=True)
+    ),
+    "alert_at": Cell(
+        lambda lock, wall: _when(lock.holder.alert_at, wall), Column("", short=False, spare=True)
+    ),
+    "auto_unlock_at": Cell(
+        lambda lock, wall: no_unlock(lock.holder) or _when(lock.holder.auto_unlock_at, wall),
+        Column("", short=False),
+    ),
+    "waiters": Cell(_waiters, Column("", number=True, least=4, cut=_cut_waiters, kept=True)),
+}
+_SHOWN: Final = [CELLS[column.key] for column in shown.COLUMNS]
+COLUMNS: Final = tuple(
+    replace(cell.column, title=column.short)
+    for column, cell in zip(shown.COLUMNS, _SHOWN, strict=True)
 )
 REDRAW = 1.0
 """Seconds after which a watched list is drawn again though nothing changed: times have."""
 _MOST_OFTEN = 0.1
+_LOOK = 2.0
+"""Seconds after which it is read again who waits, if any line has changed."""
 
 Choose = Callable[[list[Listed]], list[Listed]]
+Look = Callable[[float], tuple[list[Listed], list[Deadlock]]]
+"""Returns at a wall-clock time the locks that were asked for, and who waits for each other."""
 
 
 def _options(command: Command) -> Command:
@@ -67,8 +141,8 @@ def _options(command: Command) -> Command:
             type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),
             metavar="KEY",
             default="state",
-            show_default="state, the most urgent first",
-            help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round.",
+            help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round. "
+            "[default: state, the most urgent first]",
         ),
         click.option("--watch", is_flag=True, help="Show it anew whenever it changes."),
     ):
@@ -81,6 +155,7 @@ def _options(command: Command) -> Command:
 @_options
 @json_option
 @store_options
+@telling(lock_facts=shown.LOCK_FACTS)
 def ls(
     settings: Settings,
     text: tuple[str, ...],
@@ -91,31 +166,41 @@ def ls(
 ) -> None:
     """List the locks that are held.
 
-    TEXT is searched for in name, host and reason; of several, each must be found.
+    TEXT is searched for in name, host and reason, and may be a pid or a uuid's beginning; of
+    several, each must be found. host:TEXT, lock:TEXT, reason:TEXT and state:STATE look at one
+    thing only, and (after --) a - in front finds what is not so.
 
     On a terminal it is a table that fits it; otherwise lines with tabs between the columns, the
     titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it
     again after each change, with an empty line in front.
 
+    What can't be seen of a text is written as an escape, like \\u200b; so is all that is not ASCII
+    of a name that looks like another held lock's. JSON has texts as they are.
+
     \b
     With --json (and --watch: an object in one line after each change):
-        locks        a list of locks: name, uuid, state (ok, alert, overdue or
-                     broken), hostname, pid, thread, reason, identity, client,
-                     locked_at, alive_at, alert_at, auto_unlock_at (Unix
-                     seconds; null: unknown, of the last: never),
-                     fencing_token, waiters (a number)
+        locks        a list of locks, of which more below
         total        how many they are
-        revision     of etcd, at which this was read
+        revision     of the store, at which this was read
         server_time  now, in Unix seconds
         unlockers    how many of them run
-        connected    whether etcd could be reached just now
+        connected    whether the store could be reached just now
+        deadlocks    lists of names of locks whose holders wait for each other, as it seems
+        remarks      sentences on a store of several servers: which has no vote,
+                     and what too few of them say is held; not with --watch
+
+    
+    A lock has, null where it is not known or there is none:
+    {lock_facts}
     """
+
+    search = Search.of(text)
 
     def choose(locks: list[Listed]) -> list[Listed]:
         found = [
             lock
             for lock in locks
-            if (not state or lock.state in state) and has_words(text, searchable(lock.holder))
+            if (not state or lock.state in state) and search.finds(lock.holder, lock.state)
         ]
         return in_order(found, sort)
 
@@ -124,35 +209,24 @@ def ls(
             _keep_listing(store, choose, as_json=as_json)
             return
         table = picture_of(store)
-        now = time.time()
-        locks = choose(locks_of(table, now))
+        lines = Lines(table, store)
+        lines.look(PATIENCE)
+        now, stuck = time.time(), lines.deadlocks()
+        locks = choose(locks_of(table, now, lines.heads))
         if as_json:
-            print_json(_document(table, locks, now, connected=True))
-        else:
-            print_table(COLUMNS, cells(locks, now), summary(table, locks))
+            document = _document(table, locks, now, stuck, connected=True)
+            print_json(document | {"remarks": list(store.remarks())})
+            return
+        print_table(COLUMNS, cells(locks, now), summary(table, locks))
+        for deadlock in stuck:
+            click.secho(wrapped(plain(deadlock.text), 0), fg="red", err=True)
+        for remark in store.remarks():
+            click.secho(wrapped(plain(remark), 0), fg="yellow", err=True)
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
     """Return the table's rows."""
-    return [
-        [
-            lock.state,
-            lock.holder.name,
-            f"{lock.holder.hostname or '?'}:{lock.holder.pid or '?'}",
-            lock.holder.reason or "",
-            "" if lock.holder.locked_at is None else compact(wall - lock.holder.locked_at),
-            "" if lock.holder.alert_at is None else distance(lock.holder.alert_at, wall, compact),
-            _auto_unlock(lock, wall),
-            lock.waiters,
-        ]
-        for lock in locks
-    ]
-
-
-def _auto_unlock(lock: Listed, wall: float) -> str:
-    if lock.holder.auto_unlock_at is not None:
-        return distance(lock.holder.auto_unlock_at, wall, compact)
-    return "?" if "auto_unlock_at" in lock.holder.problems else "never"
+    return [[cell.text(lock, wall) for cell in _SHOWN] for lock in locks]
 
 
 def summary(table: Table, locks: list[Listed]) -> str:
@@ -162,23 +236,36 @@ def summary(table: Table, locks: list[Listed]) -> str:
     held = len(table.rows())
     what = counted(held, "lock")
     if len(locks) < held:
-        what = f"{len(locks) or 'None'} of {what}"
+        what = f"{len(locks)} of {what}" if locks else f"None of {what} match"
     elif not held:
         what = "No lock is held"
     waiting = sum(table.waiters().values())
     unlockers = len(table.unlockers())
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
-    return f"{what}{': ' if states else ''}{states}; {waiting} waiting; {watched}."
+    # Without a line nobody knows who waits.
+    waiters = f" {waiting} waiting;" if table.can.line else ""
+    told = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
+    alike = sum(1 for lock in locks if lock.like)
+    looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
+    return f"{told}{looks}"
 
 
-def _document(table: Table, locks: list[Listed], wall: float, *, connected: bool) -> dict[str, Any]:
+def _document(
+    table: Table,
+    locks: list[Listed],
+    wall: float,
+    stuck: Sequence[Deadlock],
+    *,
+    connected: bool,
+) -> dict[str, Any]:
     return {
-        "locks": [lock_facts(*lock) for lock in locks],
+        "locks": [lock_facts(*lock[:3]) for lock in locks],
         "total": len(locks),
         "revision": table.revision,
         "server_time": wall,
         "unlockers": len(table.unlockers()),
         "connected": connected,
+        "deadlocks": [deadlock.names for deadlock in stuck],
     }
 
 
@@ -189,32 +276,43 @@ def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None
     """Show the list until Ctrl-C."""
     answering(store)  # who can't ask etcd at the start is told so, and does not wait
     table = Table(store)
+    lines, looked_at = Lines(table, store), -inf
+
+    def look(wall: float) -> tuple[list[Listed], list[Deadlock]]:
+        nonlocal looked_at
+        if time.monotonic() > looked_at + _LOOK:
+            with suppress(StoreUnavailable, StoreError):  # what was read last is shown
+                lines.look(PATIENCE)
+            looked_at = time.monotonic()
+        return choose(locks_of(table, wall, lines.heads)), lines.deadlocks()
+
     try:
         with suppress(KeyboardInterrupt):
             followed(table)
             if on_terminal() and not as_json:
-                _redraw(table, choose)
+                _redraw(table, look)
             else:
-                _repeat(table, choose, as_json=as_json)
+                _repeat(table, look, as_json=as_json)
     finally:
         table.stop()
 
 
-def _redraw(table: Table, choose: Choose) -> None:
+def _redraw(table: Table, look: Look) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     def picture() -> Group:
         now = time.time()
-        locks = choose(locks_of(table, now))
+        locks, stuck = look(now)
         told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
+        told += [Text(plain(deadlock.text), style="red") for deadlock in stuck]
         if not table.connected():
             told.append(Text(_away(table), style="red"))
-        shown = locks[: max(1, console.height - len(told) - 3)]
-        if len(shown) < len(locks):
-            told.append(Text(f"The first {len(shown)} of them have room here:", style="dim"))
-        return Group(*told, Text(), drawn(COLUMNS, cells(shown, now), console.width))
+        first = locks[: max(1, console.height - len(told) - 3)]
+        if len(first) < len(locks):
+            told.append(Text(f"The first {len(first)} of them have room here:", style="dim"))
+        return Group(*told, Text(), drawn(COLUMNS, cells(first, now), console.width))
 
     console = console_of()
     signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
@@ -228,22 +326,24 @@ def _end(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _repeat(table: Table, choose: Choose, *, as_json: bool) -> None:
+def _repeat(table: Table, look: Look, *, as_json: bool) -> None:
     before: Any = None
     while True:
         now, seen = time.time(), _seen(table)
-        locks, connected = choose(locks_of(table, now)), table.connected()
-        shown = locks, connected, len(table.unlockers())
-        if shown != before:  # of what was asked for; other locks may have changed
+        (locks, found), connected = look(now), table.connected()
+        told = locks, connected, len(table.unlockers()), found
+        if told != before:  # of what was asked for; other locks may have changed
             if as_json:
-                print_json(_document(table, locks, now, connected=connected), line=True)
+                print_json(_document(table, locks, now, found, connected=connected), line=True)
             else:
                 if before is not None:
                     click.echo()
                 click.echo(in_lines(COLUMNS, cells(locks, now)))
+                for deadlock in found:
+                    click.echo(plain(deadlock.text), err=True)
                 if not connected:
                     click.echo(_away(table), err=True)
-            before = shown
+            before = told
         _wait_for_change(table, seen)
 
 
@@ -259,4 +359,6 @@ def _wait_for_change(table: Table, before: object) -> None:
 
 
 def _away(table: Table) -> str:
-    return table.trouble or "etcd does not answer: what is shown here grows old."
+    return (
+        plain(table.trouble) or f"{table.can.store} does not answer: what is shown here grows old."
+    )

@@ -10,11 +10,12 @@ import io
 import logging
 import os
 import sys
-import traceback
 from typing import Any
 
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
 from lockclient.extras import needing_services
+from lockclient.logs import tell_uncaught
+from lockclient.texts import plain, trace_of, without_secrets
 
 USAGE = 2
 UNAVAILABLE = 69
@@ -36,6 +37,7 @@ def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a locale can't write is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    tell_uncaught()
     # What the library logs of an outage would stand beside the one line that tells it.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
@@ -63,7 +65,7 @@ def _told(error: Exception, *, debug: bool) -> int:
     if isinstance(error, ModuleNotFoundError):
         raise error
     if debug:
-        traceback.print_exception(error)
+        click.echo(trace_of(error), err=True)
     if isinstance(error, click.Abort):
         click.echo(err=True)
         return INTERRUPTED
@@ -76,18 +78,18 @@ def _told(error: Exception, *, debug: bool) -> int:
 def _sentence(error: Exception) -> tuple[str, int]:
     import click
 
-    from lockclient.shown import plain
-
     if isinstance(error, click.ClickException):
-        advice = ""
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            advice = f" See {error.ctx.command_path} --help."
-        return plain(error.format_message(), block=True) + advice, error.exit_code
+        text, advice = error.format_message(), ""
+        if isinstance(error, click.UsageError):
+            text = without_secrets(text, given=True)
+            if error.ctx is not None:
+                advice = f" See {error.ctx.command_path} --help."
+        return plain(text, block=True) + advice, error.exit_code
     if isinstance(error, InvalidLockName):
         return str(error), USAGE
     if isinstance(error, (StoreUnavailable, StoreError)):
-        return plain(error, block=True), UNAVAILABLE
+        return str(error), UNAVAILABLE
     if isinstance(error, ClusterMutexError):
-        return plain(error, block=True), 1
-    what = plain(f"{type(error).__name__}: {error}", block=True)
+        return str(error), 1
+    what = plain(without_secrets(f"{type(error).__name__}: {error}"), block=True)
     return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

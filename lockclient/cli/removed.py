@@ -13,15 +13,19 @@ from lockclient.cli.common import (
     picture_of,
     print_json,
     store_options,
+    telling,
 )
-from lockclient.cli.tables import Column, on_terminal, print_table
+from lockclient.cli.tables import Column, cut_middle, cut_process, on_terminal, print_table
+from lockclient.durations import roughly
+from lockclient.removal import REMOVAL_FACTS
+from lockclient.searching import Search
 from lockclient.settings import Settings
-from lockclient.shown import compact, has_words, removal_facts, searchable_removal, utc
+from lockclient.shown import removal_facts, utc
 
 COLUMNS = (
     Column("REMOVED", short=False),
-    Column("NAME", least=16),
-    Column("HOLDER"),
+    Column("NAME", least=16, cut=cut_middle, tells_apart=True, kept=True),
+    Column("HOLDER", least=14, cut=cut_process),
     Column("HOW", short=False),
     Column("BY"),
     Column("WHY"),
@@ -40,6 +44,7 @@ COLUMNS = (
 )
 @json_option
 @store_options
+@telling(removal_facts=REMOVAL_FACTS)
 def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: bool) -> None:
     """List what was auto-unlocked and force-unlocked in seven days.
 
@@ -48,17 +53,20 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
 
     \b
     With --json:
-        removed      a list, the newest first: what a lock of `ls` has, `state`
-                     and `waiters` aside, and removed_at (Unix seconds),
-                     removed_by, how (auto-unlock or force-unlock), why
+        removed      a list, the newest first, of which more below
         total        how many were found, --number or not
-        revision     of etcd, at which this was read
+        revision     of the store, at which this was read
         server_time  now, in Unix seconds
+
+    \b
+    A removal has what a lock of `ls` has, state, undecided and waiters aside, and
+    {removal_facts}
     """
     with opened(settings) as store:
         # All of them: a search among the newest hundred only would hide what is asked for.
         table = picture_of(store, removals=1_000_000)
-    found = [each for each in table.removals() if has_words(text, searchable_removal(each))]
+    search = Search.of(text)
+    found = [each for each in table.removals() if search.finds_removal(each)]
     shown, now = found[:number], time.time()
     if as_json:
         print_json(
@@ -74,7 +82,7 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
     def when(stamp: float | None) -> str:
         if stamp is None:
             return "?"
-        return f"{compact(now - stamp)} ago" if on_terminal() else utc(stamp)
+        return f"{roughly(now - stamp)} ago" if on_terminal() else utc(stamp)
 
     rows = [
         [

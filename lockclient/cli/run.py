@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from lockclient.cli.child import PASSED_ON, Child
+from lockclient.cli.durations import Duration
 from lockclient.cli.getting import (
     LOST,
     Failure,
@@ -30,8 +31,8 @@ from lockclient.cli.getting import (
 from lockclient.cli.output import Relay
 from lockclient.cli.signs import FollowedMutex, OutputSigns
 from lockclient.cli.wake import NEWS, Wake
+from lockclient.durations import period
 from lockclient.errors import ClusterMutexError, LockLost
-from lockclient.timing import LONGEST
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 Tell = Callable[[str], None]
@@ -116,7 +117,7 @@ class Run:
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
         self._tell(
-            f"The lock is lost: ending the command by SIGTERM, in {self._grace:g} s by SIGKILL."
+            f"The lock is lost: ending the command by SIGTERM, in {period(self._grace)} by SIGKILL."
         )
 
     def _kill(self, child: Child) -> None:
@@ -176,12 +177,6 @@ def _begin(
     return child
 
 
-def _number(_ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if math.isnan(value):  # which click's range lets through
-        raise click.BadParameter("it must be a number.", param=param)
-    return value
-
-
 class _Running(click.Command):
     """A command whose last argument is a command: what follows its first word is that one's own."""
 
@@ -220,12 +215,11 @@ class _Running(click.Command):
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0, LONGEST),
-    callback=_number,
-    default=5.0,
+    type=Duration(),
+    default="5s",
     show_default=True,
-    metavar="S",
-    help="Seconds from SIGTERM to SIGKILL when the lock is lost.",
+    metavar="TIME",
+    help="How long from SIGTERM to SIGKILL when the lock is lost.",
 )
 @click.option(
     "--alive",
@@ -251,12 +245,12 @@ def run(
     Options stand before COMMAND: what follows its first word is its own. Such a lock has no
     backtrace, and its command line is not recorded, which may hold passwords: use --reason.
 
-    COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN in its
-    environment, the streams and the terminal as they are, and the signals that are sent to
-    clustermutex. Its exit status is passed on, 128 + n if signal n killed it. Statuses of our own
-    come with a line on stderr: 69 etcd does not answer or NAME can't be a lock's name, 75 somebody
-    else has the lock, 76 the lock was lost and COMMAND ended, 126 COMMAND can't be executed, 127
-    it was not found.
+    COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN (empty in a
+    bucket, which has none) in its environment, the streams and the terminal as they are, and the
+    signals that are sent to clustermutex. Its exit status is passed on, 128 + n if signal n killed
+    it. Statuses of our own come with a line on stderr: 69 the store does not answer, or NAME can't
+    be a lock's name, 75 somebody else has the lock, 76 the lock was lost and COMMAND ended, 126
+    COMMAND can't be executed, 127 it was not found.
     """
     if alive_on_output and alive not in (None, "output"):
         raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")

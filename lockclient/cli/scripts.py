@@ -30,9 +30,11 @@ from lockclient.cli.getting import (
     variables,
 )
 from lockclient.cli.main import INTERNAL
-from lockclient.record import Holder, Removal, check_name
+from lockclient.durations import period
+from lockclient.record import Holder, check_name
+from lockclient.removal import Removal
 from lockclient.settings import Settings
-from lockclient.store import Gone, Push, Read, Seen, Unlock
+from lockclient.store import Gone, Moved, Outcome, Push, Read, Seen, Unlock
 from lockclient.timing import Deadline, Now, Runtime
 
 
@@ -85,7 +87,8 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
       trap 'clustermutex unlock' EXIT
       trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM
 
-    Statuses: 69 etcd does not answer or NAME can't be a lock's name, 75 somebody else has the lock.
+    Statuses: 69 the store does not answer, or NAME can't be a lock's name; 75 somebody else has
+    the lock.
     """
     Warnings()
     # People look for the script, not for this process, which will be gone.
@@ -141,8 +144,8 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
     `clustermutex lock`, or for the command of `clustermutex run --alive manual`, which both need
     no more than the environment that they have: `clustermutex alive`.
 
-    Statuses: 69 etcd does not answer: the lock is not lost by that; 76 it is not this holder's any
-    more: stop the work.
+    Statuses: 69 the store does not answer: the lock is not lost by that; 76 it is not this
+    holder's any more: stop the work.
     """
     with failing_by_status(), opened(settings) as store:
         seen = store.ask(Read(check_name(name), uuid), Deadline.after(driving.PATIENCE))
@@ -151,11 +154,11 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
         holder = seen.holder
         if holder is None or holder.uuid != uuid:
             raise _lost(name, uuid, None if holder is None else holder.uuid, seen.removal)
-        now = Now.read()
-        # What is spoilt, or later than our clock, is overwritten whatever it is.
-        newest = holder.alive_at is not None and now.wall >= holder.alive_at
-        push = Push(name, uuid, _runtime(holder).stamps(now.wall), newest)
-        outcome = store.ask(push, Deadline.after(driving.PATIENCE))
+        runtime, deadline = _runtime(holder), Deadline.after(driving.PATIENCE)
+        outcome: Outcome = Moved(holder.stamp_revisions[0])
+        while isinstance(outcome, Moved):  # by another push, or a person's hand
+            push = Push(name, uuid, runtime.stamps(Now.read().wall), outcome.revision)
+            outcome = store.ask(push, deadline)
     if isinstance(outcome, Gone):
         raise _lost(name, uuid, outcome.holder, outcome.removal)
 
@@ -167,7 +170,7 @@ def unlock(name: str, uuid: str, settings: Settings) -> None:
 
     NAME and uuid are those of CLUSTERMUTEX_NAME and CLUSTERMUTEX_UUID unless they are given.
 
-    Statuses: 69 etcd does not answer; 76 the lock is not this holder's any more.
+    Statuses: 69 the store does not answer; 76 the lock is not this holder's any more.
     """
     with failing_by_status(), opened(settings) as store:
         unlock = Unlock(check_name(name), uuid)
@@ -186,14 +189,12 @@ def _lost(name: str, uuid: str, holder: str | None, removal: Removal | None) -> 
 
 
 def _runtime(holder: Holder) -> Runtime:
-    """Return how the lock was taken to be held, by its stamps; the defaults if they are spoilt."""
-    said, alert, unlock_at = holder.alive_at, holder.alert_at, holder.auto_unlock_at
-    try:
-        if said is None or alert is None or "auto_unlock_at" in holder.problems:
-            raise ValueError("a stamp is missing or can't be read")
-        # To the millisecond, as they are written: they must not creep from push to push.
-        unlock = None if unlock_at is None else round(unlock_at - said, 3)
-        return Runtime(round(alert - said, 3), unlock)
-    except ValueError as error:
-        say(f"The stamps of {holder.name!r} are spoilt ({error}); they are set to the defaults.")
-        return Runtime(300.0, 900.0)
+    """Return how the lock was taken to be held, as far as it says."""
+    expected, after = holder.expected_runtime, holder.auto_unlock_after
+    if expected is None or (after is not None and after <= expected):
+        expected = 300.0 if after is None else min(300.0, after / 3)
+        say(
+            f"The lock {holder.name!r} does not say when to alert, or only after its auto-unlock: "
+            f"its alert is pushed by {period(expected)}."
+        )
+    return Runtime(expected, after)

@@ -17,9 +17,9 @@ from lockclient.version import __version__
 
 WRITES = {
     "client": ("locks", "queue", "withdrawn"),
-    "unlocker": ("locks", "removed", "unlockers", "withdrawn"),
+    "unlocker": ("code", "locks", "removed", "unlockers", "withdrawn"),
     "dashboard": (),
-    "operator": ("locks", "removed", "withdrawn"),
+    "operator": ("code", "locks", "removed", "withdrawn"),
 }
 """What each role may write, of `<root>/<kind>/`. All may read all under the root: a client reads
 who removed its lock, an unlocker and a dashboard follow everything with one watch, `ls` and
@@ -95,9 +95,9 @@ def _check_names(
     return names
 
 
-def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -> str:
+def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -> str | None:
     try:
-        return Settings.load().root if root is None else Settings(root=root).root
+        return None if root is None else Settings(root=root).root
     except ValueError as error:
         raise click.BadParameter(str(error), param=param) from error
 
@@ -131,7 +131,7 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
     multiple=True,
     callback=_check_names,
     help="A user who may also force-unlock: mutexdash --allow-force-unlock, "
-    "`clustermutex force-unlock`.",
+    "`clustermutex force-unlock`; and tell of a restore: `clustermutex restored`.",
 )
 @click.option(
     "--no-password",
@@ -139,19 +139,37 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
     help="The users have no password but a client certificate with their name as its common "
     "name (etcd's --client-cert-auth).",
 )
-def setup_auth(root: str, *, no_password: bool, **users: tuple[str, ...]) -> None:
-    """Print a script that gives etcd the least roles for each program.
+def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...]) -> None:
+    """Print a script that gives etcd, or Valkey, the least rights for each program.
 
     It makes the users who have them, too. Each kind can be given several times, or not at all:
     then only the role is made. A new user's password is taken from CLIENT_PASSWORD,
     UNLOCKER_PASSWORD, DASHBOARD_PASSWORD or OPERATOR_PASSWORD, or asked for; one that is there
-    keeps its own.
+    keeps its own. For other stores docs/stores.md has the rights of each program.
 
     \b
         clustermutex setup-auth --client shop --unlocker unlocker > roles.sh
         less roles.sh
         ETCDCTL_ENDPOINTS=host1:2379 sh roles.sh
+
+    With CLUSTERMUTEX_URL=valkey://… it makes users on each of these servers, for the prefix that
+    stands there, by valkey-cli or redis-cli. Their passwords are those of the variables.
     """
+    if root is None:
+        try:
+            settings = Settings.load()
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        if settings.place is not None:
+            if no_password:
+                raise click.UsageError("Without a password there are users in etcd alone.")
+            try:
+                script = settings.place.rights(users)
+            except ValueError as error:
+                raise click.ClickException(str(error)) from error
+            click.echo(script, nl=False)
+            return
+        root = settings.root
     commands = "\n".join(f"\t{each}" for each in _commands(root, users, no_password))
     click.echo(_SCRIPT.substitute(root=root, version=__version__, commands=commands), nl=False)
 
@@ -163,6 +181,8 @@ def _commands(root: str, users: dict[str, tuple[str, ...]], no_password: bool) -
         yield f"etcdctl role grant-permission {role} read {root}/ --prefix"
         for folder in writes:
             yield f"etcdctl role grant-permission {role} readwrite {root}/{folder}/ --prefix"
+        if kind == "operator":  # one key, and none below it: `clustermutex restored`
+            yield f"etcdctl role grant-permission {role} readwrite {root}/restored"
         for name in users[kind]:
             if no_password:
                 yield f"certified {shlex.quote(name)} {role}"

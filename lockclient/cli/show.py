@@ -14,51 +14,75 @@ from lockclient.cli.common import (
     json_option,
     opened,
     print_json,
+    similar,
     store_options,
+    telling,
 )
-from lockclient.cli.tables import COLOURS
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.cli.tables import COLOURS, wrapped
+from lockclient.deadlocks import Deadlock, deadlocks, waits_of
+from lockclient.durations import duration
+from lockclient.errors import InvalidLockName
+from lockclient.lines import MOST
+from lockclient.lookalikes import skeleton
+from lockclient.record import FACTS, Holder, Ticket, check_name
+from lockclient.removal import Removal
 from lockclient.settings import Settings
-from lockclient.shown import Bar, distance, duration, lock_facts, plain, utc
+from lockclient.shown import (
+    NOTCH,
+    UNLISTED,
+    Bar,
+    distance,
+    fact_text,
+    lines_of,
+    undecided,
+    whole_lock,
+)
 from lockclient.store import Read, Seen, ServiceStore
+from lockclient.texts import apart, plain
 from lockclient.timing import Deadline
 
 _BAR = 40
 """Characters of a bar."""
-_LABEL = 15
+_LABEL = max(len(fact.title) for fact in FACTS)
 
 
 @click.command()
 @click.argument("name", type=LockName())
 @json_option
 @store_options
+@telling(more=UNLISTED)
 def show(settings: Settings, name: str, as_json: bool) -> None:
     """Show all that is known of one lock, and the code that took it.
 
-    That is its holder, its times as a bar (it ends at the auto-unlock, the notch is the alert),
+    That is its holder, its silence as a bar (it ends at the auto-unlock, the notch is the alert),
     who waits for it, the next one first, and the backtrace of the call that took it. (Locks of
     `clustermutex run` and `lock` have none.)
 
-    Exit status 1: nobody holds it. Its last removal is told then, if there was one.
+    Exit status 1: nobody holds it. Who waits for it is told then, and its last removal, if there
+    was one.
 
     \b
     With --json, a lock as in `ls`, and:
-        backtrace    the stack of the call that took it, a text, or null
-        queue        a list of who waits, the next one first: uuid, hostname,
-                     pid, thread, reason, since (Unix seconds), revision
+    {more}
+        queue      a list of who waits, the next one first: uuid, hostname, pid,
+                   thread, reason, since (Unix seconds), revision, actor
+        deadlock   a list of names of locks, this one among them, whose holders
+                   wait for each other, as it seems; else empty
     """
     with opened(settings) as store:
-        seen = look_at(store, name)
-        holder = seen.holder
+        seen, like = look_at(store, name), like_of(store, name)
+        deadlock = deadlock_of(store, seen)
+        now, holder = time.time(), seen.holder
+        waiters = seen.waiters if store.can.line else None
         if holder is None:
+            if not as_json and seen.waiters:
+                click.echo("\n".join(_waiters(seen.waiters, now)))
             raise click.ClickException(_nobody(store, seen, name))
-    now = time.time()
     if as_json:
-        facts = lock_facts(holder, holder.state(now), len(seen.waiters))
-        queue = [ticket.facts() for ticket in seen.waiters]
-        print_json({**facts, "backtrace": holder.backtrace, "queue": queue})
+        stuck = deadlock.names if deadlock else ()
+        print_json(whole_lock(holder, holder.state(now), waiters) | {"deadlock": stuck})
         return
-    for line in lines(holder, seen.waiters, now):
+    for line in lines(holder, waiters, now, like, deadlock):
         click.echo(line)
 
 
@@ -73,14 +97,46 @@ def look_at(store: ServiceStore, name: str) -> Seen:
     return seen
 
 
+def deadlock_of(store: ServiceStore, seen: Seen) -> Deadlock | None:
+    """Return the deadlock that a lock is in, as it seems.
+
+    From holder to holder, each of which is in line for the next one's lock: a circle costs a read
+    for each of its locks, and any other lock that nobody waits for none.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    holder = seen.holder
+    if holder is None or not holder.actor or not seen.waiters:
+        return None
+    tickets = store.tickets(MOST, Deadline.after(PATIENCE))
+    waits = waits_of(tickets)
+    held, name = {holder.name: holder}, holder.name
+    while (ticket := waits.get(holder.actor or "")) is not None and ticket.name not in held:
+        holder = look_at(store, ticket.name).holder
+        if holder is None:
+            return None
+        held[holder.name] = holder
+    return next((each for each in deadlocks(held, tickets) if name in each.names), None)
+
+
+def like_of(store: ServiceStore, name: str) -> str:
+    """Return the held lock of plain letters for whose name this one may be taken, if any."""
+    look = skeleton(name)
+    try:
+        return look if look != name and look_at(store, check_name(look)).holder else ""
+    except InvalidLockName:  # it may be longer, or empty
+        return ""
+
+
 def _nobody(store: ServiceStore, seen: Seen, name: str) -> str:
-    waiting = f" {len(seen.waiters)} wait for it, and one of them is about to get it."
+    waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
     last = _last_removal(store, name)
-    return (
-        f"Nobody holds the lock {name!r}."
-        + (waiting if seen.waiters else "")
-        + (f" The last time it was taken from its holder: {last.describe()}" if last else "")
+    told = (waiting if seen.waiters else "") + (
+        f" The last time it was taken from its holder: {last.describe()}" if last else ""
     )
+    few = f" {plain(seen.remark)}" if seen.remark else ""
+    return f"Nobody holds the lock {name!r}.{few}" + (told or similar(store, name))
 
 
 def _last_removal(store: ServiceStore, name: str) -> Removal | None:
@@ -96,33 +152,45 @@ def _last_removal(store: ServiceStore, name: str) -> Removal | None:
 # ---------------------------------------------------------------- for people
 
 
-def lines(holder: Holder, waiters: tuple[Ticket, ...], wall: float) -> Iterator[str]:
-    """Yield the lines that show a held lock."""
-    state = holder.state(wall)
-    yield f"{click.style(plain(holder.name), bold=True)}  {click.style(state, COLOURS[state])}"
+def lines(
+    holder: Holder,
+    waiters: tuple[Ticket, ...] | None,
+    wall: float,
+    like: str = "",
+    deadlock: Deadlock | None = None,
+) -> Iterator[str]:
+    """Yield the lines that show a held lock, and that its name looks `like` another one's.
+
+    Args:
+        waiters: None: nobody knows who waits, since the store has no line.
+    """
+    state, name = holder.state(wall), apart(holder.name) if like else plain(holder.name)
+    yield f"{click.style(name, bold=True)}  {click.style(state, COLOURS[state])}"
+    if like:
+        yield _line("looks like", f"{like}, which is held, too")
     for fault in holder.faults():
         yield _line("broken", fault)
-    yield from _facts(holder)
-    yield from _times(holder, wall)
-    yield from _waiters(waiters, wall)
+    if why := undecided(holder):
+        why = f"{why}. People are alerted, but nothing removes it by itself."
+        yield _sentence("undecided", why)
+    if deadlock is not None:
+        yield _sentence("deadlock", deadlock.text)
+    yield from _facts(holder, wall)
+    if waiters is not None:
+        yield from _waiters(waiters, wall)
     yield from _backtrace(holder)
 
 
 def _line(label: str, text: object) -> str:
-    return f"  {click.style(label.ljust(_LABEL), dim=True)} {plain(text)}"
+    return _beside(label, plain(text))
 
 
-def _facts(holder: Holder) -> Iterator[str]:
-    yield _line("holder", where(holder))
-    for label, text in (
-        ("reason", holder.reason),
-        ("identity", holder.identity),
-        ("client", holder.client),
-        ("uuid", holder.uuid or "none, so that nobody holds it"),
-        ("fencing token", holder.fencing_token),
-    ):
-        if text:
-            yield _line(label, text)
+def _sentence(label: str, text: str) -> str:
+    return _beside(label, wrapped(plain(text), _LABEL + 3))
+
+
+def _beside(label: str, shown: str) -> str:
+    return f"  {click.style(label.ljust(_LABEL), dim=True)} {shown}"
 
 
 def where(holder: Holder | Ticket) -> str:
@@ -131,26 +199,21 @@ def where(holder: Holder | Ticket) -> str:
     return f"{holder.hostname or 'an unknown host'}, pid {holder.pid or 'unknown'}{thread}"
 
 
-def _times(holder: Holder, wall: float) -> Iterator[str]:
-    for label, stamp in (
-        ("taken", holder.locked_at),
-        ("last alive", holder.alive_at),
-        ("alert", holder.alert_at),
-    ):
-        if stamp is not None:
-            yield _line(label, f"{utc(stamp)}, {distance(stamp, wall)}")
-    if holder.auto_unlock_at is not None:
-        at = holder.auto_unlock_at
-        yield _line("auto-unlock", f"{utc(at)}, {distance(at, wall)}")
-    elif "auto_unlock_at" not in holder.problems:
-        yield _line("auto-unlock", "never: only its holder or a person unlocks it")
+def _facts(holder: Holder, wall: float) -> Iterator[str]:
+    for line in lines_of(holder):
+        told = [line.word] if line.word else []
+        if line.value is not None:
+            told.append(fact_text(line.fact, line.value))
+            if line.timed and not line.word:
+                told.append(distance(line.value, wall))
+        yield _line(line.fact.title.lower(), ", ".join(told))
     if (bar := Bar.of(holder)) is not None:
         yield _line("", drawn(bar, wall))
 
 
 def drawn(bar: Bar, wall: float) -> str:
     """Draw a bar with characters."""
-    filled, notch = round(bar.filled(wall) * _BAR), min(_BAR - 1, round(bar.notch * _BAR))
+    filled, notch = round(bar.filled(wall) * _BAR), round(NOTCH * _BAR)
     marks = ["█"] * filled + ["░"] * (_BAR - filled)
     marks[notch] = "┃"
     return "".join(marks) + ("…" if bar.open else "┃")

@@ -50,8 +50,7 @@ class FollowedMutex(ShellMutex):
         # Often enough to be late by a small part of the time that a push is good for.
         pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
         looked_at = monotonic()
-        # To the millisecond, as it stands in the store: else the take would pass for a push.
-        known = None if holding is None else round(holding.acquisition.holder.alive_at or 0, 3)
+        known = 0 if holding is None else holding.acquisition.token
         while holding is not None and holding.loss() is None:
             asked_at = monotonic()
             limit = Deadline(min(holding.acquisition.deadline, asked_at + 2.0))
@@ -64,19 +63,19 @@ class FollowedMutex(ShellMutex):
             time.sleep(pause)
             holding = self._holding
 
-    def _saw(self, seen: Seen, known: float | None, looked_at: float) -> float | None:
-        """Move the deadline if there was a push since we last looked; return its stamp.
+    def _saw(self, seen: Seen, known: int, looked_at: float) -> int:
+        """Move the deadline if there was a push since we last looked; return its revision.
 
         A push that the last look did not see reached the store after that look was sent, and so
         does an unlocker's count of it: ours from the moment of that look is never later.
         """
         holding, holder = self._holding, seen.holder
-        if holding is None or holder is None or holder.alive_at is None or holder.alert_at is None:
+        if holding is None or holder is None or holder.uuid != holding.acquisition.uuid:
             return known
-        acquisition = holding.acquisition
-        if holder.uuid != acquisition.uuid or holder.alive_at == known:
+        revision = holder.stamp_revisions[0]
+        if holder.alert_at is None or revision == known:
             return known
-        stamps = Stamps(holder.alive_at, holder.alert_at, holder.auto_unlock_at)
-        push = Push(self.name, acquisition.uuid, stamps)
-        acquisition.pushed(push, Done(seen.revision), looked_at)
-        return holder.alive_at
+        stamps = Stamps(holder.alert_at, holder.auto_unlock_at)
+        push = Push(self.name, holder.uuid, stamps, known)
+        holding.acquisition.pushed(push, Done(revision), looked_at)
+        return revision

@@ -11,39 +11,64 @@ from pathlib import Path
 
 import click
 
-from lockclient.cli.stack import KNOWN_DATA_BUG, Stack
+from lockclient.cli.stack import Stack
+
+store_option = click.option(
+    "--store",
+    type=click.Choice(["etcd", "valkey"]),
+    default="etcd",
+    show_default=True,
+    help="What keeps the locks: etcd, or a server of Valkey or Redis.",
+)
 
 
 @click.command()
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for etcd's data and the logs.",
-    show_default="~/.local/state/clustermutex/up",
+    help="Directory for the store's data and the logs; nobody else may read it. "
+    "[default: ~/.local/state/clustermutex/up]",
 )
+@store_option
 @click.option(
     "--etcd-port",
     type=click.IntRange(0, 65535),
-    default=0,
-    show_default="a free one",
-    help="Port of etcd.",
+    help="Port of etcd. [default: that of the last start, at first 2379 if it is free]",
+)
+@click.option(
+    "--valkey-port",
+    type=click.IntRange(0, 65535),
+    help="Port of Valkey. [default: that of the last start, at first 6379 if it is free]",
 )
 @click.option(
     "--listen",
-    default="127.0.0.1:0",
-    show_default="a free loopback port",
     metavar="HOST:PORT",
-    help="Where the dashboard listens.",
+    help="Where the dashboard listens. [default: that of the last start, at first 127.0.0.1:8722 "
+    "if it is free]",
 )
-def up(data: Path | None, etcd_port: int, listen: str) -> None:
-    """Run etcd, an unlocker and the dashboard on this machine until Ctrl-C."""
+def up(
+    data: Path | None,
+    store: str,
+    etcd_port: int | None,
+    valkey_port: int | None,
+    listen: str | None,
+) -> None:
+    """Run etcd (or Valkey), an unlocker and the dashboard on this machine until Ctrl-C.
+
+    They keep their ports from one start to the next.
+    """
     folder = data or _state_folder()
-    host = listen.rpartition(":")[0]
-    if host not in ("127.0.0.1", "localhost", "[::1]"):
+    if listen and listen.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
         raise click.UsageError(
             f"--listen {listen}: there is no login, so `up` shows its dashboard on loopback only."
         )
-    with ending_on_signals(), starting(folder, etcd_port, listen) as stack:
+    port, other = (etcd_port, valkey_port) if store == "etcd" else (valkey_port, etcd_port)
+    if other is not None:
+        raise click.UsageError(f"The port is another store's than that of --store {store}.")
+    with (
+        ending_on_signals(),
+        starting(Stack(folder, store, port, listen, keeps_ports=True)) as stack,
+    ):
         introduce(stack)
         click.echo("\nWhoever reaches the dashboard may force-unlock: it has no login.")
         click.echo("Ctrl-C ends all three; the locks stay in the data directory.")
@@ -57,30 +82,27 @@ def _state_folder() -> Path:
     return Path(state) / "clustermutex" / "up"
 
 
-def starting(folder: Path, etcd_port: int = 0, listen: str = "127.0.0.1:0") -> Stack:
-    """Return the stack for a directory, having said that it starts."""
-    stack = Stack(folder, etcd_port, listen)
-    click.echo(f"Starting etcd {stack.version}, unlocker and mutexdash …")
+def starting(stack: Stack) -> Stack:
+    """Say that it starts."""
+    click.echo(f"Starting {stack.store.name} {stack.store.version}, unlocker and mutexdash …")
     return stack
 
 
 def introduce(stack: Stack) -> None:
     """Say where everything is."""
-    if stack.version in KNOWN_DATA_BUG:
-        warning = (
-            f"This etcd is {stack.version}, which can lose data when it crashes: good enough for a "
-            "laptop, never for production."
-        )
+    if warning := stack.store.warning:
         click.secho(warning, fg="yellow")
     for what, where in (
         ("Dashboard", stack.dashboard),
         ("Unlocker", f"{stack.unlocker}/metrics"),
-        ("etcd", stack.etcd.endpoint),
+        (stack.store.name, stack.store.endpoint),
         ("Data and logs", str(stack.folder)),
     ):
         click.echo(f"  {what:<14} {click.style(where, bold=True)}")
     click.echo("\nFor clients:\n")
     click.echo(f"  export CLUSTERMUTEX_URL={stack.url}")
+    for name, value in stack.store.exports.items():
+        click.echo(f"  export {name}={value}")
 
 
 def stay(stack: Stack) -> None:

@@ -71,7 +71,11 @@ class AioChannels:
             async with self._asking.turn(deadline):
                 member, timeout = tries.next()
                 try:
-                    answer = await self._try(member, method, request, Deadline.after(timeout))
+                    limit = Deadline.after(timeout)
+                    tries.metadata = await self._metadata(member, limit)
+                    answer = await self._stub(member, method)(
+                        request, timeout=limit.remaining(), metadata=tries.metadata
+                    )
                 except grpc.RpcError as error:
                     pause = tries.failed(error)
                 except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
@@ -79,16 +83,11 @@ class AioChannels:
                         raise tries.closed() from None
                     pause = tries.broken(error)
                 else:
-                    tries.answered()
+                    self._failover.answers += 1
+                    if self._failover.down_since is not None:
+                        self._failover.report(None)
                     return answer
             await asyncio.sleep(pause)
-
-    async def _try(
-        self, member: Endpoint, method: Method, request: Message, limit: Deadline
-    ) -> Any:
-        metadata = await self._metadata(member, limit)
-        stub = self._stub(member, method)
-        return await stub(request, timeout=limit.remaining(), metadata=metadata)
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
         """See `Lease.get`: asked by a thread, for that is a stream's business as well."""

@@ -17,6 +17,7 @@ class Borrowed:
     """
 
     def __init__(self, client: Any) -> None:
+        self.stubs: dict[str, Any] = {}  # none is kept: see `stub`
         self._client = client
         self._pid = os.getpid()
 

@@ -38,17 +38,15 @@ class _Connection:
     def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
         self._connect = connect
         self._channel: grpc.Channel | None = None
-        self._calls: dict[str, Any] = {}
+        self.stubs: dict[str, Any] = {}
+        """What makes calls, by the paths of their methods, as far as there was need for it."""
         self._lock = threading.Lock()
 
     def stub(self, method: Method) -> Any:
-        return self._calls.get(method.path) or self._make(method)
-
-    def _make(self, method: Method) -> Any:
         with self._lock:
             if self._channel is None:
                 self._channel = self._connect()
-            call = self._calls[method.path] = make_call(self._channel, method)
+            call = self.stubs[method.path] = make_call(self._channel, method)
             return call
 
     def discard(self) -> None:
@@ -58,13 +56,13 @@ class _Connection:
         streams wait for it.
         """
         with self._lock:
-            self._calls.clear()
+            self.stubs.clear()
             _discarded.append(self._channel)
             self._channel = None
 
     def close(self) -> None:
         with self._lock:
-            self._calls.clear()
+            self.stubs.clear()
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -104,8 +102,8 @@ class Channels:
 
     def stub(self, member: Endpoint, method: Method) -> Any:
         """Return what makes a call to a member."""
-        connections = self._streams if method.streams else self._unary
-        return connections[member.endpoint].stub(method)
+        connection = (self._streams if method.streams else self._unary)[member.endpoint]
+        return connection.stubs.get(method.path) or connection.stub(method)
 
     # ------------------------------------------------------------ unary calls
 
@@ -123,16 +121,14 @@ class Channels:
             member, timeout = tries.next()
             forking.enter()
             try:
+                metadata = None if self._plain else self._metadata(member, timeout)
+                tries.metadata = metadata
                 stub = self.stub(member, method)
                 if method.streams:
                     # Asked one thing it gives one answer; its end follows by itself.
-                    metadata = self._metadata(member, timeout)
                     answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
-                elif self._plain:  # most calls: nothing stands in between
-                    answer = stub(request, timeout)
                 else:
-                    metadata = self._metadata(member, timeout)
-                    answer = stub(request, timeout=timeout, metadata=metadata)
+                    answer = stub(request, timeout, metadata)
             except grpc.RpcError as error:
                 pause = tries.failed(error)
             except ClusterMutexError:
@@ -146,7 +142,9 @@ class Channels:
                     self._streams[member.endpoint].discard()
                 pause = tries.broken(error)
             else:
-                tries.answered()
+                self.failover.answers += 1
+                if self.failover.down_since is not None:
+                    self.failover.report(None)
                 return answer
             finally:
                 forking.leave()
@@ -164,6 +162,14 @@ class Channels:
         except RuntimeError:
             self._streams[member.endpoint].discard()
             raise
+
+    def renew_stream(self, member: Endpoint) -> None:
+        """Have the next stream on a member opened by a new connection, and end this one's."""
+        forking.enter()
+        try:
+            self._streams[member.endpoint].close()
+        finally:
+            forking.leave()
 
     def _metadata(self, member: Endpoint, timeout: float) -> Metadata | None:
         if self._plain:

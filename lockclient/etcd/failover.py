@@ -89,20 +89,24 @@ class Failover:
         )
         self.members = [Endpoint(each) for each in settings.endpoints]
         self.closed = False
-        self._good = self.members[0]
-        self._down_since: float | None = None
+        self.good = self.members[0]
+        """The member that was asked last."""
+        self.down_since: float | None = None
+        """When none of them answered any more, on the monotonic clock."""
+        self.answers = 0
+        """How many answers came, about: threads may miss each other's, but not that one came."""
         self._reporting = threading.Lock()
 
     def next(self) -> Endpoint:
         """Return the member that last answered, or else the one whose failure is longest ago."""
-        if len(self.members) > 1 and self._good.cooling_until > monotonic():
-            self._good = min(self.members, key=_cooling)
-        return self._good
+        if self.good.cooling_until > monotonic():
+            self.good = min(self.members, key=_cooling)
+        return self.good
 
     def beside(self, other: Endpoint | None) -> Endpoint:
         """Return the member to ask that is not this one, if there is another."""
         others = [each for each in self.members if each is not other] or self.members
-        return self._good if self._good in others else min(others, key=_cooling)
+        return self.good if self.good in others else min(others, key=_cooling)
 
     def failed(self, member: Endpoint) -> None:
         """Ask this member last for a moment."""
@@ -110,13 +114,11 @@ class Failover:
 
     def report(self, trouble: str | None) -> None:
         """Log the begin and the end of an outage, once each, whoever notices it first."""
-        if (trouble is None) == (self._down_since is None):  # as it was: no need for the lock
-            return
         with self._reporting:
-            since = self._down_since
+            since = self.down_since
             if (trouble is None) == (since is None):
                 return
-            self._down_since = None if trouble is None else monotonic()
+            self.down_since = None if trouble is None else monotonic()
         if since is not None:
             log.warning("etcd answers again after %.1f s.", monotonic() - since)
         else:
@@ -138,8 +140,8 @@ class Tries:
     """
 
     __slots__ = (
-        *("_count", "_deadline", "_failover", "_last", "_member", "_new_tokens", "_request"),
-        "_sending",
+        *("_answers", "_count", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
+        *("_request", "_sending", "metadata"),
     )
 
     def __init__(
@@ -153,6 +155,9 @@ class Tries:
         self._member: Endpoint | None = None
         self._new_tokens = 0
         self._sending = Sending(_OTHER) if sending is None else sending
+        self._answers = 0
+        self.metadata: Metadata | None = None
+        """What the last try was sent with, where a token is."""
 
     def next(self) -> tuple[Endpoint, float]:
         """Return whom to ask, and the seconds that the try may take.
@@ -161,18 +166,21 @@ class Tries:
             StoreUnavailable: the time is up.
             StoreClosed: the connections are.
         """
-        failover = self._failover
+        failover, sending, now = self._failover, self._sending, monotonic()
         member = self._member
         if member is None or not self._new_tokens:  # who wants a new token is asked again with it
-            member = self._member = failover.next()
+            member = failover.good
+            if member.cooling_until > now:
+                member = failover.next()
+            self._member = member
         longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
-        timeout = min(longest, self._deadline.remaining())
+        timeout = min(longest, self._deadline - now)
         if failover.closed:
             raise self.closed()
-        sending = self._sending
         if timeout <= 0 or sending.given_up:
             raise unavailable(failover.settings.endpoints, self._last, unknown=sending.unknown)
         sending.under_way = True
+        self._answers = failover.answers
         return member, timeout
 
     def closed(self) -> StoreClosed:
@@ -195,7 +203,10 @@ class Tries:
         self._sending.under_way = False
         renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
         if fault is Fault.NEW_TOKEN and renewable:
-            member.token = None
+            # Of all the requests that were under way with a stale token, only the first finds it
+            # here: the others would throw away the new one, and each costs etcd a bcrypt.
+            if member.metadata() == self.metadata:
+                member.token = None
             self._last = reason(error)
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
@@ -227,12 +238,10 @@ class Tries:
         self._count += 1
         if self._count % len(failover.members):
             return 0.0
-        failover.report(self._last)  # all failed: a pause, never a busy loop
+        # All failed: a pause, never a busy loop. Who answered others meanwhile is slow, not away.
+        if failover.answers == self._answers:
+            failover.report(self._last)
         return min(0.05 * 2.0 ** min(self._count, 4), self._deadline.remaining())
-
-    def answered(self) -> None:
-        """Take note that the last try was answered."""
-        self._failover.report(None)
 
     def refused(self) -> None:
         """Take note that nothing is under way: nobody was asked."""

@@ -13,7 +13,7 @@ from enum import Enum, auto
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
 from lockclient.etcd.rights import wanted
 from lockclient.settings import Settings
 
@@ -33,6 +33,8 @@ class Fault(Enum):
     """The lease that the request names is gone; nothing happened."""
     NO_SPACE = auto()
     """The store is out of space and takes nothing but deletes; nothing happened."""
+    TOO_LARGE = auto()
+    """The answer is more than we take at a time: ask for less."""
     REFUSED = auto()
     """The store says no, and will say no again; nothing happened."""
 
@@ -48,6 +50,7 @@ _TEXTS = (
     ("failed to connect to all addresses", Fault.NOT_SENT),
     ("context deadline exceeded", Fault.UNKNOWN),
     ("too many requests", Fault.NOT_SENT),
+    ("received message larger than max", Fault.TOO_LARGE),  # gRPC's own word, after the answer
 )
 _CODES = {
     grpc.StatusCode.UNAVAILABLE: Fault.UNKNOWN,
@@ -81,7 +84,7 @@ def refused(
     With `settings` and `request` a lack of rights can be told exactly.
     """
     details = (error.details() or error.code().name).removeprefix("etcdserver: ")
-    advice = ""
+    advice, kind = "", StoreError
     if "permission denied" in details:
         advice = f" {_lacking(settings, request)}"
     elif "authentication failed" in details:
@@ -98,9 +101,12 @@ def refused(
             " It is the token of the etcd3 client that was handed over, which never renews it: "
             "give ClusterMutex.setup() user and password beside the client."
         )
+    elif "Received message larger than max" in details:
+        advice = " One value is larger than any of ours: it was not written by ClusterMutex."
     elif "database space exceeded" in details:
         advice = " It takes no locks until it is compacted, defragmented and its alarm disarmed."
-    return StoreError(f"etcd at {endpoint} refused the request: {details}.{advice}")
+        kind = StoreFull
+    return kind(f"etcd at {endpoint} refused the request: {details}.{advice}")
 
 
 def _lacking(settings: Settings | None, request: Message | None) -> str:
@@ -196,6 +202,9 @@ def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> Stor
     advice = advice_for(last) or (
         "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
     )
+    here = all(each.startswith(("127.", "localhost:", "[::1]:")) for each in endpoints)
+    if here and last == _REFUSED:
+        advice += " `clustermutex up` starts one on this machine."
     return StoreUnavailable(
         f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
         unknown=unknown,

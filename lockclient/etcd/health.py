@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.errors import ClusterMutexError
 from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.channels import Channels
 from lockclient.etcd.failover import FaultError
-from lockclient.etcd.faults import Fault
-from lockclient.etcd.methods import TXN
+from lockclient.etcd.faults import Fault, diagnose
+from lockclient.etcd.methods import AUTHENTICATE, MEMBER_LIST, RANGE, STATUS, TXN, Method
 from lockclient.etcd.web import clock_ahead, fetch
 from lockclient.settings import Settings
-from lockclient.store import Member
+from lockclient.store import History, Member
+from lockclient.timing import Deadline
 
-FOLDERS = ("locks", "queue", "withdrawn", "removed", "unlockers")
+FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers")
 """The folders below the root that a program of ours may write to."""
+
+_SIZES = re.compile(
+    r"^etcd_(mvcc_db_total_size_in_bytes|mvcc_db_total_size_in_use_in_bytes"
+    r"|server_quota_backend_bytes) (\S+)$",
+    re.MULTILINE,
+)
+"""In its metrics, which it shows to all: its status asks for rights."""
+_PAGE = {"Origin": "http://page.invalid"}
+"""What a browser says for a web page from anywhere."""
+_REBOUND = {"Host": "page.invalid"}
+"""What it says when that page's own name leads to this address (DNS rebinding)."""
+_UNKNOWN_HOST = 421
+"""etcd's status for a host that is not in its list."""
 
 
 def members(settings: Settings, timeout: float) -> list[Member]:
@@ -31,38 +53,91 @@ def members(settings: Settings, timeout: float) -> list[Member]:
 def _member(settings: Settings, endpoint: str, timeout: float) -> Member:
     try:
         before = time.time()
-        _, headers, body = fetch(settings, endpoint, "/version", timeout)
+        known, headers, body = fetch(settings, endpoint, "/version", timeout)
         after = time.time()
+        if known == _UNKNOWN_HOST:
+            return Member(endpoint, trouble="its --host-whitelist lacks the name by which we ask")
         version = str(json.loads(body)["etcdserver"])
     except (OSError, http.client.HTTPException) as error:
         return Member(endpoint, trouble=_why(error, timeout))
     except (ValueError, KeyError, TypeError):
         return Member(endpoint, trouble="what listens there is no etcd")
 
-    def ask(path: str) -> dict[str, Any]:
-        # Through etcd's own gateway of JSON, which may be switched off: then this stays unknown.
-        try:
-            found = json.loads(fetch(settings, endpoint, f"/v3/{path}", timeout, "{}")[2])
-        except (OSError, http.client.HTTPException, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    status, listed = ask("maintenance/status"), ask("cluster/member/list")
-    member_id = status.get("header", {}).get("member_id")
-    said = str(ask("auth/authenticate").get("error", ""))
+    sizes = _sizes(settings, endpoint, timeout)
+    status, listed, auth = _itself(settings, endpoint, timeout)
     return Member(
         endpoint,
         version,
         ahead=clock_ahead(headers, before, after),
-        leader=member_id is not None and member_id == status.get("leader"),
-        size=int(status.get("dbSize", 0)),
-        alarms=tuple(str(each) for each in status.get("errors", ())),
+        leader=0 != status.header.member_id == status.leader,
+        size=sizes.get("mvcc_db_total_size_in_bytes", status.db_size),
+        in_use=sizes.get("mvcc_db_total_size_in_use_in_bytes", 0),
+        quota=sizes.get("server_quota_backend_bytes", 0),
+        alarms=tuple(status.errors),
         cluster=tuple(
-            f"{each.get('name') or each.get('ID')} ({', '.join(each.get('clientURLs', ()))})"
-            for each in listed.get("members", ())
+            f"{each.name or format(each.id, 'x')} ({', '.join(each.client_urls)})"
+            for each in listed.members
         ),
-        auth="not enabled" not in said if said else None,
+        auth=auth,
+        pages=_answers_pages(settings, endpoint, timeout),
     )
+
+
+def _itself(
+    settings: Settings, endpoint: str, timeout: float
+) -> tuple[wire.StatusAnswer, wire.MemberListAnswer, bool | None]:
+    """Ask this member, and no other, for its status, its cluster, and whether it wants a user.
+
+    What it does not tell, or not to us, is empty.
+    """
+    with closing(Channels(replace(settings, endpoints=(endpoint,)))) as alone:
+
+        def ask(method: Method, request: Message) -> Any:
+            with suppress(FaultError, ClusterMutexError):
+                return alone.call(method, request, Deadline.after(timeout))
+            return method.answer()
+
+        status, listed = ask(STATUS, wire.Status()), ask(MEMBER_LIST, wire.MemberList())
+        auth = None
+        try:
+            # Nobody has this name: where users are asked for, it is refused for that.
+            (member,) = alone.failover.members
+            alone.stub(member, AUTHENTICATE)(wire.Authenticate(), timeout=timeout)
+        except grpc.RpcError as error:
+            if diagnose(error) not in (Fault.NOT_SENT, Fault.UNKNOWN):
+                auth = "not enabled" not in (error.details() or "")
+    return status, listed, auth
+
+
+def _answers_pages(settings: Settings, endpoint: str, timeout: float) -> bool:
+    """Tell whether a web page, in any browser that reaches it, can talk to its gateway of JSON.
+
+    Asked as a browser would: without our certificate. Over TLS etcd does not look at the host; nor
+    need it, for its certificate is not for the name of a page.
+    """
+    strange = replace(settings, cert=None, key=None)
+
+    def ask(said: Mapping[str, str]) -> tuple[int, str | None]:
+        status, headers, _ = fetch(strange, endpoint, "/v3/kv/range", timeout, "{}", said)
+        return status, headers.get("Access-Control-Allow-Origin")
+
+    try:
+        status, origin = ask(_PAGE)
+        if status == 404:  # there is no gateway
+            return False
+        if origin in ("*", _PAGE["Origin"]):
+            return True
+        return not settings.secure and ask(_REBOUND)[0] != _UNKNOWN_HOST
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _sizes(settings: Settings, endpoint: str, timeout: float) -> dict[str, int]:
+    try:
+        text = fetch(settings, endpoint, "/metrics", timeout)[2].decode(errors="replace")
+        return {name: int(float(value)) for name, value in _SIZES.findall(text)}
+    except (OSError, http.client.HTTPException, ValueError, OverflowError):
+        return {}
 
 
 def _why(error: Exception, timeout: float) -> str:
@@ -75,6 +150,45 @@ def _why(error: Exception, timeout: float) -> str:
     if isinstance(error, http.client.HTTPException):
         return "it closed the connection, as an etcd does that talks TLS only"
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def history(call: Callable[..., Any], signs: tuple[bytes, bytes], deadline: Any) -> History:
+    """Look for the oldest revision that etcd still shows, and for an unlocker's sign of that time.
+
+    A compaction leaves nothing but the error that older revisions get: so it is looked for by
+    halves, some twenty small reads. One that comes meanwhile makes the answer a little too long.
+
+    Raises:
+        StoreUnavailable, StoreError: it does not answer, or not to this user.
+    """
+
+    def read(revision: int) -> Any:
+        """Return the first of the signs as it was then; None: that was compacted."""
+        try:
+            return call(
+                RANGE,
+                wire.Range(key=signs[0], range_end=signs[1], limit=1, revision=revision),
+                deadline,
+            )
+        except FaultError as refusal:
+            if refusal.fault is Fault.COMPACTED:
+                return None
+            raise refusal.said from refusal.error
+
+    newest = shown = read(0).header.revision
+    oldest = 1
+    while oldest < shown:
+        middle = (oldest + shown) // 2
+        if read(middle) is None:
+            oldest = middle + 1
+        else:
+            shown = middle
+    # An etcd that was never compacted begins before there was an unlocker: so also a little later.
+    for revision in (shown + (newest - shown) // part for part in (newest, 16, 4, 2)):
+        answer = read(revision)
+        if answer is not None and answer.kvs:
+            return History(newest, shown, answer.kvs[0].value.decode(errors="replace"))
+    return History(newest, shown)
 
 
 def rights(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, bool]:

@@ -6,21 +6,29 @@ is always one path segment and two names never share a key.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName
-from lockclient.record import check_name
+from lockclient.record import MAX_NAME, MAX_UUID, SUBKEYS, check_name
 from lockclient.store import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_FOLDERS = tuple(each for each in KINDS if each != "restored")
+_SUBKEYS = {each.encode(): each for each in sorted(SUBKEYS)}
+_IN_ORDER = tuple(_SUBKEYS)
 
 
 def encode(name: str) -> str:
     """Return the path segment of a lock's name."""
-    return quote(name, safe="")
+    return name if _is_bare(name) else quote(name, safe="")
+
+
+_is_bare = re.compile("[A-Za-z0-9._~-]*").fullmatch
 
 
 def segment_of(key: bytes) -> str:
@@ -28,7 +36,7 @@ def segment_of(key: bytes) -> str:
     return key.rpartition(b"/")[2].decode(errors="surrogateescape")
 
 
-@lru_cache(maxsize=1024)  # the dozen keys of a lock come one after the other
+@lru_cache(maxsize=1024)  # the five keys of a lock come one after the other
 def decode(segment: str) -> str | None:
     """Return the name of a path segment; None if it is not the encoding of any name.
 
@@ -78,8 +86,11 @@ class Keyspace:
     def __init__(self, root: str) -> None:
         self.root = root
         self.everything = _below(f"{root}/".encode())
+        self.restored = f"{root}/restored".encode()
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
+        # Root, kind, name and part, each byte of the latter two percent-encoded.
+        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME + MAX_UUID)
         self._lock_of = lru_cache(maxsize=4096)(self._name_of)
 
     def _keys_of(self, name: str) -> LockKeys:
@@ -92,6 +103,8 @@ class Keyspace:
 
     def kind(self, kind: Kind) -> tuple[bytes, bytes]:
         """Return the range of all keys of one kind."""
+        if kind == "restored":
+            return self.restored, self.restored + b"\0"
         return _below(f"{self.root}/{kind}/".encode())
 
     def locks_from(self, prefix: str) -> tuple[bytes, bytes]:
@@ -102,9 +115,27 @@ class Keyspace:
         first = f"{self.root}/locks/{encode(prefix)}".encode()
         return first, first[:-1] + bytes([first[-1] + 1])  # no byte of an encoding is the last one
 
+    def following(self, key: bytes) -> bytes:
+        """Return the first key after this one that may be of use.
+
+        What a lock holds besides the subkeys that are known is passed over, unread: others may
+        have put there any number of them, each as large as etcd takes.
+        """
+        root = self._locks + b"/"
+        segment, slash, part = key.removeprefix(root).partition(b"/")
+        if not slash or not key.startswith(root):
+            return key + b"\0"
+        place = bisect_right(_IN_ORDER, part)
+        folder = root + segment
+        return folder + (b"/" + _IN_ORDER[place] if place < len(_IN_ORDER) else b"0")
+
     def unlocker(self, unlocker: str) -> bytes:
         """Return the key of an unlocker's sign of life."""
         return f"{self.root}/unlockers/{encode(unlocker)}".encode()
+
+    def code(self, code: str) -> bytes:
+        """Return the key of a backtrace that records of removals have in common."""
+        return f"{self.root}/code/{encode(code)}".encode()
 
     def _name_of(self, folder: bytes) -> str | None:
         """Return the name of the lock whose keys are in this folder; None if it is none."""
@@ -112,22 +143,30 @@ class Keyspace:
         return decode(segment.decode(errors="replace")) if locks == self._locks else None
 
     def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
-        """Return kind, name and part of a key; None if it is none of ours."""
-        # Nearly all keys are those of locks, a dozen of each one after the other.
+        """Return kind, name and part of a key; None if it is none of ours.
+
+        A part is a uuid, or names a backtrace. One that is longer than a uuid may be is nobody's:
+        etcd takes keys of a megabyte, and parts are what tables keep.
+        """
+        if len(key) > self._longest:
+            return None
+        # Nearly all keys are those of locks, five of each one after the other.
         folder, _, subkey = key.rpartition(b"/")
-        lock = self._lock_of(folder)
+        part = _SUBKEYS.get(subkey)
+        if part is not None and (lock := self._lock_of(folder)) is not None:
+            return "locks", lock, part
         try:
-            if lock is not None:
-                return "locks", lock, subkey.decode()
+            if key == self.restored:
+                return "restored", "", ""
             kind, *segments = key[len(self.everything[0]) :].decode().split("/", 2)
         except UnicodeDecodeError:
             return None
         name = decode(segments[0]) if segments else None
-        known = next((each for each in KINDS if each == kind), None)
-        if known is None or name is None:
+        known = next((each for each in _FOLDERS if each == kind), None)
+        if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
             return None
-        part = segments[1] if len(segments) > 1 else ""
-        return known, name, part if known == "locks" else unquote(part)
+        part = unquote(segments[1]) if len(segments) > 1 else ""
+        return (known, name, part) if len(part.encode()) <= MAX_UUID else None
 
 
 def _below(prefix: bytes) -> tuple[bytes, bytes]:

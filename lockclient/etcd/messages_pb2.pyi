@@ -7,10 +7,14 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Header(_message.Message):
-    __slots__ = ("revision",)
+    __slots__ = ("member_id", "revision", "raft_term")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    RAFT_TERM_FIELD_NUMBER: _ClassVar[int]
+    member_id: int
     revision: int
-    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+    raft_term: int
+    def __init__(self, member_id: _Optional[int] = ..., revision: _Optional[int] = ..., raft_term: _Optional[int] = ...) -> None: ...
 
 class KeyValue(_message.Message):
     __slots__ = ("key", "create_revision", "mod_revision", "value")
@@ -25,7 +29,7 @@ class KeyValue(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Range(_message.Message):
-    __slots__ = ("key", "range_end", "limit", "revision", "sort_order", "sort_target", "keys_only", "max_create_revision")
+    __slots__ = ("key", "range_end", "limit", "revision", "sort_order", "sort_target", "keys_only", "count_only", "max_create_revision")
     class Order(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Range.Order]
@@ -39,9 +43,11 @@ class Range(_message.Message):
         KEY: _ClassVar[Range.Target]
         VERSION: _ClassVar[Range.Target]
         CREATE: _ClassVar[Range.Target]
+        MOD: _ClassVar[Range.Target]
     KEY: Range.Target
     VERSION: Range.Target
     CREATE: Range.Target
+    MOD: Range.Target
     KEY_FIELD_NUMBER: _ClassVar[int]
     RANGE_END_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +55,7 @@ class Range(_message.Message):
     SORT_ORDER_FIELD_NUMBER: _ClassVar[int]
     SORT_TARGET_FIELD_NUMBER: _ClassVar[int]
     KEYS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_ONLY_FIELD_NUMBER: _ClassVar[int]
     MAX_CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     range_end: bytes
@@ -57,18 +64,21 @@ class Range(_message.Message):
     sort_order: Range.Order
     sort_target: Range.Target
     keys_only: bool
+    count_only: bool
     max_create_revision: int
-    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ..., revision: _Optional[int] = ..., sort_order: _Optional[_Union[Range.Order, str]] = ..., sort_target: _Optional[_Union[Range.Target, str]] = ..., keys_only: bool = ..., max_create_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., limit: _Optional[int] = ..., revision: _Optional[int] = ..., sort_order: _Optional[_Union[Range.Order, str]] = ..., sort_target: _Optional[_Union[Range.Target, str]] = ..., keys_only: bool = ..., count_only: bool = ..., max_create_revision: _Optional[int] = ...) -> None: ...
 
 class RangeAnswer(_message.Message):
-    __slots__ = ("header", "kvs", "more")
+    __slots__ = ("header", "kvs", "more", "count")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     KVS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     header: Header
     kvs: _containers.RepeatedCompositeFieldContainer[KeyValue]
     more: bool
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., kvs: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., more: bool = ...) -> None: ...
+    count: int
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., kvs: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., more: bool = ..., count: _Optional[int] = ...) -> None: ...
 
 class Put(_message.Message):
     __slots__ = ("key", "value", "lease")
@@ -169,7 +179,7 @@ class TxnAnswer(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., succeeded: bool = ..., responses: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
 
 class WatchCreate(_message.Message):
-    __slots__ = ("key", "range_end", "start_revision", "progress_notify", "filters", "watch_id")
+    __slots__ = ("key", "range_end", "start_revision", "progress_notify", "filters", "watch_id", "fragment")
     class Filter(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NOPUT: _ClassVar[WatchCreate.Filter]
@@ -182,13 +192,15 @@ class WatchCreate(_message.Message):
     PROGRESS_NOTIFY_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
     WATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     range_end: bytes
     start_revision: int
     progress_notify: bool
     filters: _containers.RepeatedScalarFieldContainer[WatchCreate.Filter]
     watch_id: int
-    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., start_revision: _Optional[int] = ..., progress_notify: bool = ..., filters: _Optional[_Iterable[_Union[WatchCreate.Filter, str]]] = ..., watch_id: _Optional[int] = ...) -> None: ...
+    fragment: bool
+    def __init__(self, key: _Optional[bytes] = ..., range_end: _Optional[bytes] = ..., start_revision: _Optional[int] = ..., progress_notify: bool = ..., filters: _Optional[_Iterable[_Union[WatchCreate.Filter, str]]] = ..., watch_id: _Optional[int] = ..., fragment: bool = ...) -> None: ...
 
 class WatchCancel(_message.Message):
     __slots__ = ("watch_id",)
@@ -225,13 +237,14 @@ class WatchEvent(_message.Message):
     def __init__(self, kind: _Optional[_Union[WatchEvent.Kind, str]] = ..., kv: _Optional[_Union[KeyValue, _Mapping]] = ...) -> None: ...
 
 class WatchAnswer(_message.Message):
-    __slots__ = ("header", "watch_id", "created", "canceled", "compact_revision", "cancel_reason", "events")
+    __slots__ = ("header", "watch_id", "created", "canceled", "compact_revision", "cancel_reason", "fragment", "events")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WATCH_ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     CANCELED_FIELD_NUMBER: _ClassVar[int]
     COMPACT_REVISION_FIELD_NUMBER: _ClassVar[int]
     CANCEL_REASON_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     header: Header
     watch_id: int
@@ -239,8 +252,9 @@ class WatchAnswer(_message.Message):
     canceled: bool
     compact_revision: int
     cancel_reason: str
+    fragment: bool
     events: _containers.RepeatedCompositeFieldContainer[WatchEvent]
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., watch_id: _Optional[int] = ..., created: bool = ..., canceled: bool = ..., compact_revision: _Optional[int] = ..., cancel_reason: _Optional[str] = ..., events: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., watch_id: _Optional[int] = ..., created: bool = ..., canceled: bool = ..., compact_revision: _Optional[int] = ..., cancel_reason: _Optional[str] = ..., fragment: bool = ..., events: _Optional[_Iterable[_Union[WatchEvent, _Mapping]]] = ...) -> None: ...
 
 class LeaseGrant(_message.Message):
     __slots__ = ("ttl", "id")
@@ -303,3 +317,45 @@ class AuthenticateAnswer(_message.Message):
     header: Header
     token: str
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class MemberList(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterMember(_message.Message):
+    __slots__ = ("id", "name", "client_urls")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_URLS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    client_urls: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., client_urls: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MemberListAnswer(_message.Message):
+    __slots__ = ("header", "members")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    members: _containers.RepeatedCompositeFieldContainer[ClusterMember]
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusAnswer(_message.Message):
+    __slots__ = ("header", "db_size", "leader", "raft_term", "raft_applied_index", "errors")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    RAFT_TERM_FIELD_NUMBER: _ClassVar[int]
+    RAFT_APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    db_size: int
+    leader: int
+    raft_term: int
+    raft_applied_index: int
+    errors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., db_size: _Optional[int] = ..., leader: _Optional[int] = ..., raft_term: _Optional[int] = ..., raft_applied_index: _Optional[int] = ..., errors: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd.paging import RECEIVED
 from lockclient.settings import Settings
 
 OPTIONS = [
@@ -24,6 +26,20 @@ OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # Who reads much reads it in pages, which are asked for anew if they are more than that.
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "methodConfig": [
+                    {
+                        "name": [{"service": "etcdserverpb.KV", "method": "Range"}],
+                        "maxResponseMessageBytes": RECEIVED,
+                    }
+                ]
+            }
+        ),
+    ),
     ("grpc.enable_retries", 0),
 ]
 
@@ -46,6 +62,8 @@ REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeAnswer)
 KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveAnswer, True)
 WATCH = Method("/etcdserverpb.Watch/Watch", wire.WatchAnswer, True)
 AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", wire.AuthenticateAnswer)
+MEMBER_LIST = Method("/etcdserverpb.Cluster/MemberList", wire.MemberListAnswer)
+STATUS = Method("/etcdserverpb.Maintenance/Status", wire.StatusAnswer)
 
 
 def make_call(channel: Any, method: Method) -> Any:

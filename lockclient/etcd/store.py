@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from heapq import nsmallest
+from itertools import chain
 from typing import Any
-from weakref import WeakSet
+from urllib.parse import unquote
 
-from lockclient.background import AT_EXIT, Background
-from lockclient.errors import ClusterMutexError
+from lockclient.background import Background
+from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.etcd import forking
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.aio import AioChannels
 from lockclient.etcd.borrowed import Borrowed, endpoint_of
 from lockclient.etcd.channels import Channels
-from lockclient.etcd.failover import FaultError
+from lockclient.etcd.failover import FIRST_TRY, FaultError
 from lockclient.etcd.faults import Fault, was_closed
-from lockclient.etcd.keyspace import Keyspace
+from lockclient.etcd.keyspace import Keyspace, segment_of
 from lockclient.etcd.lease import Lease
 from lockclient.etcd.methods import RANGE, TXN
-from lockclient.etcd.paging import Pages
+from lockclient.etcd.paging import SURE, UNSEEN, Pages
 from lockclient.etcd.transactions import Transactions
 from lockclient.etcd.watch_stream import Missed, News, Started, Watch, WatchStream
+from lockclient.opened import OpenedStore
+from lockclient.record import MAX_VALUE, Ticket
 from lockclient.settings import Settings
 from lockclient.store import (
     TICKET_TTL,
+    Abilities,
     Batch,
     Change,
     Event,
     Guard,
+    History,
     Kind,
+    Line,
     Look,
     Member,
     Outcome,
     Remove,
     Request,
+    Seen,
     Sending,
     TakeOrQueue,
     Target,
@@ -60,13 +66,18 @@ MARKED = 86400
 way somewhere does nothing when it arrives."""
 CLOSING = 0.4
 """Seconds that closing waits for what is to be cleaned up; half of it for a lease."""
-_PAGE = 10_000
-"""Keys of a page: of a thousand locks or less, some 2 MB."""
-_NAMES_PAGE = 1000
-"""Keys of a page without values: of some eighty locks."""
+_LOOKED_AT = 5000
+"""Tickets of one line among which the first ones are looked for: some twenty requests."""
+_BRIEF = FIRST_TRY
+"""Seconds for a page of more keys than are sure to fit: one try."""
+_TICKETS = 4_000_000
+"""Bytes of tickets that are read at a time: several times what ten thousand of ours would be, and
+no more, whatever others have written into theirs."""
+_PAGE_PATIENCE = 60.0
+"""Seconds for a page: who reads very many is done when he is done, as long as it goes on."""
 
 
-class EtcdStore:
+class EtcdStore(OpenedStore):
     """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked.
 
     Args:
@@ -77,6 +88,9 @@ class EtcdStore:
         ClusterMutexError: the process's threads were replaced by green ones.
     """
 
+    can = Abilities("etcd")
+    poll = 0.0
+
     def __init__(self, settings: Settings, client: Any = None) -> None:
         forking.require_real_threads()
         self._borrowed = None if client is None else Borrowed(client)
@@ -85,8 +99,7 @@ class EtcdStore:
         self.settings = settings
         self._keyspace = Keyspace(settings.root)
         self._transactions = Transactions(self._keyspace)
-        self._connect()
-        _stores.add(self)
+        super().__init__()
 
     def _connect(self) -> None:
         self._closing = False
@@ -107,20 +120,19 @@ class EtcdStore:
 
     # ------------------------------------------------------------ MutexStore
 
-    def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
-        return self.background.away(lambda: self.send(Sending(request), deadline))
-
     def send(self, sending: Sending, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
-        lease, number = self._lease_for(sending.request, self._tickets), 0
+        lease, number = None, 0
+        if self._closing or type(sending.request) in _LEASED:
+            lease = self._lease_for(sending.request, self._tickets)
         while True:
             try:
                 if lease is not None:
                     number = lease.get(deadline)
                 txn = self._transactions.build(sending.request, number)
                 answer = self._channels.call(TXN, txn, deadline, sending)
-                return self._transactions.read(sending.request, answer, resent=sending.unknown)
+                outcome = self._transactions.read(sending.request, answer, resent=sending.unknown)
+                return self._with_code(outcome, deadline) if type(outcome) is Seen else outcome
             except FaultError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 
@@ -159,7 +171,8 @@ class EtcdStore:
             return tickets
         if isinstance(request, Withdraw):
             return self._marks if request.mark else None
-        return self._retention if isinstance(request, Remove) else None
+        recorded = isinstance(request, Remove) and request.recorded
+        return self._retention if recorded else None
 
     def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Watch:
         """See `MutexStore.watch`."""
@@ -189,7 +202,7 @@ class EtcdStore:
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         """See `MutexStore.has_ticket_lease`."""
-        lease = self._lease_of(waiters)
+        lease = self._tickets if waiters is None else self._lease_of(waiters)
         return lease is not None and lease.usable()
 
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
@@ -212,16 +225,45 @@ class EtcdStore:
         """See `ServiceStore.load`."""
         revision = 0
         for kind in kinds:
-            pages = Pages(self._keyspace.kind(kind))
-            going_on = True
-            while going_on:
-                page = wire.Range(
-                    key=pages.key, range_end=pages.range_end, limit=_PAGE, revision=revision
-                )
-                answer = self._call(RANGE, page, deadline)
+            how = {"keys_only": True} if kind in _BY_KEY else {}
+            for answer in self._pages(self._keyspace.kind(kind), deadline, revision, **how):
                 revision = revision or answer.header.revision
-                yield Batch(self._changes((kv, wire.WatchEvent.PUT) for kv in answer.kvs), revision)
-                going_on = pages.read(answer.kvs[-1].key if answer.more else b"", more=answer.more)
+                changes = self._changes((kv, wire.WatchEvent.PUT) for kv in answer.kvs)
+                yield Batch(changes, revision, term=answer.header.raft_term)
+
+    def _pages(
+        self, span: tuple[bytes, bytes], deadline: Deadline, revision: int = 0, **how: Any
+    ) -> Iterator[wire.RangeAnswer]:
+        """Read a range in pages, at a revision, or all at that of the first page."""
+        pages, going_on = Pages(span, UNSEEN if how.get("keys_only") else None), True
+        while going_on:
+            page = wire.Range(
+                key=pages.key,
+                range_end=pages.range_end,
+                limit=pages.limit,
+                revision=revision,
+                **how,
+            )
+            many = pages.limit > SURE
+            patience = Deadline(min(deadline, Deadline.after(_BRIEF if many else _PAGE_PATIENCE)))
+            try:
+                answer = self._away(RANGE, page, patience)
+            except StoreUnavailable:
+                # It may be so large that etcd takes long to make it: each further try of it would
+                # have etcd make it once more. Where etcd is away few are as good as many.
+                if many and not deadline.expired() and pages.ask_for_fewer():
+                    continue
+                raise
+            except FaultError as error:
+                if error.fault is Fault.TOO_LARGE and pages.ask_for_fewer():
+                    continue
+                raise error.said from error.error
+            revision = revision or answer.header.revision
+            yield answer
+            kvs = answer.kvs
+            following = self._keyspace.following(kvs[-1].key) if answer.more else b""
+            size = answer.ByteSize()
+            going_on = pages.read(following, more=answer.more, keys=len(kvs), size=size)
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
         """See `ServiceStore.follow`."""
@@ -231,7 +273,7 @@ class EtcdStore:
                 notify(Batch((), 0, missed=True, refused=events.refused))
                 return
             if isinstance(events, Started):
-                notify(Batch((), events.revision))
+                notify(Batch((), events.revision, started=True))
                 return
             changes = self._changes((event.kv, event.kind) for event in events)
             notify(Batch(changes, events[-1].kv.mod_revision))
@@ -269,19 +311,36 @@ class EtcdStore:
 
         return clocks.offsets(self.settings, timeout)
 
-    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> None:
+    def renew_watch(self) -> None:
+        """See `ServiceStore.renew_watch`."""
+        self._streams[0].renew()
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         """See `ServiceStore.announce`."""
         lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
-        kept = False
         try:
             # By its lease first: that goes on in an etcd that is out of space for the value.
-            kept = lease.keep(deadline)
+            lease.keep(deadline)
             key = self._keyspace.unlocker(unlocker)
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
-            self._channels.call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
+            txn = wire.Txn(success=[wire.Operation(put=put)])
+            return int(self._channels.call(TXN, txn, deadline).header.revision)
         except FaultError as error:
-            if not (kept and error.fault is Fault.NO_SPACE):
-                raise error.said from error.error
+            raise error.said from error.error
+
+    def tell_restored(self, value: str, deadline: Deadline) -> None:
+        """See `ServiceStore.tell_restored`."""
+        put = wire.Put(key=self._keyspace.restored, value=value.encode())
+        self._call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        """See `ServiceStore.newest_announcement`."""
+        # One key, and no value: there may be any number, written by anybody.
+        key, range_end = self._keyspace.kind("unlockers")
+        newest = wire.Range(key=key, range_end=range_end, limit=1, keys_only=True)
+        newest.sort_order, newest.sort_target = wire.Range.DESCEND, wire.Range.MOD
+        found = self._call(RANGE, newest, deadline).kvs
+        return int(found[0].mod_revision) if found else 0
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """See `ServiceStore.withdraw_announcement`."""
@@ -291,32 +350,108 @@ class EtcdStore:
             except FaultError as error:
                 raise error.said from error.error
 
-    def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        """See `ServiceStore.forget`."""
+        return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)
+
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
+        """See `ServiceStore.code`."""
         try:
-            return self.background.away(lambda: self._channels.call(method, request, deadline))
+            return self.background.away(lambda: self._code(code, deadline))
         except FaultError as error:
             raise error.said from error.error
 
+    def _code(self, code: str, deadline: Deadline) -> bytes | None:
+        page = wire.Range(key=self._keyspace.code(code))
+        kvs = self._channels.call(RANGE, page, deadline).kvs
+        return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE else None
+
+    def _with_code(self, seen: Seen, deadline: Deadline) -> Seen:
+        """Return what was read with the backtrace of its removal, if that stands apart."""
+        if seen.removal is None or not seen.removal.code:
+            return seen
+        backtrace = self._code(seen.removal.code, deadline)
+        return replace(seen, removal=seen.removal.joined(backtrace))
+
+    def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
+        try:
+            return self._away(method, request, deadline)
+        except FaultError as error:
+            raise error.said from error.error
+
+    def _away(self, method: Any, request: Any, deadline: Deadline) -> Any:
+        return self.background.away(lambda: self._channels.call(method, request, deadline))
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+        """See `ServiceStore.line`."""
+        span = self._keyspace.keys_of(name).line
+        counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
+        waiting = int(self._call(RANGE, counting, deadline).count)
+        # By the keys alone, page by page: to have etcd put them in order would mean that it reads
+        # them all, whatever stands in them, each time that somebody looks.
+        found: list[tuple[int, bytes]] = []
+        looked = 0
+        for answer in self._pages(span, deadline, keys_only=True) if waiting else ():
+            keys = ((kv.create_revision, kv.key) for kv in answer.kvs)
+            found, looked = nsmallest(limit, chain(found, keys)), looked + len(answer.kvs)
+            if looked >= _LOOKED_AT:
+                break
+        tickets = tuple(self._tickets_at(name, found, deadline))
+        return Line(max(waiting, looked), tickets, ordered=looked < _LOOKED_AT)
+
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        """See `ServiceStore.tickets`."""
+        found: list[Ticket] = []
+        read = 0
+        for answer in self._pages(self._keyspace.kind("queue"), deadline):
+            read += answer.ByteSize()
+            for kv in answer.kvs[: limit - len(found)]:
+                if (parsed := self._keyspace.parse(kv.key)) is None:
+                    continue
+                value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                ticket = Ticket.read(parsed[1], parsed[2], value, kv.create_revision)
+                found.append(ticket.listed())
+            if len(found) >= limit or read > _TICKETS:
+                break
+        return found
+
+    def _tickets_at(
+        self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
+    ) -> Iterator[Ticket]:
+        """Read these tickets, as far as they are there still; a few at a time, as pages are."""
+        for start in range(0, len(places), SURE):
+            txn = self._transactions.get(key for _, key in places[start : start + SURE])
+            for answer in self._call(TXN, txn, deadline).responses:
+                for kv in answer.range.kvs:
+                    value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                    uuid = unquote(segment_of(kv.key))
+                    yield Ticket.read(name, uuid, value, kv.create_revision)
+
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """See `ServiceStore.names`."""
-        pages = Pages(self._keyspace.locks_from(prefix))
         found: list[str] = []
-        going_on = True
-        while going_on and len(found) < limit:
-            page = wire.Range(
-                key=pages.key, range_end=pages.range_end, limit=_NAMES_PAGE, keys_only=True
-            )
-            answer = self._call(RANGE, page, deadline)
+        for answer in self._pages(self._keyspace.locks_from(prefix), deadline, keys_only=True):
             parsed = (self._keyspace.parse(kv.key) for kv in answer.kvs)
             found += [each[1] for each in parsed if each is not None and each[2] == "uuid"]
-            going_on = pages.read(answer.kvs[-1].key if answer.more else b"", more=answer.more)
+            if len(found) >= limit:
+                break
         return found[:limit]
+
+    def remarks(self) -> Sequence[str]:
+        """See `ServiceStore.remarks`: the cluster speaks with one voice."""
+        return ()
 
     def members(self, timeout: float) -> list[Member]:
         """See `ServiceStore.members`."""
         from lockclient.etcd import health  # only a doctor needs it, and all that it imports
 
         return health.members(self.settings, timeout)
+
+    def history(self, deadline: Deadline) -> History:
+        """See `ServiceStore.history`."""
+        from lockclient.etcd import health
+
+        return health.history(self._channels.call, self._keyspace.kind("unlockers"), deadline)
 
     def rights(self, deadline: Deadline) -> Mapping[str, bool]:
         """See `ServiceStore.rights`."""
@@ -343,24 +478,35 @@ class EtcdStore:
         self._channels.close()
         self._loops.clear()
 
+    def _let_go(self) -> None:
+        # Left to the interpreter's own end, what ends a stream can wait for ever for a lock that
+        # one of gRPC's threads held, or for one of those threads itself, when all daemon threads
+        # were stopped.
+        self._end_streams()
+
     def _end_streams(self) -> None:
         for each in self._streams:
             each.close()
         self._channels.close_streams()
 
 
+_BY_KEY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
+"""Of which the keys and revisions say all that a service wants of so many."""
+_LEASED = (TakeOrQueue, Withdraw, Remove)
+"""What may write something that is bound to a lease."""
+
+
 def _beside(work: Callable[[], object], seconds: float) -> None:
     """Do it in another thread, and wait for it so long: an interrupt must not land in gRPC."""
-    ended: SimpleQueue[None] = SimpleQueue()
+    ended = threading.Event()
 
     def do() -> None:
         work()
-        ended.put(None)
+        ended.set()
 
     crew = Crew("closing", 1)
     crew.do(do)
-    with suppress(Empty):
-        ended.get(timeout=seconds)
+    ended.wait(seconds)
     crew.close()
 
 
@@ -377,42 +523,6 @@ def _otherwise(
         lease.forget(number)
     elif error.fault is Fault.COMPACTED and isinstance(request, Look):
         sending.request = replace(request, predecessor=None, left_at=None)
-    elif error.fault is Fault.NO_SPACE and isinstance(request, Remove) and lease:
-        # Deletes still work. The record that can't be written goes into the log.
-        log.warning("etcd is out of space for the record: %s", request.removal.value())
-        return None, 0
     else:
         raise error.said from error.error
     return lease, number
-
-
-_stores: WeakSet[EtcdStore] = WeakSet()
-_inherited: list[Any] = []
-
-
-def _start_afresh() -> None:
-    """After fork: connect anew, in the child only.
-
-    The parent's channels are neither used nor closed nor collected here: gRPC's threads did not
-    come along, so that even destroying a channel can hang.
-    """
-    for store in list(_stores):
-        _inherited.append((store._channels, store._streams, store.background, dict(store._loops)))
-        store._connect()
-
-
-def _at_exit() -> None:
-    """Give what is to be cleaned up a moment, and end all streams while threads still run.
-
-    Left to the interpreter's own end, what ends a stream can wait for ever for a lock that one of
-    gRPC's threads held, or for one of those threads itself, when all daemon threads were stopped.
-    """
-    until = Deadline.after(AT_EXIT)
-    for store in list(_stores):
-        store.background.settle(until.remaining())
-    for store in list(_stores):
-        store._end_streams()  # here: from Python 3.12 on no thread can be started any more
-
-
-os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(_at_exit)

@@ -6,17 +6,22 @@ reads enough to tell what an earlier sending did. The table is in `docs/protocol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.keyspace import Keyspace, LockKeys, segment_of
-from lockclient.record import SUBKEYS, Holder, Removal, Ticket
+from lockclient.record import STAMPS, SUBKEYS, Found, Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
+    Change,
     Claim,
     Done,
     Gone,
     Look,
+    Moved,
     Outcome,
     Position,
     Push,
@@ -42,82 +47,114 @@ if TYPE_CHECKING:
     _Operations = RepeatedCompositeFieldContainer[wire.Operation]
 
 
+class _Prepared(NamedTuple):
+    """Of one lock: its keys, and its take and unlock but for what each acquisition fills in."""
+
+    keys: LockKeys
+    take: wire.Txn
+    unlock: wire.Txn
+
+
 class Transactions:
     """The transactions of one keyspace."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keys_of = keyspace.keys_of
+        self._code = keyspace.code
+        self._prepared = lru_cache(maxsize=1024)(self._prepare)
 
     def build(self, request: Request, lease: int = 0) -> wire.Txn:
         """Return the transaction; `lease` is for the ticket or record that it may put."""
-        match request:  # the two of every lock + unlock first: each case before costs a little
-            case Take():
-                return self._take(request)
-            case Unlock():
-                return self._unlock(request)
-            case TakeOrQueue():
-                return self._take_or_queue(request, lease)
-            case Look():
-                return self._look(request)
-            case Claim():
-                return self._claim(request)
-            case Reclaim():
-                return self._reclaim(request)
-            case Push():
-                return self._push(request)
-            case Withdraw():
-                return self._withdraw(request, lease)
-            case Read():
-                return self._read(request)
-            case Remove():
-                return self._remove(request, lease)
+        return _BUILDERS[type(request)](self, request, lease)
 
     def read(self, request: Request, answer: wire.TxnAnswer, *, resent: bool) -> Outcome:
         """Return what the answer says; `resent`: an earlier sending may have happened."""
-        revision = answer.header.revision
+        if answer.succeeded and isinstance(request, _GETTING):
+            return Taken(answer.header.revision)
+        if answer.succeeded and isinstance(request, _HAVING):
+            return Done(answer.header.revision)
         match request:
             case Take() | Reclaim():
-                return _taken_or_refused(request.holder.uuid, answer)
-            case Unlock() | Push():
-                if isinstance(request, Push) and request.newest and not answer.succeeded:
-                    answer = answer.responses[0].txn
-                if answer.succeeded:
-                    return Done(revision)
+                return _refused(request.holder.uuid, answer)
+            case Unlock():
+                return _gone(request.name, request.uuid, answer, resent)
+            case Push():
+                if _value(_kvs(answer, 0)) == request.uuid:
+                    return _read_late(request, answer)
                 return _gone(request.name, request.uuid, answer, resent)
             case TakeOrQueue():
                 return _read_queued(answer)
             case Look():
                 return _read_look(request, answer)
             case Claim():
-                return _taken_or_refused(request.holder.uuid, answer, request.ticket_revision)
+                return _refused(request.holder.uuid, answer, request.ticket_revision)
             case Withdraw():
-                return Done(revision)
+                return Done(answer.header.revision)
             case Read():
                 return self._read_seen(request, answer)
             case Remove(removal=removal):
-                if answer.succeeded:
-                    return Done(revision)
                 gone = _gone(removal.holder.name, removal.holder.uuid or "", answer, resent)
                 # The own record there already: an earlier sending of this request did it.
-                done = gone.removal is not None and gone.removal.value() == removal.value()
-                return Done(revision) if done else gone
+                record = removal.apart()[0].value()
+                done = gone.removal is not None and gone.removal.value() == record
+                return Done(answer.header.revision) if done else gone
+
+    def forget(self, change: Change) -> wire.Txn:
+        """Return what deletes a record, mark or code, unless it was written again.
+
+        Sent twice it deletes nothing more: the revision is gone.
+        """
+        txn = wire.Txn()
+        if change.kind == "code":
+            key = self._code(change.name)
+        else:
+            keys = self._keys_of(change.name)
+            key = {"removed": keys.removal, "withdrawn": keys.mark}[change.kind](change.part)
+        _written_at(txn, key, change.revision)
+        _delete(txn.success, key)
+        return txn
+
+    def get(self, keys: Iterable[bytes]) -> wire.Txn:
+        """Return what reads these keys, each an answer of its own."""
+        txn = wire.Txn()
+        for key in keys:
+            _get(txn.success, key)
+        _through_raft(txn)
+        return txn
 
     # ------------------------------------------------------------ building
-    #
-    # By adding to the message in place, which takes a third of the time of nested constructors:
-    # building is most of what stands between a lock + unlock and its two bare requests.
 
-    def _take(self, request: Take) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
-        _free_and_no_line(txn, keys, request.holder)
+    def _prepare(self, name: str) -> _Prepared:
+        """Return what is the same in each lock and unlock of one name."""
+        keys, take, unlock = self._keys_of(name), wire.Txn(), wire.Txn()
+        _free_and_no_line(take, keys, "")
+        _get(take.failure, keys.uuid)
+        # No put in either branch: an etcd that is out of space must still let go of locks.
+        _is(unlock, keys.uuid, "")
+        _delete(unlock.success, *keys.lock)
+        _who_and_why(unlock, keys, "")
+        return _Prepared(keys, take, unlock)
+
+    def _take(self, request: Take, _lease: int) -> wire.Txn:
+        keys, prepared, _ = self._prepared(request.holder.name)
+        txn = wire.Txn()
+        txn.CopyFrom(prepared)
+        txn.compare[_MARK].key = keys.mark(request.holder.uuid or "")
         _puts(txn, keys, request.holder)
-        _get(txn.failure, keys.uuid)
+        return txn
+
+    def _unlock(self, request: Unlock, _lease: int) -> wire.Txn:
+        keys, _, prepared = self._prepared(request.name)
+        txn = wire.Txn()
+        txn.CopyFrom(prepared)
+        txn.compare[0].value = request.uuid.encode()
+        txn.failure[_WHY].range.key = keys.removal(request.uuid)
         return txn
 
     def _take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.ticket.uuid)
-        _free_and_no_line(txn, keys, request.holder)
+        _free_and_no_line(txn, keys, request.ticket.uuid)
         _puts(txn, keys, request.holder)
         # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
         queue = txn.failure.add().txn
@@ -132,7 +169,7 @@ class Transactions:
         _youngest(queue.success, keys, limit=2)
         return txn
 
-    def _look(self, request: Look) -> wire.Txn:
+    def _look(self, request: Look, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _get(txn.success, keys.ticket(request.uuid))
         _get(txn.success, keys.uuid)
@@ -145,7 +182,7 @@ class Transactions:
         _through_raft(txn)
         return txn
 
-    def _claim(self, request: Claim) -> wire.Txn:
+    def _claim(self, request: Claim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.holder.uuid or "")
         _absent(txn, keys.uuid)
@@ -158,66 +195,35 @@ class Transactions:
         _get(txn.failure, ticket)
         return txn
 
-    def _reclaim(self, request: Reclaim) -> wire.Txn:
+    def _reclaim(self, request: Reclaim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
+        # The very acquisition that was looked at: what `about` said of it was written with it.
         _is(txn, keys.uuid, request.previous.uuid)
-        _is(txn, keys.subkey("identity"), request.holder.identity)
-        # The identity is that holder's own, and not one that somebody before it has left.
-        txn.compare.add(
-            target=wire.Compare.MOD,
-            key=keys.subkey("identity"),
-            mod_revision=request.previous.fencing_token,
-        )
+        _written_at(txn, keys.uuid, request.previous.fencing_token)
         _absent(txn, keys.mark(request.holder.uuid or ""))
         _puts(txn, keys, request.holder)
-        # The range can't be deleted in the transaction that puts into it, so what the dead holder
-        # wrote and the new one does not is deleted key by key.
-        written = request.holder.subkeys()
         _delete(txn.success, keys.ticket(request.holder.uuid or ""))
-        for part in SUBKEYS:
-            if part not in written and part != "auto_unlock_at":  # that one `_puts` has dealt with
-                _delete(txn.success, keys.subkey(part))
         _get(txn.failure, keys.uuid)
         return txn
 
-    def _push(self, request: Push) -> wire.Txn:
+    def _push(self, request: Push, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        stamps, alive_at = request.stamps, format_stamp(request.stamps.alive_at)
-        push = txn
-        if request.newest:
-            # A member that was frozen may deliver it after later ones: then there is nothing to
-            # do. Not the other way round ("if mine is later"), because a value that is missing
-            # compares as false: somebody's careless delete is to be made good. As texts they
-            # compare like the numbers, which have ten digits before the point until 2286.
-            _is(txn, keys.uuid, request.uuid)
-            txn.compare.add(
-                result=wire.Compare.GREATER,
-                target=wire.Compare.VALUE,
-                key=keys.subkey("alive_at"),
-                value=alive_at.encode(),
-            )
-            # What somebody wrote by hand and is no number is not later, though it may sort so.
-            txn.compare.add(
-                result=wire.Compare.LESS,
-                target=wire.Compare.VALUE,
-                key=keys.subkey("alive_at"),
-                value=b":",  # comes after the digits
-            )
-            push = txn.failure.add().txn
-        _is(push, keys.uuid, request.uuid)
-        _put(push.success, keys.subkey("alive_at"), alive_at)
-        _put(push.success, keys.subkey("alert_at"), format_stamp(stamps.alert_at))
-        if stamps.auto_unlock_at is not None:
-            _put(push.success, keys.subkey("auto_unlock_at"), format_stamp(stamps.auto_unlock_at))
-        _who_and_why(push, keys, request.uuid)
-        return txn
-
-    def _unlock(self, request: Unlock) -> wire.Txn:
-        # No put in either branch: an etcd that is out of space must still let go of locks.
-        txn, keys = wire.Txn(), self._keys_of(request.name)
+        alert_at, unlock_at = map(keys.subkey, STAMPS)
         _is(txn, keys.uuid, request.uuid)
-        _delete(txn.success, *keys.lock)
+        # A member that was frozen may deliver it after later ones, and a person may have written a
+        # later time by hand: revisions tell who came after whom, times don't. A stamp that somebody
+        # deleted has revision 0, and is made good.
+        txn.compare.add(
+            result=wire.Compare.LESS,
+            target=wire.Compare.MOD,
+            key=alert_at,
+            mod_revision=request.revision + 1,
+        )
+        _put(txn.success, alert_at, format_stamp(request.stamps.alert_at))
+        if request.stamps.auto_unlock_at is not None:
+            _put(txn.success, unlock_at, format_stamp(request.stamps.auto_unlock_at))
         _who_and_why(txn, keys, request.uuid)
+        _get(txn.failure, alert_at)
         return txn
 
     def _withdraw(self, request: Withdraw, lease: int) -> wire.Txn:
@@ -232,9 +238,11 @@ class Transactions:
                 _put(branch, keys.mark(request.uuid), "", lease)
         return txn
 
-    def _read(self, request: Read) -> wire.Txn:
+    def _read(self, request: Read, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
-        _get(txn.success, *keys.lock)
+        # One by one, and not their range: whatever others have put there besides, it does not come.
+        for part in SUBKEYS:
+            _get(txn.success, keys.subkey(part))
         if request.waiters:
             _get(txn.success, *keys.line)
         if request.uuid is not None:
@@ -246,40 +254,65 @@ class Transactions:
         removal = request.removal
         uuid = removal.holder.uuid or ""
         txn, keys = wire.Txn(), self._keys_of(removal.holder.name)
-        _is(txn, keys.uuid, uuid)
-        if request.stamp_revision is not None:
-            txn.compare.add(
-                target=wire.Compare.MOD,
-                key=keys.subkey("auto_unlock_at"),
-                mod_revision=request.stamp_revision,
-            )
+        if "uuid" in removal.holder.problems:  # what is there can't be read, but told apart
+            _written_at(txn, keys.uuid, removal.holder.fencing_token)
+        else:
+            _is(txn, keys.uuid, uuid)
+        for part, revision in zip(STAMPS, request.stamp_revisions or (), strict=False):
+            _written_at(txn, keys.subkey(part), revision)
         _delete(txn.success, *keys.lock)
-        if lease:  # none: out of space, where a put would refuse the removal altogether
-            _put(txn.success, keys.removal(uuid), removal.value(), lease)
+        if request.recorded:
+            record, backtrace = removal.apart()
+            _put(txn.success, keys.removal(uuid), record.value(), lease)
+            if backtrace:
+                # Put again by each removal, it lives as long as the last record that speaks of it.
+                _put(txn.success, self._code(record.code), backtrace, lease)
             # A take of it that was sent twice may arrive again: its uuid must not hold again.
             _put(txn.success, keys.mark(uuid), "", lease)
         _who_and_why(txn, keys, uuid)
         return txn
 
     def _read_seen(self, request: Read, answer: wire.TxnAnswer) -> Seen:
-        prefix = len(self._keys_of(request.name).lock[0])
-        found = {kv.key[prefix:].decode(errors="replace"): kv for kv in _kvs(answer, 0)}
-        token = found["uuid"].mod_revision if "uuid" in found else 0
-        stamp = found["auto_unlock_at"].mod_revision if "auto_unlock_at" in found else 0
-        values = {part: kv.value for part, kv in found.items()}
-        holder = Holder.read(request.name, values, token) if found else None
-        line = _kvs(answer, 1) if request.waiters else []
+        found: dict[str, Found] = {
+            part: (kv.value, kv.mod_revision)
+            for index, part in enumerate(SUBKEYS)
+            for kv in _kvs(answer, index)
+        }
+        holder = Holder.read(request.name, found) if found else None
+        line = _kvs(answer, len(SUBKEYS)) if request.waiters else []
         tickets = [
             Ticket.read(request.name, unquote(segment_of(kv.key)), kv.value, kv.create_revision)
             for kv in sorted(line, key=lambda each: each.create_revision)
         ]
         removal = None
-        if request.uuid is not None and (records := _kvs(answer, 1 + request.waiters)):
+        if request.uuid is not None and (records := _kvs(answer, len(SUBKEYS) + request.waiters)):
             removal = Removal.read(request.name, request.uuid, records[0].value)
-        return Seen(holder, stamp, tuple(tickets), removal, answer.header.revision)
+        return Seen(holder, tuple(tickets), removal, answer.header.revision)
 
+
+_BUILDERS: Final[dict[type, Callable[[Transactions, Any, int], wire.Txn]]] = {
+    Take: Transactions._take,
+    TakeOrQueue: Transactions._take_or_queue,
+    Look: Transactions._look,
+    Claim: Transactions._claim,
+    Reclaim: Transactions._reclaim,
+    Push: Transactions._push,
+    Unlock: Transactions._unlock,
+    Withdraw: Transactions._withdraw,
+    Read: Transactions._read,
+    Remove: Transactions._remove,
+}
+_GETTING: Final = (Take, TakeOrQueue, Claim, Reclaim)
+_HAVING: Final = (Unlock, Push, Remove)
+
+_MARK: Final = 1
+"""Which comparison of `_free_and_no_line` is that of the mark."""
+_WHY: Final = 1
+"""Which answer of `_who_and_why` is the removal."""
 
 # ---------------------------------------------------------------- small parts
+#
+# They add to the message in place, which takes a third of the time of nested constructors.
 
 
 def _absent(txn: wire.Txn, key: bytes) -> None:
@@ -290,11 +323,15 @@ def _is(txn: wire.Txn, key: bytes, value: str | None) -> None:
     txn.compare.add(target=wire.Compare.VALUE, key=key, value=(value or "").encode())
 
 
-def _free_and_no_line(txn: wire.Txn, keys: LockKeys, holder: Holder) -> None:
+def _written_at(txn: wire.Txn, key: bytes, revision: int) -> None:
+    txn.compare.add(target=wire.Compare.MOD, key=key, mod_revision=revision)
+
+
+def _free_and_no_line(txn: wire.Txn, keys: LockKeys, uuid: str) -> None:
     # The order matters: etcd stops at the first comparison that fails, and the one over the range
     # costs as much as the line is long. Behind a held lock's uuid it costs nothing.
     _absent(txn, keys.uuid)
-    _absent(txn, keys.mark(holder.uuid or ""))
+    _absent(txn, keys.mark(uuid))
     txn.compare.add(
         target=wire.Compare.CREATE, key=keys.line[0], range_end=keys.line[1], create_revision=0
     )
@@ -362,8 +399,6 @@ def _value(kvs: _Kvs) -> str | None:
 
 def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     revision = answer.header.revision
-    if answer.succeeded:
-        return Taken(revision)
     inner = answer.responses[0].txn
     if inner.succeeded:
         return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True)
@@ -393,18 +428,21 @@ def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
     return Position(stands, ahead, _value(holder), answer.header.revision, ambiguous)
 
 
-def _taken_or_refused(
+def _refused(
     mine: str | None, answer: wire.TxnAnswer, ticket_revision: int | None = None
 ) -> Taken | Refused:
-    revision = answer.header.revision
-    if answer.succeeded:
-        return Taken(revision)
     holder = _kvs(answer, 0)
     if _value(holder) == mine:
         return Taken(holder[0].mod_revision, earlier=True)
     ticket = _kvs(answer, 1) if ticket_revision is not None else []
     stands = bool(ticket) and ticket[0].create_revision == ticket_revision
-    return Refused(_value(holder), revision, stands)
+    return Refused(_value(holder), answer.header.revision, stands)
+
+
+def _read_late(request: Push, answer: wire.TxnAnswer) -> Done | Moved:
+    alert_at = _kvs(answer, 2)
+    done = _value(alert_at) == format_stamp(request.stamps.alert_at)  # by an earlier sending
+    return (Done if done else Moved)(alert_at[0].mod_revision)
 
 
 def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> Gone:

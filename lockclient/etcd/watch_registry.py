@@ -4,8 +4,15 @@ Where a watch begins. etcd takes a watch that begins at the very revision up to 
 compacted, and tells it nothing of what was deleted there (etcd-io/etcd #18089, mended in none of
 today's distributions): whoever waited for that deletion would wait in vain. A watch that begins
 one revision earlier is told "compacted" instead. So every watch begins at the revision up to which
-it knows everything, and what it is told again is dropped. One number is enough for that: without
-`fragment`, which we never ask for, etcd tells all events of a revision in one answer.
+it knows everything, and what it is told again is dropped. One number is enough for that, since
+all events of a revision are told at once.
+
+How much comes at once. To a watch that begins in the past etcd tells up to a thousand revisions in
+one answer, whatever was written in them: more than a gigabyte, if somebody means it. With
+`fragment` it cuts that into answers of about one request's size. A cut may go through a revision:
+what there is of the last one is held back until the rest has come, and where that is more than
+`HELD` bytes (a deletion of very many keys), the watch ends as after a compaction, and whoever has
+it looks for himself.
 
 That has a price: a watch that begins in the past is served from a list that etcd looks through
 every 100 ms. So a new one is tried at its next revision first. If etcd's answer says that this is
@@ -21,12 +28,15 @@ older one is to be opened again, with a new token.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockclient.etcd import messages_pb2 as wire
 
+HELD = 16 * 1024 * 1024
+"""Bytes of one revision's events that are waited for."""
 FRESH = 1.0
 """Seconds for which a stream's token is beyond doubt."""
 BELIEF = 10.0
@@ -48,7 +58,8 @@ class Missed:
 class Started:
     """A watch has begun: it misses nothing that comes after this revision.
 
-    Told where the watch has no revision of its own, and to whoever wants to know.
+    Told once where the watch has no revision of its own, and to whoever wants to know each time
+    that it begins, on whichever stream.
     """
 
     revision: int
@@ -81,16 +92,19 @@ class Wanted:
     ) -> None:
         self.span = span
         self.tell_start = tell_start or not revision
+        self.tell_starts = tell_start
         self.known = revision - 1 if revision else None
         self.notify = notify
         self.number = 0
         self.ahead = False
         """Whether it was tried at a revision that may be in the future."""
+        self.held: Events = []
+        """What has come of a revision that is not complete yet."""
         self._filters = [wire.WatchCreate.NOPUT] if deletes_only else []
 
     def request(self, number: int, *, ahead: bool) -> wire.WatchRequest:
         """Return what begins it, under this number, where it stands or one revision `ahead`."""
-        self.number, self.ahead = number, ahead
+        self.number, self.ahead, self.held = number, ahead, []
         # Revision 1 is that of an empty etcd: nothing ever happened there. 0 would mean "now".
         start = 0 if self.known is None else max(self.known + ahead, 1)
         return wire.WatchRequest(
@@ -100,8 +114,17 @@ class Wanted:
                 start_revision=start,
                 watch_id=number,
                 filters=self._filters,
+                fragment=True,
             )
         )
+
+    def complete(self, events: Events, *, more: bool) -> Events:
+        """Return the events of whole revisions; with `more` the last one's may go on."""
+        events = self.held + events
+        last = events[-1].kv.mod_revision if more and events else math.inf
+        cut = bisect_left(events, last, key=lambda each: each.kv.mod_revision)
+        self.held = events[cut:]
+        return events[:cut]
 
 
 Answered = tuple[list[wire.WatchRequest], Wanted | None, News | None]
@@ -166,6 +189,10 @@ class Watches:
             return self._created(watch, answer.header.revision)
         known = watch.known or 0
         events = [each for each in answer.events if each.kv.mod_revision > known]
+        if watch.held or answer.fragment:
+            events = watch.complete(events, more=answer.fragment)
+            if sum(each.ByteSize() for each in watch.held) > HELD:
+                return self.remove(watch), watch, Missed()
         if not events:
             return [], None, None
         watch.known = events[-1].kv.mod_revision
@@ -180,7 +207,7 @@ class Watches:
             # A member that is late, or an etcd that was put back from a backup: what was told does
             # not hold there. Not asked of a new watch, so that this is no endless loop.
             return self.remove(watch), watch, Missed()
-        told, watch.tell_start = not watch.tell_start, False
+        told, watch.tell_start = not watch.tell_start, watch.tell_starts
         return [], watch, None if told else Started(watch.known)
 
     def _begin(self, watch: Wanted, *, ahead: bool) -> wire.WatchRequest:

@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient import timers
 from lockclient.etcd import forking
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.channels import Channels
@@ -37,7 +38,7 @@ from lockclient.etcd.watch_registry import (
     Wanted,
     Watches,
 )
-from lockclient.timers import IDLE, Crew, the_timers
+from lockclient.timers import IDLE, Crew
 from lockclient.timing import monotonic
 
 __all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
@@ -143,7 +144,8 @@ class WatchStream:
         self._closing = threading.Event()
         self._connected = False
         self._refused_at = -math.inf
-        self._paused = False
+        self._paused = self._silent = False
+        self._first, self._told = True, False  # the thread's own: the next is the first try; warned
         self.restarts = 0
         """How often a stream that stood has broken, and was to be opened again."""
         forking.add(self)
@@ -154,6 +156,17 @@ class WatchStream:
         call = self._call
         if call is not None:
             call.cancel()
+
+    def renew(self) -> None:
+        """Open the stream anew, by a new connection and on another member if there is one.
+
+        For one that has fallen silent. It goes on where it stopped.
+        """
+        member = self.member
+        if member is not None:
+            self._channels.failover.failed(member)
+        self._silent = True
+        self.pause()
 
     def connected(self) -> bool:
         """Tell whether the stream stands, as far as keepalive knows."""
@@ -175,7 +188,7 @@ class WatchStream:
             if not self._watches.empty() or self._idle_check:
                 return
             self._idle_check = True
-        the_timers().after(IDLE, self._end_if_idle)
+        timers.clock.after(IDLE, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
         with self._lock:
@@ -203,27 +216,41 @@ class WatchStream:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        first, told = True, False
+        self._first, self._told = True, False
         while self._wanted():
             opened_at = monotonic()
             try:
-                cause = self._read_stream(first=first)
-            except StaleToken as stale:
-                log.info("etcd refuses a watch (%s); trying again with a new token.", stale)
-                first = True
-            else:
-                if not self._wanted():
-                    break
-                if self._paused:
-                    self._paused, first = False, True
-                    continue
-                self.restarts += self._connected
-                lasted = monotonic() - opened_at
-                if not told or (self._connected and lasted > _STEADY):  # once an outage
-                    log.warning("The watch on etcd broke (%s) and is opened again.", cause)
-                first, told, self._connected = False, True, False
-            self._closing.wait(max(0.0, opened_at + PAUSE - monotonic()))
+                at_once = self._open_once(opened_at)
+            except Exception:  # a thread that ends would leave all watches as they are, for ever
+                log.exception("The watch on etcd failed, and is opened again.")
+                at_once = self._connected = False
+            if not at_once:
+                self._closing.wait(max(0.0, opened_at + PAUSE - monotonic()))
         self._connected = False
+
+    def _open_once(self, opened_at: float) -> bool:
+        """Open the stream and read it to its end; return whether to open it again at once."""
+        try:
+            cause = self._read_stream(first=self._first)
+        except StaleToken as stale:
+            log.info("etcd refuses a watch (%s); trying again with a new token.", stale)
+            self._first = True
+            return False
+        with self._lock:
+            if self._closing.is_set() or self._watches.empty():
+                return True
+        if self._paused:
+            if self._silent and self.member is not None:
+                self._silent = False
+                self._channels.renew_stream(self.member)
+            self._paused, self._first = False, True
+            return True
+        self.restarts += self._connected
+        lasted = monotonic() - opened_at
+        if not self._told or (self._connected and lasted > _STEADY):  # once an outage
+            log.warning("The watch on etcd broke (%s) and is opened again.", cause)
+        self._first, self._told, self._connected = False, True, False
+        return False
 
     def _wanted(self) -> bool:
         """Tell whether to go on; if not, the next one who wants a watch starts a thread."""
@@ -323,7 +350,7 @@ class WatchStream:
             self._late.append((wanted, news))
             if len(self._late) > 1:  # the timer runs
                 return
-        the_timers().after(PAUSE, self._tell_late)
+        timers.clock.after(PAUSE, self._tell_late)
 
     def _tell_late(self) -> None:
         with self._lock:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from collections.abc import Mapping
 from email.message import Message
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 
 from lockclient.settings import Settings
 
+LONGEST = 4 << 20
+"""Bytes of an answer that are read; etcd's own are shorter, and who knows what listens there."""
+
 
 def fetch(
-    settings: Settings, endpoint: str, path: str, timeout: float, body: str | None = None
+    settings: Settings,
+    endpoint: str,
+    path: str,
+    timeout: float,
+    body: str | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, Message, bytes]:
     """Ask a member over HTTP on its client port: GET, or POST with a body.
 
@@ -30,9 +40,9 @@ def fetch(
     else:
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout)
     try:
-        connection.request("GET" if body is None else "POST", path, body)
+        connection.request("GET" if body is None else "POST", path, body, dict(headers))
         answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
+        return answer.status, answer.headers, answer.read(LONGEST)
     finally:
         connection.close()
 

@@ -44,6 +44,16 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => (button.textContent = "Copy"), 2000);
 });
 
+// A click on a row opens it; one on a link or a button is that one's, and who marks a text may.
+document.addEventListener("click", (event) => {
+  const row = event.target.closest?.("[data-rows] tr");
+  if (!row || event.button || event.target.closest("a, button, summary, details, input")) return;
+  if (String(getSelection())) return;
+  const link = row.querySelector("th a");
+  if (event.ctrlKey || event.metaKey) window.open(link.href, "_blank", "noopener");
+  else link.click();
+});
+
 // The server compares as well: this only says so before anything is sent.
 const check = (form) => {
   const typed = form.elements.namedItem("name");

@@ -25,7 +25,7 @@ const correctClock = (stamp) => {
   if (Math.abs(stamp - now()) > 3) ahead += stamp - now();
 };
 
-// As `duration` in lockclient/shown.py.
+// As `duration` in lockclient/durations.py.
 const duration = (seconds) => {
   const whole = Math.max(0, Math.floor(seconds));
   const days = Math.floor(whole / 86400);
@@ -37,13 +37,28 @@ const duration = (seconds) => {
   return `${whole} s`;
 };
 
-const local = new Intl.DateTimeFormat(undefined, {
-  ...{ year: "numeric", month: "short", day: "numeric" },
-  ...{ hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" },
-});
+// As `roughly` there.
+const roughly = (seconds) => duration(seconds).split(" ", 2).join(" ");
+const writing = (node) => ("roughly" in node.dataset ? roughly : duration);
 
-// Where the clocks show UTC, it stands there already.
-const here = (at) => (new Date(at).getTimezoneOffset() ? `${local.format(at)} here` : "");
+// As `utc` in lockclient/shown.py, and the same in the viewer's own zone, unless that wants UTC.
+const PARTS = {
+  ...{ year: "numeric", month: "2-digit", day: "2-digit", hourCycle: "h23" },
+  ...{ hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" },
+};
+const here = new Intl.DateTimeFormat("en", PARTS);
+const there = new Intl.DateTimeFormat("en", { ...PARTS, timeZone: "UTC" });
+
+const written = (stamp, inUtc) => {
+  const at = new Date(stamp * 1000);
+  if (Number.isNaN(at.getTime())) return "";
+  const part = {};
+  for (const { type, value } of (inUtc ? there : here).formatToParts(at)) part[type] = value;
+  const time = `${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+  return `${part.year}-${part.month}-${part.day} ${time}`;
+};
+
+const wantsUtc = () => document.documentElement.dataset.zone === "utc";
 
 const setText = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
@@ -51,17 +66,27 @@ const setText = (node, text) => {
 
 const tick = (root) => {
   for (const node of root.querySelectorAll("[data-since]"))
-    setText(node, duration(now() - Number(node.dataset.since)));
+    setText(node, writing(node)(now() - Number(node.dataset.since)));
   for (const node of root.querySelectorAll("[data-until]"))
     setText(node, duration(Number(node.dataset.until) - now()));
-  for (const node of root.querySelectorAll("[data-local]"))
-    setText(node, here(Number(node.dataset.local) * 1000));
   for (const node of root.querySelectorAll("[data-start]")) {
-    const start = Number(node.dataset.start);
-    const part = (now() - start) / (Number(node.dataset.end) - start);
-    node.setAttribute("width", `${(Math.min(1, Math.max(0, part)) * 100).toFixed(1)}%`);
+    const { start, alert, end } = node.dataset;
+    const part = (since, until) =>
+      Math.min(1, Math.max(0, (now() - Number(since)) / (until - since)));
+    // As `Bar` in lockclient/shown.py: half of it until the alert, half after.
+    node.setAttribute("width", `${(50 * (part(start, alert) + part(alert, end))).toFixed(1)}%`);
   }
 };
+
+// Moments as such, and those behind durations: they stay as they are once they are written.
+const setZone = (root) => {
+  const inUtc = wantsUtc();
+  for (const node of root.querySelectorAll("[data-at]"))
+    setText(node, written(Number(node.dataset.at), inUtc));
+  for (const node of root.querySelectorAll("time[title]"))
+    node.title = written(Number(node.dataset.since ?? node.dataset.until), inUtc) || node.title;
+};
+document.addEventListener("zone", () => setZone(document));
 
 // ---------------------------------------------------------------- what is new
 
@@ -78,6 +103,7 @@ const show = (html) => {
   if (html !== newest) setClock(fresh);
   newest = html;
   tick(fresh);
+  setZone(fresh);
   document.title = fresh.title;
   steadily(() => {
     for (const region of document.querySelectorAll("[data-live]")) {
@@ -94,6 +120,14 @@ document.addEventListener("pointerover", (event) => {
   if (pointed && !inside && newest !== null && !paused()) show(newest);
   pointed = inside;
 });
+
+// Until when the picture is new: told with each answer, also where nothing in it has changed.
+const setUpdated = (stamp) => {
+  const node = document.querySelector("#updated [data-since]");
+  if (!node || !stamp) return;
+  node.dataset.since = stamp;
+  node.title = written(Number(stamp), wantsUtc());
+};
 
 // ---------------------------------------------------------------- asking
 
@@ -120,6 +154,7 @@ const ask = async () => {
       show(html);
       etag = answer.headers.get("ETag");
     }
+    setUpdated(answer.headers.get("X-Updated-At"));
     correctClock(Date.parse(answer.headers.get("Date")) / 1000);
     failures = 0;
     answeredAt = performance.now();
@@ -200,6 +235,7 @@ document.addEventListener("visibilitychange", () => {
 
 setClock(document);
 tick(document);
+setZone(document);
 setInterval(() => {
   if (!paused()) tick(document);
   tellHowOld();

@@ -1,35 +1,46 @@
-// Before the page is painted: the theme that was chosen here. Without one, the system's.
+// Before the page is painted: what was chosen here, the theme and the zone of times.
 "use strict";
 
 (() => {
-  const order = ["auto", "light", "dark"];
-  const read = () => {
+  // Each switch: the element that shows what is chosen, and what there is to choose, the first
+  // without a choice: the system's theme, the viewer's own zone.
+  const switches = {
+    theme: { label: "Theme", order: ["auto", "light", "dark"] },
+    zone: { label: "Times", order: ["local", "utc"] },
+  };
+  const chosen = document.documentElement.dataset;
+  const read = (key) => {
+    const { order } = switches[key];
     try {
-      const kept = localStorage.getItem("theme");
-      return order.includes(kept) ? kept : "auto";
+      const kept = localStorage.getItem(key);
+      return order.includes(kept) ? kept : order[0];
     } catch {
-      return "auto"; // no storage allowed: the switch then works for this page
+      return order[0]; // no storage allowed: the switch then works for this page
     }
   };
-  const show = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    const button = document.getElementById("theme");
-    if (button) button.textContent = `Theme: ${theme}`;
+  const show = (key, value) => {
+    chosen[key] = value;
+    const button = document.getElementById(key);
+    if (button) button.textContent = `${switches[key].label}: ${value === "utc" ? "UTC" : value}`;
   };
-  const next = () => {
-    const theme = order[(order.indexOf(document.documentElement.dataset.theme) + 1) % order.length];
+  const next = (key) => {
+    const { order } = switches[key];
+    const value = order[(order.indexOf(chosen[key]) + 1) % order.length];
     try {
-      localStorage.setItem("theme", theme);
+      localStorage.setItem(key, value);
     } catch {
       // see above
     }
-    show(theme);
+    show(key, value);
+    document.dispatchEvent(new Event(key));
   };
 
   document.documentElement.classList.add("js");
-  show(read());
+  for (const key of Object.keys(switches)) show(key, read(key));
   document.addEventListener("DOMContentLoaded", () => {
-    show(document.documentElement.dataset.theme);
-    document.getElementById("theme").addEventListener("click", next);
+    for (const key of Object.keys(switches)) {
+      show(key, chosen[key]);
+      document.getElementById(key).addEventListener("click", () => next(key));
+    }
   });
 })();

@@ -18,20 +18,19 @@ from uuid import uuid4
 
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
+from lockclient.reading import Transition
 from lockclient.record import Holder
 from lockclient.settings import Settings
 from lockclient.store import Done, Push, Take, Taken, Unlock
-from lockclient.table import Table, Transition
+from lockclient.table import Table
 from lockclient.timing import Deadline, Runtime
 from tests.clocks import Clock
 from tests.processes import wait_until
 from tests.unlockers import figure, ready, unlocker
+from tests.written import taker
 
-GRACE = 10.0
 SWEEP, SWEEP_PUT_BACK = 1.0, 4.0
 """Seconds between two looks for what is due, at most."""
-CHECK = 2.0
-"""Seconds to the next clock check and its answer."""
 SLACK = 6.0
 ALERT = 0.8
 """The part of its time after which a silent lock is past its alert."""
@@ -83,16 +82,14 @@ class Removals:
 class Site:
     """An unlocker with a clock of its own, and the locks that it watches."""
 
-    def __init__(
-        self, stack: ExitStack, etcd: Etcd, library: Path, *, grace: float = GRACE
-    ) -> None:
+    def __init__(self, stack: ExitStack, etcd: Etcd, library: Path) -> None:
         self.settings = Settings(endpoints=(etcd.endpoint,), root=f"/clocks-{uuid4().hex[:12]}")
         self.clock = Clock(library)
         self.promises: dict[str, Promise] = {}
         self.started_at = math.inf
         self.awake_at = -math.inf
-        self._grace = grace
         self._holders: dict[str, Holder] = {}
+        self._pushed_at: dict[str, int] = {}
         self._stack = stack
         self._store = EtcdStore(self.settings)
         stack.callback(self._store.close)
@@ -101,25 +98,25 @@ class Site:
 
     def start(self) -> None:
         """Start the unlocker and wait until it has read what there is."""
-        started = unlocker(self.settings, grace=self._grace, env=self.clock.env)
+        started = unlocker(self.settings, env=self.clock.env)
         self.service = self._stack.enter_context(started)
         wait_until(lambda: ready(self.service), timeout=60, what="readiness")
         self.started_at = time.monotonic()
 
     def wait_for_its_verdict(self) -> bool:
-        """Wait until it has judged the locks that it found; return whether it trusts its clock."""
-        undecided = "clustermutex_locks_undecided"
-        wait_until(lambda: figure(self.service, undecided) == 0, what="a clock check")
+        """Wait until it has asked for the time; return whether it trusts its clock."""
+        asked = "clustermutex_unlocker_clock_offset_seconds"
+        wait_until(lambda: figure(self.service, asked) is not None, what="a clock check")
         return figure(self.service, "clustermutex_unlocker_clock_trusted") == 1
 
     def take(self, name: str, lasts: float, *, ahead: float = 0.0, ago: float = 0.0) -> None:
         """Take a lock on a host whose clock is `ahead`; `ago`: as if it had been so long ago."""
         sent = time.monotonic() - ago
-        stamps = Runtime(lasts * ALERT, lasts).stamps(time.time() - ago + ahead)
-        holder = Holder(name, uuid4().hex, f"host{ahead:+g}", locked_at=stamps.alive_at)
-        answer = self._store.ask(Take(holder.stamped(stamps)), Deadline.after(30))
+        runtime, wall = Runtime(lasts * ALERT, lasts), time.time() - ago + ahead
+        holder = taker(name, runtime, wall, hostname=f"host{ahead:+g}")
+        answer = self._store.ask(Take(holder), Deadline.after(30))
         assert isinstance(answer, Taken)
-        self._holders[name] = holder
+        self._holders[name], self._pushed_at[name] = holder, answer.token
         self.promises[name] = Promise(lasts, sent, time.monotonic() - ago, ahead)
 
     def push(self, *names: str) -> None:
@@ -129,8 +126,10 @@ class Site:
             stamps = Runtime(promise.lasts * ALERT, promise.lasts).stamps(
                 time.time() + promise.ahead
             )
-            uuid = self._holders[name].uuid or ""
-            if isinstance(self._store.ask(Push(name, uuid, stamps), Deadline.after(30)), Done):
+            push = Push(name, self._holders[name].uuid or "", stamps, self._pushed_at[name])
+            done = self._store.ask(push, Deadline.after(30))
+            if isinstance(done, Done):
+                self._pushed_at[name] = done.revision
                 answered = time.monotonic()
                 self.promises[name] = replace(promise, sent=sent, answered=answered)
 
@@ -144,8 +143,7 @@ class Site:
     def fill_the_watch(self) -> None:
         """Write 2 MB that have nothing to do with the locks, but come before what is next."""
         for _ in range(20):
-            stamps = Runtime(1000, 2000).stamps(time.time())
-            noise = Holder("noise", uuid4().hex, "host", backtrace="x" * 100_000).stamped(stamps)
+            noise = taker("noise", Runtime(1000, 2000), backtrace="x" * 100_000)
             for request in (Take(noise), Unlock("noise", noise.uuid or "")):
                 self._store.ask(request, Deadline.after(30))
 
@@ -160,25 +158,22 @@ class Site:
         while time.monotonic() < until and self.promises.keys() - self.removals.at.keys():
             time.sleep(0.02)
 
-    def due(self, promise: Promise, *, trusted: bool) -> float:
+    def due(self, promise: Promise) -> float:
         """Return by when a lock is to be removed, by `unlocker/policy.py` but for S and R."""
         whole = promise.lasts * 1.001 + 0.002
         if promise.sent > self.started_at:
             moment = promise.answered + whole
         else:
             moment = self.started_at + whole
-            if trusted:
-                overdue = promise.sent + promise.ahead + promise.lasts + self._grace + 2
-                moment = min(moment, max(overdue, self.started_at + CHECK))
         return max(moment, self.awake_at + SWEEP)  # the first look is left out
 
-    def report(self, case: str, sweep: float, *, trusted: bool = False) -> Report:
+    def report(self, case: str, sweep: float) -> Report:
         """Say which locks went too early or too late, and how long removals took."""
         faults, slowest = [], 0.0
         for name, promise in self.promises.items():
             gone = self.removals.at.get(name, math.inf)
             spare = gone - (promise.sent + promise.lasts)
-            delay = gone - self.due(promise, trusted=trusted)
+            delay = gone - self.due(promise)
             slowest = max(slowest, delay)
             if spare < 0:
                 faults.append(f"{case}: {name} went {-spare:.3f} s early")

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from lockclient import Settings
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.store import Read, Remove, Seen
 from lockclient.timing import Deadline
 from tests import terminals
@@ -71,7 +71,7 @@ def running(
         left = folder / "pid"
         if left.exists() and not gone(int(left.read_text())):
             os.kill(int(left.read_text()), signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=PATIENCE)  # what still runs has the pipe, too
 
 
 def gone(pid: int) -> bool:
@@ -145,12 +145,7 @@ class Terminal(terminals.Terminal):
             self._open = False
             os.close(self._master)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.hang_up()  # the shell ends, and all that runs in it
         try:
             self.process.wait(PATIENCE)

@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).parents[2]
 KINDS = ("png", "svg")
 SECTIONS = {
     *("cycle", "handover", "throughput", "alive", "costs", "table", "cluster"),
-    *("unlocker", "dashboard"),
+    *("unlocker", "dashboard", "bucket", "valkey"),
 }
 PEERS = {
     "etcd3 Lock",

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import Etcd, etcd_version
-from lockclient.cli.stack import KNOWN_DATA_BUG
+from lockclient.cli.local import KNOWN_DATA_BUG, Etcd, etcd_version
 from lockclient.etcd.store import EtcdStore
 from tests.clocks import Clock, compile_library
-from tests.etcds import Etcdctl, etcdctl_of, frozen, path_with_etcdctl
+from tests.etcds import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
 from tests.processes import Service, start_service, wait_until
 from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
 
@@ -60,11 +60,12 @@ def test_a_healthy_cluster(
 ) -> None:
     """Members, versions, latency, rights, the unlocker, clocks and locks: and nothing written."""
     version = etcd_version(etcd_binary)
-    wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", 60, "the unlocker")
+    wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", what="the unlocker")
     with ClusterMutex("x", store=store):
         before = etcdctl("get", "--prefix", "", "--keys-only")
         found = examine(settings, "--listen", "8")
-        assert etcdctl("get", "--prefix", "", "--keys-only") == before
+        after = etcdctl("get", "--prefix", "", "--keys-only")
+        assert set(after.split()) <= set(before.split())  # others' leases may end meanwhile
     ((level, text),) = of(found, "member")
     assert level == "ok"
     assert f"{settings.endpoints[0]} answers, version {version}, the leader" in text
@@ -81,12 +82,12 @@ def test_a_healthy_cluster(
     assert level == "ok"
     assert "etcd at " in text
     assert "unlocker unlocker@" in text, "its sign of life was heard"
-    assert of(found, "locks") == [("ok", "1 held, 1 of them in time.")]
+    assert of(found, "locks") == [("ok", "1 lock held: 1 well.")]
 
 
 def test_for_people(settings: Settings) -> None:
     """A line for each check, its level in colour, what to do after an arrow, the sum at the end."""
-    with in_terminal(settings, "doctor", "--listen", "0", columns=200) as terminal:
+    with in_terminal(settings, "doctor", "--listen", "0", columns=400) as terminal:
         assert terminal.ended() == 2
         assert "\x1b[32m\x1b[1mok" in terminal.raw
         assert "\x1b[31m\x1b[1merror" in terminal.raw
@@ -95,6 +96,12 @@ def test_for_people(settings: Settings) -> None:
     said = piped(settings, "doctor", "--listen", "0", status=2).stdout
     assert "\x1b" not in said
     assert len(said.splitlines()) == len(lines) + 1
+    with in_terminal(settings, "doctor", "--listen", "0", columns=50) as terminal:
+        assert terminal.ended() == 2
+        broken = terminal.text.splitlines()
+    assert max(map(len, broken)) <= 50
+    words = {word for line in broken for word in line.split()}
+    assert words >= set(next(line for line in lines if "unlocker  No" in line).split())
     assert any(
         line.startswith("error    unlocker  No unlocker") and "→ Start" in line
         for line in said.splitlines()
@@ -151,6 +158,74 @@ def test_out_of_space(own_etcd: Etcd) -> None:
     assert of(found, "latency")[0][1].startswith("50 transactions (reads")
 
 
+def test_an_etcd_that_does_not_compact(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """It can show what was six hours ago; a compaction is seen by what it can't show any more."""
+    settings, etcdctl = Settings((own_etcd.endpoint,)), etcdctl_of(own_etcd)
+    assert of(examine(settings), "history")[0][0] == "ok", "new"
+    for number, ago in enumerate((6 * 3600, 3600)):
+        said = json.dumps({"now": time.time() - ago})
+        etcdctl("put", f"{settings.root}/unlockers/u", said)
+        with ClusterMutex("x", store=own_store) as mutex:
+            for _ in range(20):
+                mutex.alive(force=True)
+        if number == 0:
+            middle = revision_of(etcdctl)
+    ((level, text),) = of(examine(settings), "history")
+    assert level == "warning"
+    assert re.search(
+        r"at least (6 h|5 h 59 min).* back\. It is not compacted, and never was\.", text
+    )
+    etcdctl("compaction", str(middle))
+    ((level, text),) = of(examine(settings), "history")
+    assert level == "warning", "an hour ago still begins with what was six hours ago"
+    assert text.endswith("It is not compacted.")
+    etcdctl("compaction", str(revision_of(etcdctl)))
+    ((level, text),) = of(examine(settings), "history")
+    assert level == "ok"
+    assert re.search(r"keeps \d revisions of history, at least (1 h|59 min)", text)
+
+
+def revision_of(etcdctl: Etcdctl) -> int:
+    """Return the revision that etcd is at."""
+    return int(json.loads(etcdctl("get", "x", "-w", "json"))["header"]["revision"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], False),
+        (OPEN, True),
+        # A gateway by itself is for programs: a page needs its origin, or a name of its own.
+        (OPEN[:1], False),
+        ([OPEN[0], OPEN[1]], True),
+        ([OPEN[0], OPEN[2]], True),
+        (OPEN[1:], False),
+    ],
+)
+def test_an_etcd_that_answers_web_pages(
+    etcd_binary: str, tmp_path: Path, flags: list[str], *, told: bool
+) -> None:
+    """Each that is open in a browser here could forge locks; and the flags that help are told."""
+    server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+    server.extra = flags
+    with server:
+        found = examine(Settings((server.endpoint,)))
+        assert [level for level, _ in of(found, "pages")] == ["warning"] * told
+        assert ", the leader" in of(found, "member")[0][1]
+        assert of(found, "cluster")[0][1].startswith("1 member: default (")
+    advice = [each["advice"] for each in found if each["check"] == "pages"]
+    assert all(flag.partition("=")[0] in advice[0] for flag in OPEN if told)
+
+
+def test_an_etcd_that_knows_itself_by_another_name(etcd_binary: str, tmp_path: Path) -> None:
+    """A list of hosts that lacks one is told as that, and not as an etcd that is none."""
+    server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+    server.extra = ["--host-whitelist=127.0.0.1"]
+    with server:
+        ((level, text),) = of(examine(Settings((f"localhost:{server.port}",))), "member")
+        assert (level, "--host-whitelist" in text) == ("error", True)
+
+
 ROLES = {
     "shop": ("client", "may do what these need: client, dashboard."),
     "ann": ("operator", "may do what these need: dashboard, operator."),
@@ -161,7 +236,7 @@ ROLES = {
 def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
     """By what etcd lets each do; a user without any role is told what to do."""
     server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
-    server.extra = ["--bcrypt-cost=4"]
+    server.extra = ["--bcrypt-cost=4", *OPEN]
     words = [word for user, (role, _) in ROLES.items() for word in (f"--{role}", user)]
     root = Settings().root
     with server:
@@ -187,6 +262,8 @@ def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
             found = examine(Settings((server.endpoint,), root, user=user, password="secret"))
             assert f"The user '{user}' {told}" in of(found, "rights")[0][1]
             assert of(found, "auth") == [("ok", "etcd asks its clients for a user.")]
+            ((level, text),) = of(found, "pages")
+            assert (level, "asks it for a user" in text) == ("ok", True)
             kind = "reads" if user == "eve" else "unlocks"
             assert f"({kind}" in of(found, "latency")[0][1]
         nobody = Settings((server.endpoint,), root, user="nobody", password="secret")
@@ -224,7 +301,7 @@ def test_clocks_that_are_wrong(settings: Settings, tmp_path: Path) -> None:
         start_service(holder, {**environment(settings), **worker.env}) as held,
     ):
         assert held.url
-        wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", 60, "the unlocker")
+        wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", what="the unlocker")
         found = of(examine(settings, "--listen", "8"), "clock")
         assert [level for level, _ in found] == ["warning", "warning"]
         assert re.search(

@@ -70,13 +70,17 @@ def test_every_command_has_help(settings: Settings, name: str) -> None:
     """What it does, each option in a sentence."""
     said = piped(settings, name, "-h").stdout
     assert said.startswith(f"Usage: clustermutex {name} ")
-    assert name in piped(settings, "--help").stdout
+
+
+def test_the_help_names_every_command(settings: Settings) -> None:
+    said = piped(settings, "--help").stdout
+    assert [name for name in NAMES if name not in said] == []
 
 
 def test_the_reference_is_made_from_the_help_texts() -> None:
     """docs/command.md is what the generator makes of it."""
     page = PAGE.read_text(encoding="utf-8")
-    assert renewed(page) == page, "python -m lockclient.cli.reference docs/command.md"
+    assert renewed(page) == page, "make reference"
     for name in NAMES:
         assert f"### clustermutex {name}\n" in page
     with pytest.raises(ValueError, match="marks"):
@@ -89,14 +93,18 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["lss"], "No such command 'lss'. See clustermutex --help."),
+        (["lss"], "No such command 'lss'. Did you mean `ls`? See clustermutex --help."),
+        (["locks"], "Did you mean `lock` or `unlock`?"),
+        (["qqq"], "No such command 'qqq'. See clustermutex --help."),
+        (["--url", "etcd://h:1", "completion", "bash"], "`completion` asks no store"),
+        (["--url", "http://x", "ls"], "It must begin with etcd://"),
         (["ls", "--stat", "x"], "No such option"),
         (["show"], "Missing argument 'NAME'. See clustermutex show --help."),
         (["show", ""], "must have 1 to 255 bytes"),
         (["show", "a\x1bb"], r"'a\x1bb' has control characters"),
         (["ls", "--state", "odd"], "'odd' is not one of"),
         (["ls", "--url", "http://x"], "It must begin with etcd://"),
-        (["doctor", "--listen", "soon"], "'soon' is not a valid float"),
+        (["doctor", "--listen", "soon"], "'soon' is no duration: give seconds or units, like 90"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
     ],
 )
@@ -106,6 +114,31 @@ def test_a_wrong_line_is_one_line(settings: Settings, words: list[str], told: st
     assert told in said
     assert said.startswith("clustermutex: ")
     assert "\x1b" not in said
+
+
+def test_the_url_stands_before_the_command_or_after_it(
+    settings: Settings, store: EtcdStore
+) -> None:
+    nowhere = Settings(("127.0.0.1:1",))
+    with ClusterMutex("x", store=store):
+        for words in (
+            ["--url", settings.url(), "ls"],
+            ["ls", "--url", settings.url()],
+            ["--url", nowhere.url(), "ls", "--url", settings.url()],
+        ):
+            assert "\tx\t" in piped(nowhere, *words).stdout
+    said = piped(nowhere, "--url", settings.url(), "run", "y", "--", "printenv", "CLUSTERMUTEX_URL")
+    assert said.stdout.strip() == settings.url()
+
+
+def test_near_misses_are_suggested(settings: Settings, store: EtcdStore) -> None:
+    with ClusterMutex("deploy/prod", store=store), ClusterMutex("report", store=store):
+        for asked in ("deploy", "deploy/prd"):
+            told = one_line(piped(settings, "show", asked, status=1))
+            assert told.endswith("Did you mean 'deploy/prod'?")
+        words = ["force-unlock", "reprot", "--reason", "x", "--yes"]
+        assert one_line(piped(settings, *words, status=1)).endswith("Did you mean 'report'?")
+        assert "mean" not in one_line(piped(settings, "show", "zzz", status=1))
 
 
 def test_debug_shows_the_traceback() -> None:

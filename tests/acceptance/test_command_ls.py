@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Removal
+from lockclient.removal import Removal
 from lockclient.store import Done, Remove
 from lockclient.timing import Deadline
 from tests.etcds import Etcdctl
@@ -32,7 +32,9 @@ def held(store: EtcdStore, settings: Settings) -> Iterator[Settings]:
             ("nightly report", "", 0.05),
             (HOSTILE, "a\u202eb", 300.0),
         ):
-            mutex = ClusterMutex(name, reason=reason, expected_runtime=expected, store=store)
+            mutex = ClusterMutex(
+                name, reason=reason, expected_runtime=expected, store=store, auto_unlock_after=900
+            )
             exits.enter_context(mutex)
         late = time.time() + 0.06
         wait_until(lambda: time.time() > late)
@@ -51,7 +53,15 @@ def test_piped_it_is_plain_lines(held: Settings) -> None:
     said = piped(held, "ls").stdout
     assert "\x1b" not in said
     titles, *rows = _rows(said)
-    assert titles == ["STATE", "NAME", "HOLDER", "REASON", "HELD", "ALERT", "UNLOCK", "WAIT"]
+    assert titles == [
+        "STATE",
+        "NAME",
+        "HOLDER",
+        "REASON",
+        "HELD",
+        "SILENT",
+        *("ALERT", "UNLOCK", "WAIT"),
+    ]
     assert [row[0] for row in rows] == ["alert", "ok", "ok"]
     assert rows[0][1] == "nightly report"
     assert all(len(row) == len(titles) for row in rows)
@@ -101,30 +111,17 @@ def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
     assert said["connected"] is True
     assert abs(said["server_time"] - time.time()) < 60
     lock = next(each for each in said["locks"] if each["name"] == "deploy/prod")
-    assert list(lock) == (
-        [
-            "name",
-            "uuid",
-            "state",
-            "hostname",
-            "pid",
-            "thread",
-            "reason",
-            "identity",
-            "client",
-            "locked_at",
-            "alive_at",
-            "alert_at",
-            "auto_unlock_at",
-            "fencing_token",
-            "waiters",
-        ]
-    )
+    assert list(lock) == [
+        *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
+        "identity",
+        *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
+        *("auto_unlock_after", "needs", "fencing_token", "waiters"),
+    ]
 
 
 def _ready(board: Service) -> Any:
     try:
-        with urlopen(f"{board.url}/api/locks?sort=state", timeout=10) as answer:
+        with urlopen(f"{board.url}/api/locks?sort=state", timeout=60) as answer:
             return json.load(answer)
     except OSError:
         return None
@@ -158,12 +155,14 @@ def test_nothing_held(settings: Settings) -> None:
 
 def test_broken_and_eternal_locks_are_listed(settings: Settings, etcdctl: Etcdctl) -> None:
     """What nobody can judge is not left out, and what never ends says so."""
-    lock = f"{settings.root}/locks/odd"
-    for key, value in (("uuid", "u"), ("hostname", "h"), ("alert_at", "9999999999"), ("pid", "x")):
-        etcdctl("put", f"{lock}/{key}", value)
-    _, row = _rows(piped(settings, "ls").stdout)
-    assert row[:3] == ["broken", "odd", "h:?"]
-    assert row[6] == "never"
+    locks = f"{settings.root}/locks"
+    for key, value in (("uuid", "u"), ("hostname", "h"), ("alert_at", "9999999999")):
+        etcdctl("put", f"{locks}/odd/{key}", value)
+        etcdctl("put", f"{locks}/plain/{key}", value)
+    etcdctl("put", f"{locks}/odd/auto_unlock_at", "soon")
+    _, odd, plain = _rows(piped(settings, "ls").stdout)
+    assert (odd[:3], odd[7]) == (["broken", "odd", "h:?"], "unknown")
+    assert (plain[:3], plain[7]) == (["ok", "plain", "h:?"], "never")
 
 
 # ---------------------------------------------------------------- ls --watch

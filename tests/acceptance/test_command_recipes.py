@@ -75,7 +75,7 @@ def test_cron(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Ma
     with ClusterMutex("nightly-report", store=store):
         done = _sh(command, env, tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("clustermutex: The lock 'nightly-report' could not be had")
+    assert done.stderr.startswith("clustermutex: The lock 'nightly-report' is not free.")
     assert len(_done(tmp_path)) == 1
 
 

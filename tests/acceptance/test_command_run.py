@@ -319,7 +319,7 @@ def test_not_acquired_is_75(
     done = finished(["run", NAME, *options, "--", "touch", str(tmp_path / "ran")], env)
     assert done.returncode == 75
     assert re.fullmatch(
-        rf"clustermutex: The lock '{NAME}' could not be had within .* "
+        rf"clustermutex: The lock '{NAME}' (could not be had within 0.5 s|is not free)\. "
         rf"It is held by {socket.gethostname()}, .*somebody's own.*\n",
         done.stderr,
     )
@@ -382,7 +382,9 @@ def test_a_bad_name_is_one_line(env: dict[str, str], name: str) -> None:
         ([NAME, "--timeout", "-1", "--", "true"], "--timeout"),
         ([NAME, "--timeout", "5", "--no-wait", "--", "true"], "--no-wait"),
         ([NAME, "--auto-unlock-after", "soon", "--", "true"], "never"),
-        ([NAME, "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (300 s)"),
+        ([NAME, "--auto-unlock-after", "inf", "--", "true"], "is no duration"),
+        ([NAME, "--auto-unlock-after", "0", "--", "true"], "--auto-unlock-after must be"),
+        ([NAME, "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (5 min)"),
         ([NAME, "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
         ([NAME, "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
         ([NAME, "--url", "http://x", "--", "true"], "etcd://"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockclient import Settings
+from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
@@ -126,6 +127,21 @@ def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
     shell.enter("echo now-$?\n")
     shell.shows("now-130")
     assert not seen(store, NAME).waiters
+
+
+def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
+    """On one line that is gone once the lock is had; what is no terminal is not written into."""
+    mutex = ClusterMutex(NAME, reason="first", store=store)
+    assert mutex.acquire()
+    shell.enter(f"clustermutex run {NAME} -- true 2>log & true\n")
+    in_line(store, NAME)
+    shell.enter(f"clustermutex run {NAME} -- echo had; echo end-$?\n")
+    told = shell.shows(f"Waiting for {NAME}, 2nd in line(?: of 2)?, held by [^\r]+").group()
+    assert f"pid {os.getpid()}" in told or f":{os.getpid()}," in told
+    mutex.release()
+    shell.shows(r"\r\x1b\[Khad\r+\n")
+    shell.shows("end-0")
+    assert "Waiting" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("around", ["{}", "{} | cat"])

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,9 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder
+from lockclient.store import Take, Taken
+from lockclient.timing import Deadline
 from tests.acceptance.shells import (
     PATIENCE,
     environment,
@@ -178,13 +182,47 @@ def test_never_expiring_stays_so(env: dict[str, str], store: EtcdStore) -> None:
 def test_spoilt_stamps_are_made_good(
     env: dict[str, str], store: EtcdStore, settings: Settings, etcdctl: Etcdctl
 ) -> None:
-    """By the defaults, and it is said."""
+    """They were moved by hand: the holder's own durations still stand beside them."""
+    uuid = finished(["lock", NAME, "--expected-runtime", "100"], env).stdout.strip()
+    lock = f"{settings.root}/locks/deploy%2Fprod"
+    for part, value in (("alert_at", "yesterday"), ("auto_unlock_at", "5")):
+        etcdctl("put", f"{lock}/{part}", value)
+        assert held(store, NAME).faults() or held(store, NAME).undecided()
+        assert finished(["alive", NAME, "--uuid", uuid], env).returncode == 0
+        holder = held(store, NAME)
+        assert (holder.faults(), holder.undecided()) == ((), "")
+        assert (holder.expected_runtime, holder.auto_unlock_after) == (100, 300)
+
+
+@pytest.mark.parametrize(("after", "alert"), [(8.0, 8 / 3), (86400.0, 300.0)])
+def test_a_duration_that_is_said_counts_though_the_other_is_missing(
+    env: dict[str, str], store: EtcdStore, after: float, alert: float
+) -> None:
+    """The unlocker goes by it, and so must whoever pushes."""
+    said = Holder(
+        NAME, "u", hostname="h", alert_at=5.0, auto_unlock_at=9.0, auto_unlock_after=after
+    )
+    assert isinstance(store.ask(Take(said), Deadline.after(PATIENCE)), Taken)
+    before = time.time()
+    assert finished(["alive", NAME, "--uuid", "u"], env).returncode == 0
+    now = time.time()
+    holder = held(store, NAME)
+    for stamp, seconds in ((holder.alert_at, alert), (holder.auto_unlock_at, after)):
+        assert before - 0.01 <= (stamp or 0) - seconds <= now + 0.01
+
+
+def test_without_durations_the_defaults_count(
+    env: dict[str, str], store: EtcdStore, settings: Settings, etcdctl: Etcdctl
+) -> None:
+    """And it is said."""
     uuid = finished(["lock", NAME], env).stdout.strip()
-    etcdctl("put", f"{settings.root}/locks/deploy%2Fprod/alive_at", "yesterday")
+    etcdctl("put", f"{settings.root}/locks/deploy%2Fprod/about", "{}")
+    before = held(store, NAME)
     done = finished(["alive", NAME, "--uuid", uuid], env)
-    assert done.returncode == 0
-    assert "spoilt" in done.stderr
-    assert not held(store, NAME).faults()
+    assert (done.returncode, "does not say when to alert" in done.stderr) == (0, True)
+    after = held(store, NAME)
+    assert (after.alert_at or 0) > (before.alert_at or 0)
+    assert after.faults() == before.faults(), "what is broken stays so: nobody removes it by itself"
 
 
 def test_a_take_that_was_sent_twice_is_not_handed_over(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder, Ticket
+from lockclient.store import Request, Take, Taken, TakeOrQueue, Unlock
+from lockclient.timing import Deadline
 from tests.etcds import Etcdctl
 from tests.processes import wait_until
 from tests.terminals import in_terminal, one_line, piped
@@ -43,7 +48,6 @@ def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
     assert "\x1b" not in said
     for fact in (
         "deploy/prod  ok",
-        f"{record.hostname}, pid {record.pid}",
         "release 7",
         str(record.uuid),
         str(held.fencing_token),
@@ -51,7 +55,11 @@ def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
         " UTC, in 14 min",
     ):
         assert fact in said
-    assert re.search(r"identity +me\n", said)
+    for label, value in (
+        *(("host", record.hostname), ("process", record.pid), ("identity", "me")),
+        *(("expected runtime", "5 min"), ("unlocked after", "15 min")),
+    ):
+        assert re.search(rf"  {label} +{value}\n", said)
     assert re.search(r"[█░]*┃[█░]+┃\n", said), "the bar has a notch and an end"
     assert re.search(r"waiters +1\n +1\. .*for 'release 8', for \d+ s now\n", said)
     frames = re.findall(r'File "(.*)", line \d+, in (\w+)\n +(.*)', said)
@@ -69,11 +77,11 @@ def test_on_a_terminal_it_has_colours(held: ClusterMutex, settings: Settings) ->
 
 
 def test_json_has_backtrace_and_queue(held: ClusterMutex, settings: Settings) -> None:
-    """Beside what a lock of the list has (design, 7.1)."""
+    """Beside what a lock of the list has, and whose deadlock it is in."""
     lock = json.loads(piped(settings, "show", "--json", "deploy/prod").stdout)
     (listed,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
     assert {key: lock[key] for key in listed} == listed
-    assert lock.keys() - listed.keys() == {"backtrace", "queue"}
+    assert lock.keys() - listed.keys() == {"backtrace", "queue", "deadlock"}
     assert __file__ in lock["backtrace"]
     assert [each["reason"] for each in lock["queue"]] == ["release 8"]
 
@@ -87,14 +95,64 @@ def test_nobody_holds_it(settings: Settings, store: EtcdStore) -> None:
     assert re.search("force-unlock by .*@.*: gone", told)
 
 
+def test_nobody_holds_it_and_some_wait(settings: Settings, store: EtcdStore) -> None:
+    """Who they are, the next one first."""
+    requests: list[Request] = [
+        Take(Holder("free", "u1")),
+        *(
+            TakeOrQueue(Holder("free", each.uuid), each)
+            for each in (
+                Ticket("free", "w1", "host-1", 71, reason="my turn"),
+                Ticket("free", "w2", "host-2", 72),
+            )
+        ),
+        Unlock("free", "u1"),
+    ]
+    for request in requests:
+        store.ask(request, Deadline.after(10))
+    done = piped(settings, "show", "free", status=1)
+    assert re.search(
+        r"waiters +2\n +1\. host-1, pid 71, for 'my turn'\n +2\. host-2, pid 72", done.stdout
+    )
+    assert "Nobody holds the lock 'free'. 2 wait for it; the first" in done.stderr
+    assert piped(settings, "show", "free", "--json", status=1).stdout == ""
+
+
 def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) -> None:
     """As far as it can be read."""
-    etcdctl("put", f"{settings.root}/locks/odd/uuid", "u")
-    etcdctl("put", f"{settings.root}/locks/odd/pid", "twelve")
-    etcdctl("put", f"{settings.root}/locks/odd/backtrace", "no \x1b[31mframes\x07")
+    about = json.dumps({"pid": "twelve", "backtrace": "no \x1b[31mframes\x07"})
+    lock = f"{settings.root}/locks/odd"
+    etcdctl("txn", input=f"\nput {lock}/uuid u\nput {lock}/about {json.dumps(about)}\n\n\n")
     said = piped(settings, "show", "odd").stdout
-    for words in ("odd  broken", "hostname: is missing", "pid: 'twelve'", r"no \x1b[31mframes\x07"):
+    for words in (
+        *("odd  broken", "hostname: is missing", "about: pid is not a whole number"),
+        r"no \x1b[31mframes\x07",
+    ):
         assert words in said
+
+
+@pytest.fixture
+def needy(store: EtcdStore) -> Holder:
+    """A lock of a client of the future."""
+    now = time.time()
+    holder = Holder(
+        *("new", "u1", "host-1", 71), locked_at=now, alert_at=now + 300, auto_unlock_at=now + 900,
+        expected_runtime=300, auto_unlock_after=900, needs=("two-keys",),
+    )  # fmt: skip
+    assert isinstance(store.ask(Take(holder), Deadline.after(10)), Taken)
+    return holder
+
+
+def test_what_is_undecided_is_told(needy: Holder, settings: Settings) -> None:
+    """By a sentence, and no auto-unlock is promised."""
+    why = "it needs what this version does not know (two-keys)"
+    said = piped(settings, "show", "new").stdout
+    assert re.search(rf"  undecided +{re.escape(why)}\. People are alerted", said)
+    assert re.search(r"  auto-unlock +undecided, [\d-]+ [\d:]+ UTC\n", said)
+    assert re.search(r"  needs +two-keys\n", said)
+    lock = json.loads(piped(settings, "show", "--json", "new").stdout)
+    assert (lock["undecided"], lock["state"], lock["needs"]) == (why, "undecided", ["two-keys"])
+    assert "\tundecided\t" in piped(settings, "ls").stdout
 
 
 # ---------------------------------------------------------------- force-unlock
@@ -103,8 +161,7 @@ def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) 
 def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Settings) -> None:
     """Yes removes it: the holder is told by whom and why, and the next in line gets it."""
     uuid, pid = held.uuid, held.record.pid
-    words = ["force-unlock", "deploy/prod", "--reason", "it hangs"]
-    with in_terminal(settings, *words) as terminal:
+    with in_terminal(settings, "force-unlock", "deploy/prod") as terminal:
         terminal.wait_for("[y/N]")
         asked = terminal.text
         question = asked.splitlines()[-1]
@@ -113,6 +170,9 @@ def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Se
         assert "File" in asked
         assert held.healthy
         terminal.enter("y\n")
+        terminal.wait_for("Why?")
+        assert held.healthy
+        terminal.enter("it hangs\n")
         assert terminal.ended() == 0
         assert "1 waited for it" in terminal.text
     wait_until(lambda: not held.healthy, what="the holder to know")
@@ -179,6 +239,49 @@ def test_a_script_may_name_the_holder_it_means(held: ClusterMutex, settings: Set
         held.release()
 
 
+@pytest.mark.parametrize("uuid", ["", "u" * 70_000])
+def test_a_person_can_remove_what_nobody_can_read(
+    settings: Settings, store: EtcdStore, etcdctl: Etcdctl, uuid: str
+) -> None:
+    """Its uuid, or the reason that a terminal of another encoding sends."""
+    etcdctl("put", f"{settings.root}/locks/x/hostname", "h")
+    etcdctl("put", f"{settings.root}/locks/x/uuid", uuid)
+    words = ["force-unlock", "x", "--yes", "--reason", os.fsdecode(b"\xff burnt")]
+    assert "Removed" in piped(settings, *words).stdout
+    assert ClusterMutex("x", store=store).holder() is None
+
+
+def test_what_a_lock_needs_is_asked_for_a_second_time(
+    needy: Holder, settings: Settings, store: EtcdStore
+) -> None:
+    """On a terminal by a question, without one by a second --yes; else nothing is removed."""
+    words = ["force-unlock", "new", "--reason", "x"]
+    told = one_line(piped(settings, *words, "--yes", status=1))
+    assert "needs what this version does not know (two-keys)" in told
+    assert "--yes a second time" in told
+    for more, answers in (([], ["y\n", "n\n"]), ([], ["n\n"]), (["--yes"], ["\n"])):
+        with in_terminal(settings, *words, *more) as terminal:
+            for number, answer in enumerate(answers, 1):
+                wait_until(lambda n=number: terminal.text.count("[y/N]") == n, what="a question")  # type: ignore[misc]
+                terminal.enter(answer)
+            assert terminal.ended() == 1
+            assert "nothing was removed" in terminal.text
+            asked = "Take the lock despite that?" in terminal.text
+            assert asked == (len(answers) == 2 or bool(more))
+    assert ClusterMutex("new", store=store).holder() is not None
+    with in_terminal(settings, *words) as terminal:
+        for number in (1, 2):
+            wait_until(lambda n=number: terminal.text.count("[y/N]") == n, what="a question")  # type: ignore[misc]
+            terminal.enter("y\n")
+        assert terminal.ended() == 0
+    assert ClusterMutex("new", store=store).holder() is None
+
+
+def test_a_script_says_yes_twice(needy: Holder, settings: Settings, store: EtcdStore) -> None:
+    piped(settings, "force-unlock", "new", "--reason", "x", "--yes", "--yes")
+    assert ClusterMutex("new", store=store).holder() is None
+
+
 def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
     """Nobody holds it, or there are only the remains of a foreign client."""
     words = ["--yes", "--reason", "x"]
@@ -188,10 +291,10 @@ def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
     assert "no uuid" in one_line(piped(settings, "force-unlock", "odd", *words, status=1))
 
 
-def test_out_of_space_it_removes_and_logs_the_record(
+def test_out_of_space_it_asks_before_it_removes_without_a_record(
     own_etcd: Etcd, own_etcdctl: Etcdctl, own_store: EtcdStore
 ) -> None:
-    """Deletes still work there: the record that can't be written goes to stderr."""
+    """Deletes still work there; the record that can't be written goes to stderr."""
     settings = Settings((own_etcd.endpoint,))
     mutex = ClusterMutex("full", store=own_store)
     mutex.acquire()
@@ -205,8 +308,13 @@ def test_out_of_space_it_removes_and_logs_the_record(
 
     with pytest.raises(AssertionError, match="space"):
         fill()
-    done = piped(settings, "force-unlock", "full", "--yes", "--reason", "we need it")
+    words = ["force-unlock", "full", "--reason", "we need it"]
+    done = piped(settings, *words, "--yes", status=1)
+    assert "no record of it can be kept" in one_line(done)
+    assert "give --yes a second time" in one_line(done)
+    assert ClusterMutex("full", store=own_store).holder() is not None
+    done = piped(settings, *words, "--yes", "--yes")
     assert '"we need it"' in done.stderr
     assert "Removed: full" in done.stdout
     assert ClusterMutex("full", store=own_store).holder() is None
-    wait_until(lambda: not mutex.healthy, 60, "the holder to know")
+    wait_until(lambda: not mutex.healthy, what="the holder to know")

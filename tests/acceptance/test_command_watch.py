@@ -13,7 +13,7 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Removal
+from lockclient.removal import Removal
 from lockclient.store import Remove
 from lockclient.timing import Deadline
 from tests.etcds import Etcdctl
@@ -39,7 +39,7 @@ def kinds(service: Service, name: str | None = None) -> list[str]:
 def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
     """Taken, past its alert, alive again, past its end, released: one event each."""
     with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
         mutex = ClusterMutex(
             "x", reason="why", expected_runtime=0.5, auto_unlock_after=60, store=store
         )
@@ -61,7 +61,7 @@ def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
 def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdctl: Etcdctl) -> None:
     """What nobody wrote is told when it is due, and a removal is no release."""
     with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
         late = ClusterMutex("late", expected_runtime=0.2, auto_unlock_after=0.7, store=store)
         late.acquire()
         wait_until(lambda: kinds(service, "late")[-1:] == ["overdue"], what="the end")
@@ -84,7 +84,7 @@ def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdct
 def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
     """Released and taken by the next one: two lines, in that order."""
     with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
         first, second = (ClusterMutex("x", store=store) for _ in range(2))
         with first:
             thread = threading.Thread(target=second.acquire, daemon=True)
@@ -92,10 +92,44 @@ def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
             wait_until(first.waiters, what="the waiter")
         thread.join(60)
         second.release()
-        wait_until(lambda: len(kinds(service, "x")) == 4, what="the events")
-        assert kinds(service, "x") == ["taken", "released", "taken", "released"]
-        uuids = [each["uuid"] for each in events(service, "x")]
+
+        def told() -> list[dict[str, Any]]:
+            # It may be seen to wait before it has the lock.
+            return [each for each in events(service, "x") if each["event"] != "waiting"]
+
+        wait_until(lambda: len(told()) == 4, what="the events")
+        assert [each["event"] for each in told()] == ["taken", "released", "taken", "released"]
+        uuids = [each["uuid"] for each in told()]
         assert uuids[0] == uuids[1] != uuids[2] == uuids[3]
+
+
+def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore) -> None:
+    """Who came and gave up is told, and who got the lock has not left."""
+    with (
+        ClusterMutex("x", store=store) as holder,
+        watching(settings, "--initial") as service,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        wait_until(lambda: kinds(service, "x") == ["held"], what="the lock")
+        gives_up = ClusterMutex("x", reason="in vain", timeout=3, store=store)
+        assert not thread.submit(gives_up.acquire).result(60)
+        wait_until(lambda: kinds(service, "x") == ["held", "waiting", "left"], what="both")
+        _, came, left = events(service, "x")
+        assert came["uuid"] == left["uuid"] == holder.uuid
+        assert came["waiter"]["reason"] == "in vain"
+        assert came["waiter"] == left["waiter"]
+        assert came["waiters"] == 1
+        gets_it = ClusterMutex("x", store=store)
+        taking = thread.submit(gets_it.acquire)
+        wait_until(lambda: kinds(service, "x")[3:] == ["waiting"], what="the second")
+        holder.release()
+        assert taking.result(60)
+        with ClusterMutex("there", store=store):
+            wait_until(lambda: "released" in kinds(service, "x"), what="the release")
+        gets_it.release()
+        wait_until(lambda: kinds(service, "x").count("released") == 2, what="the end")
+        assert kinds(service, "x")[3:] == ["waiting", "released", "taken", "released"]
+        holder.acquire()  # to be released by `with`
 
 
 def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
@@ -107,9 +141,11 @@ def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
                 terminal.wait_for("taken")
             terminal.wait_for("released")
             assert terminal.interrupt() == 0
-            assert "\x1b[36mtaken" in terminal.raw
+            assert "\x1b[34mtaken" in terminal.raw
             text = terminal.text
-        assert [line.split()[1:3] for line in text.splitlines() if line.strip("^C\n ")] == [
+        said, *lines = [line for line in text.splitlines() if line.strip("^C\n ")]
+        assert said == "What happens is told here. Ctrl-C ends this."
+        assert [line.split()[1:3] for line in lines] == [
             ["held", "there"],
             ["taken", "them"],
             ["released", "them"],
@@ -123,14 +159,14 @@ def test_etcd_away_is_told_once_and_nothing_is_missed(own_etcd: Etcd, own_store:
     mutex = ClusterMutex("there", store=own_store)
     mutex.acquire()
     with watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], 60, "the first lock")
+        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
         own_etcd.stop()
-        wait_until(lambda: kinds(service) == ["away"], 60, "that it is away")
+        wait_until(lambda: kinds(service) == ["away"], what="that it is away")
         assert events(service)[0]["trouble"]
         own_etcd.start()
-        wait_until(lambda: kinds(service) == ["away", "back"], 60, "that it is back")
+        wait_until(lambda: kinds(service) == ["away", "back"], what="that it is back")
         mutex.release()
-        wait_until(lambda: kinds(service, "there") == ["held", "released"], 60, "the release")
+        wait_until(lambda: kinds(service, "there") == ["held", "released"], what="the release")
 
 
 def test_away_at_the_start_is_an_error(own_etcd: Etcd) -> None:

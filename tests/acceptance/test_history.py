@@ -47,6 +47,8 @@ class Worker:
         """What it wrote down. Without another word a hold ends when its time is up."""
         found: dict[str, list[Hold]] = {name: [] for name in NAMES}
         by_token: dict[str, Hold] = {}
+        if not self.file.exists():  # killed before it had begun
+            return found
         for line in self.file.read_text().splitlines():
             what, *words = line.split()
             if what == "got":

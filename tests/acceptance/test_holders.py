@@ -124,7 +124,7 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
         doomed.wait()
 
         metric = b'clustermutex_lock_alert_timestamp_seconds{name="doomed"}'
-        wait_until(lambda: metric in fetch(unlocker.url, "/metrics")[1], 60, "the alert's metric")
+        wait_until(lambda: metric in fetch(unlocker.url, "/metrics")[1], what="the alert's metric")
         times["alert"] = time.time()
         assert seen().holder == holder, "alerted on, and still held"
         thread.join()

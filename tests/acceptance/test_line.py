@@ -14,6 +14,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.etcd.store import EtcdStore
 from lockclient.table import Table
+from lockclient.timing import Deadline
 from tests.processes import Figure, wait_until
 
 WORKER = Path(__file__).with_name("line_worker.py")
@@ -69,8 +70,9 @@ def table(store: EtcdStore) -> Iterator[Table]:
     picture.stop()
 
 
-def _in_line(table: Table) -> list[int]:
-    return [int(ticket.reason or -1) for ticket in table.line(NAME)]
+def _in_line(store: EtcdStore) -> list[int]:
+    line = store.line(NAME, 1000, Deadline.after(30))
+    return [int(ticket.reason or -1) for ticket in line.first]
 
 
 def test_200_waiters_in_8_processes_keep_their_order(
@@ -92,13 +94,13 @@ def test_200_waiters_in_8_processes_keep_their_order(
             assert host.stdin is not None
             host.stdin.write(f"{number} {timeout}\n")
             host.stdin.flush()
-        wait_until(lambda: number in _in_line(table), 60, f"waiter {number} in line")  # noqa: B023
+        wait_until(lambda: number in _in_line(store), 60, f"waiter {number} in line")  # noqa: B023
     for worker in interrupted:
         worker.send_signal(signal.SIGINT)
     for worker in killed:
         worker.kill()
     left = [n for n in range(WAITERS) if n % 10 not in (INTERRUPTED, TIMED_OUT)]
-    wait_until(lambda: set(_in_line(table)) <= set(left), 60, "those who gave up to leave")
+    wait_until(lambda: set(_in_line(store)) <= set(left), what="those who gave up to leave")
     holder.release()
     released = time.monotonic()
 
@@ -114,4 +116,6 @@ def test_200_waiters_in_8_processes_keep_their_order(
     tokens = [int(said[number]) for number in served]
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == len(served)
-    wait_until(lambda: not table.line(NAME) and table.row(NAME) is None, 30, "nothing to be left")
+    wait_until(
+        lambda: not table.line(NAME).waiting and table.row(NAME) is None, 30, "nothing to be left"
+    )

@@ -7,19 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from uuid import uuid4
 
 import pytest
 
 from lockclient import Settings
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.store import Take, Taken
 from lockclient.table import Table
 from lockclient.timing import Deadline, Runtime
 from tests.processes import Figure, Service, wait_until
 from tests.unlockers import REMOVED, figures, unlocker
+from tests.written import taker
 
 SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
 
@@ -41,15 +41,13 @@ class Replicas:
         self.records += removals
 
     def start(self, *options: str) -> Service:
-        """Start one more, with a grace of 1 s."""
+        """Start one more."""
         return self._stack.enter_context(unlocker(self._settings, *options))
 
     def take(self, number: int, after: float) -> Holder:
         """Take a lock and fall silent: it is due in `after` seconds."""
-        now = time.time()
-        holder = Holder(f"lock {number}", uuid4().hex, "web-1", 4711, locked_at=now)
-        holder = holder.stamped(Runtime(after / 2, after).stamps(now))
-        taken = self.store.ask(Take(replace(holder, backtrace="…")), Deadline.after(10))
+        holder = taker(f"lock {number}", Runtime(after / 2, after), backtrace="…")
+        taken = self.store.ask(Take(holder), Deadline.after(10))
         assert isinstance(taken, Taken)
         return holder
 

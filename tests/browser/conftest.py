@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Removal, Ticket
-from lockclient.settings import Settings
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
+from lockclient.settings import DEFAULT_ROOT, Settings
 from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue, Unlock
 from lockclient.timing import Deadline
+from tests.etcds import Etcdctl, put_at_once
 from tests.processes import Service, needed, start_service, wait_until
+
+expect.set_options(timeout=30_000)  # milliseconds: five seconds can be too few for a busy machine
 
 _WATCH = """
 window.violations = [];
@@ -30,8 +34,9 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """A browser for a module: the event loop of its driver is this thread's for as long."""
     program = needed("chromium")
     with sync_playwright() as playwright:
         # Without its sandbox it also runs as root and in containers; it only sees our own pages.
@@ -103,8 +108,12 @@ def forcing_command(settings: Settings) -> list[str]:
 class Story:
     """Writes locks of all kinds, as clients elsewhere would, with stamps of any age."""
 
-    def __init__(self, store: EtcdStore) -> None:
+    def __init__(
+        self, store: EtcdStore, etcdctl: Etcdctl | None = None, root: str = DEFAULT_ROOT
+    ) -> None:
         self.store = store
+        self._etcdctl = etcdctl
+        self._root = root
         self.removals: list[Holder] = []
         self.revision = 0
 
@@ -127,9 +136,10 @@ class Story:
             name,
             **told | facts,
             locked_at=taken,
-            alive_at=taken,
             alert_at=taken + alert,
             auto_unlock_at=None if unlock is None else taken + unlock,
+            expected_runtime=alert,
+            auto_unlock_after=unlock,
         )
         answer = self._ask(Take(holder))
         assert isinstance(answer, Taken)
@@ -146,12 +156,27 @@ class Story:
                 return bool(json.load(answer)["revision"] >= self.revision)
             return False
 
-        wait_until(there, 60, "the dashboard to know what is held")
+        wait_until(there, what="the dashboard to know what is held")
 
     def wait(self, holder: Holder, **facts: Any) -> None:
         uuid = str(uuid4())
         ticket = Ticket(holder.name, uuid, **facts)
         self._ask(TakeOrQueue(Holder(holder.name, uuid), ticket))
+
+    def stand(self, holder: Holder, **facts: Any) -> None:
+        """Put somebody in line who stays there: a ticket has a lease of seconds, this has none."""
+        self.line_up(holder, [facts])
+
+    def line_up(self, holder: Holder, line: Sequence[Mapping[str, Any]]) -> None:
+        """Put all of these in line at once."""
+        assert self._etcdctl is not None
+        # They are in one transaction, and so of one revision: the key says who is first.
+        uuids = sorted(str(uuid4()) for _ in line)
+        values = {
+            uuid: Ticket(holder.name, uuid, **facts).value()
+            for uuid, facts in zip(uuids, line, strict=True)
+        }
+        put_at_once(self._etcdctl, f"{self._root}/queue/{quote(holder.name, safe='')}/", values)
 
     def release(self, holder: Holder) -> None:
         self._ask(Unlock(holder.name, str(holder.uuid)))
@@ -165,7 +190,7 @@ class Story:
 
 
 @pytest.fixture
-def story(store: EtcdStore) -> Story:
-    told = Story(store)
+def story(store: EtcdStore, etcdctl: Etcdctl, root: str) -> Story:
+    told = Story(store, etcdctl, root)
     told.unlocker()
     return told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Story, Viewer
+from tests.looks import ALL, REAL
 from tests.processes import Service
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ def test_markup_in_any_field_shows_as_text(forcing: Service, story: Story, viewe
                 page.goto(forcing.url + address)
                 expect(page.get_by_text(text, exact=True).first).to_be_visible()
                 expect(elements(page)).to_have_count(0)
-            page.get_by_role("link", name=text, exact=True).click()
+            page.locator("tbody th").get_by_role("link", name=text, exact=True).click()
             expect(page.get_by_role("heading", level=1)).to_have_text(text)
             expect(page.locator("pre")).to_have_text(text * 5)
             expect(elements(page)).to_have_count(0)
@@ -73,16 +73,16 @@ def test_hostile_text_that_comes_in_later_is_text_too(
 
 
 def test_controls_and_direction_marks_show_and_move_nothing(
-    dash: Service, root: str, etcdctl: Callable[..., str], story: Story, viewer: Viewer
+    dash: Service, story: Story, viewer: Viewer
 ) -> None:
     evil = "\u202eexe.gnp\u2066\x1b[2J\x07\u200b"
     shown = "\\u202eexe.gnp\\u2066\\x1b[2J\\x07\\u200b"
-    story.hold("a", hostname="b", reason="c")
+    harmless = story.hold("a", hostname="b", reason="c")
     place = {}
     with viewer(dash.url) as page:
         place["before"] = page.locator("tbody .c-hostname").bounding_box()
-        for field in ("hostname", "reason"):
-            etcdctl("put", f"{root}/locks/a/{field}", input=evil)
+        story.release(harmless)
+        story.hold("a", hostname=evil, reason=evil)
         reason = page.locator("tbody .c-reason")
         expect(reason).to_have_text(shown, timeout=15_000)
         expect(page.locator("tbody .c-hostname")).to_contain_text(shown)
@@ -104,6 +104,20 @@ def test_two_names_that_look_alike_look_different(
         links = page.locator("tbody th a")
         looks = {(links.nth(i).inner_text(), _width(links.nth(i))) for i in range(len(names))}
         assert len(looks) == len(names)
+
+
+def test_names_that_look_like_another_s_say_so_on_any_width(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    for name in (REAL, *ALL.values()):
+        story.hold(name)
+    for width in (360, 1280):
+        with viewer(dash.url, viewport={"width": width, "height": 740}) as page:
+            expect(page.locator("tbody .alike")).to_have_count(len(ALL) + 1)
+            names = page.locator("tbody th a").all_inner_texts()
+            assert len({*names}) == len(ALL) + 1
+            assert all(name.isascii() for name in names)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def _width(link: Any) -> float:

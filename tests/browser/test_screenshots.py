@@ -8,25 +8,36 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
 from lockclient.cli.local import Etcd
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder
 from lockclient.settings import Settings
 from tests.browser.conftest import Story, Viewer
+from tests.browser.pictures import draw
+from tests.etcds import Etcdctl
 from tests.processes import Service, start_service
 
 pytestmark = pytest.mark.browser
 
 FOLDER = Path(__file__).parents[2] / "artifacts" / "screenshots"
-SIZES = {"wide": {"width": 1280, "height": 800}, "narrow": {"width": 360, "height": 740}}
+SIZES: dict[str, ViewportSize] = {
+    "wide": {"width": 1400, "height": 900},
+    "narrow": {"width": 390, "height": 844},
+}
+LEAST: ViewportSize = {"width": 360, "height": 740}
+"""The smallest phone that pages are to fit."""
+SEEN: Final = 4000
+"""Pixels from the top that a picture shows: of a hundred rows nobody looks at the last one."""
+AT = ".prod.example.com"
 BACKTRACE = """\
   File "/srv/billing/run.py", line 88, in <module>
     main(sys.argv[1:])
@@ -48,63 +59,102 @@ RELEASE = """\
     result = _enter(cm)
 """
 
-RULES = {"resultTypes": ["violations"]}
+_AXE = 'axe.run({resultTypes: ["violations"], preload: false}).then(found => found.violations)'
 
 
 def barriers(page: Page) -> list[str]:
-    """Return what axe finds serious, a line each."""
-    found = Axe().run(page, options=RULES).response["violations"]
+    """Return what axe, which the page has, finds serious, a line each."""
     return [
         f"{each['impact']} {each['id']}: {[node['target'] for node in each['nodes']][:5]}"
-        for each in found
+        for each in page.evaluate(_AXE)
         if each["impact"] in ("serious", "critical")
     ]
 
 
-def take(viewer: Viewer, url: str, name: str) -> None:
+def take(viewer: Viewer, url: str, paths: Mapping[str, str], *, axe: bool = True) -> None:
+    """Draw the pages at these paths, one after the other in one tab, by these names.
+
+    Axe, which takes longer than all else, sees each size and each theme once: what it says of
+    colours depends on the theme, and all else on the size.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
+    first, *_ = paths.values()
     # Whatever moves on its own would make each picture a little different from the last one.
-    with viewer(url, reduced_motion="reduce") as page:
-        expect(page.locator("#theme")).to_be_visible()
-        for size, viewport in SIZES.items():
-            page.set_viewport_size(viewport)
-            assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-            for theme in ("light", "dark"):
-                page.emulate_media(color_scheme=theme)
-                page.screenshot(path=FOLDER / f"{name}-{theme}-{size}.png", full_page=True)
-                if size == "wide":
-                    assert barriers(page) == [], f"{name}, {theme}"
+    with viewer(url + first, reduced_motion="reduce") as page:
+        for name, path in paths.items():
+            if path != first:
+                page.goto(url + path)
+            expect(page.locator("#theme")).to_be_visible()
+            if axe:
+                page.evaluate(Axe().axe_script)
+            for size, viewport in SIZES.items():
+                fit(page, viewport)
+                for theme in ("light", "dark"):
+                    page.emulate_media(color_scheme=theme)
+                    shoot(page, FOLDER / f"{name}-{theme}-{size}.png")
+                    if axe and (size, theme) in (("wide", "light"), ("narrow", "dark")):
+                        assert barriers(page) == [], f"{name}, {theme}, {size}"
+            fit(page, LEAST)
+            assert page.evaluate("window.violations") == [], name
+
+
+def shoot(page: Page, path: Path) -> None:
+    """Write a picture of the page, or of its beginning if it is long."""
+    size = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+    clip: FloatRect = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], SEEN)}
+    page.screenshot(path=path, full_page=True, clip=clip)
+
+
+def fit(page: Page, viewport: ViewportSize) -> None:
+    """See that nothing sticks out to the side."""
+    page.set_viewport_size(viewport)
+    page.wait_for_function("width => innerWidth === width", arg=viewport["width"])
+    assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
 def tell(story: Story) -> Holder:
     """A cluster on an ordinary bad day; return one holder that is past its alert."""
     story.hold(
-        *("billing/invoice-run", 1503), hostname="billing-1.fra", pid=2207, backtrace=BACKTRACE,
+        *("billing/invoice-run", 1503), hostname="bill-3" + AT, pid=2207, backtrace=BACKTRACE,
         reason="invoices of October, second attempt after the payment gateway's timeout",
     )  # fmt: skip
     release = story.hold(
-        "deploy/prod", 424, hostname="ci-runner-3", pid=881, reason="release 2026.11.3",
+        "deploy/prod", 424, hostname="ci-runner-3" + AT, pid=881, reason="release 2026.11.3",
         backtrace=RELEASE, identity="runner-3",
     )  # fmt: skip
-    story.hold("nightly-report", 98, hostname="batch-07.fra", pid=20713, reason="rebuild totals")
-    story.hold("schema-migration", 4980, 9000, None, hostname="db-admin", pid=66, reason="v41")
-    story.hold("search/reindex", 12, hostname="search-2", pid=5120, reason="full reindex")
+    story.hold(
+        "nightly-report",
+        98,
+        hostname="batch-07" + AT,
+        pid=20713,
+        reason="rebuild totals",
+    )
+    story.hold(
+        "schema-migration",
+        4980,
+        9000,
+        None,
+        hostname="db-admin" + AT,
+        pid=66,
+        reason="v41",
+    )
+    story.hold("search/reindex", 12, hostname="search-2" + AT, pid=5120, reason="full reindex")
     for number in range(6):
         story.hold(
-            f"compact/shard-{number:02}", 31.7 * number, hostname=f"worker-{number % 3}",
+            f"compact/shard-{number:02}", 31.7 * number, hostname=f"worker-{number % 3}" + AT,
             pid=1000 + 7 * number, reason=f"compaction, level {number % 4}",
         )  # fmt: skip
     for number in reversed(range(5)):
         ago = 1800 + 5000 * number
         dead = story.hold(
-            f"sync/region-{number}", ago + 910, hostname=f"sync-{number}", pid=300 + number,
+            f"sync/region-{number}", ago + 910, hostname=f"sync-{number}" + AT, pid=300 + number,
             reason="copy objects", backtrace=BACKTRACE,
         )  # fmt: skip
         story.remove(
             dead, removed_at=time.time() - ago, removed_by="ann@desk" if number == 2 else
             "watchdog-1:77", how="force-unlock" if number == 2 else "auto-unlock",
             why="worker hung in D state" if number == 2 else
-            "no sign of life for 900 s, its time ran out 10 s ago",
+            "no sign of life for 15 min 1 s; its time ran out after 15 min",
         )  # fmt: skip
     return release
 
@@ -112,72 +162,174 @@ def tell(story: Story) -> Holder:
 def go_on(story: Story, release: Holder) -> None:
     """What does not last: waiters in line, and somebody who is done just now."""
     for number in (4, 5):
-        story.wait(
-            release, hostname=f"ci-runner-{number}", pid=900 + number, thread="MainThread",
+        story.stand(
+            release, hostname=f"ci-runner-{number}" + AT, pid=900 + number, thread="MainThread",
             reason=f"release 2026.11.{number}", since=time.time() - 700 + 60 * number,
         )  # fmt: skip
-    story.release(story.hold("backup/weekly", 212, hostname="backup-1", pid=70, reason="snapshots"))
+    story.release(
+        story.hold("backup/weekly", 212, hostname="backup-1" + AT, pid=70, reason="snapshots")
+    )
 
 
-def test_pages(
-    forcing: Service, story: Story, root: str, etcdctl: Callable[..., str], viewer: Viewer
-) -> None:
-    take(viewer, forcing.url, "empty")
-    take(viewer, f"{forcing.url}/removed", "removed-empty")
+def test_pages_without_locks(forcing: Service, story: Story, viewer: Viewer) -> None:
+    paths = {
+        "empty": "/",
+        "waiting-empty": "/waiting",
+        "removed-empty": "/removed",
+        "lock-not-held": "/lock/never-taken",
+        "bad-request": "/?sort=colour",
+    }
+    take(viewer, forcing.url, paths)
+
+
+def test_pages_of_a_day(forcing: Service, story: Story, viewer: Viewer) -> None:
     release = tell(story)
-    etcdctl("put", f"{root}/locks/half-written/uuid", "u1")
-    etcdctl("put", f"{root}/locks/half-written/alert_at", "tomorrow")
-    etcdctl("put", f"{root}/locks/half-written/reason", "a shell script that was interrupted")
+    go_on(story, release)
+    paths = {
+        "locks": "/",
+        "lock-overdue": "/lock/billing%2Finvoice-run",
+        "lock-alert": "/lock/deploy%2Fprod",
+        "force": f"/locks/deploy%2Fprod/force-unlock?uuid={release.uuid}",
+    }
+    take(viewer, forcing.url, paths)
+
+
+def test_pages_of_what_went_wrong(
+    forcing: Service, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
+) -> None:
+    tell(story)
+    half = f"{root}/locks/half-written"
+    about = json.dumps(json.dumps({"reason": "a shell script that was interrupted"}))
+    puts = f"put {half}/uuid u1\nput {half}/alert_at tomorrow\nput {half}/about {about}"
+    etcdctl("txn", input=f"\n{puts}\n\n\n")
     paths = {
         "removed": "/removed",
         "removal": f"/removal?name=sync%2Fregion-2&uuid={story.removals[2].uuid}",
         "timeline": "/timeline?span=21600",
-        "no-match": "/?q=nothing+like+this",
-        "lock-overdue": "/lock/billing%2Finvoice-run",
         "lock-broken": "/lock/half-written",
         "lock-removed": "/lock/sync%2Fregion-2",
-        "lock-not-held": "/lock/never-taken",
-        "bad-request": "/?sort=colour",
     }
-    for name, path in paths.items():
-        take(viewer, forcing.url + path, name)
-    go_on(story, release)
-    take(viewer, forcing.url, "locks")
-    take(viewer, f"{forcing.url}/lock/deploy%2Fprod", "lock-alert")
-    form = f"{forcing.url}/locks/deploy%2Fprod/force-unlock?uuid={release.uuid}"
-    take(viewer, form, "force")
+    take(viewer, forcing.url, paths)
+
+
+LISTS = {
+    "locks": "/",
+    "waiting": "/waiting",
+    "host": "/host?name=ci-runner-3.prod.example.com",
+    "host-of-many": "/host?name=bill-3.prod.example.com",
+}
+OTHERS = {
+    "timeline": "/timeline",
+    "lock-in-deadlock": "/lock/deploy%2Fprod",
+    "lock-for-a-person": "/lock/schema-migration",
+    "search": "/?q=host:bill-3+-state:ok",
+}
+
+
+@pytest.mark.parametrize("held", [8, 500])
+@pytest.mark.parametrize("paths", [LISTS, OTHERS], ids=["lists", "others"])
+def test_ordinary_names(
+    held: int, paths: Mapping[str, str], forcing: Service, story: Story, viewer: Viewer
+) -> None:
+    """Few locks and many, of hosts as they are called: who waits, who waits for each other."""
+    migration = story.hold(
+        *("schema-migration", 9000, 3600, None), hostname="db-admin" + AT, pid=66, reason="v41",
+        actor="B", backtrace=BACKTRACE,
+    )  # fmt: skip
+    release = story.hold(
+        *("deploy/prod", 424), hostname="ci-runner-3" + AT, pid=30415, reason="release 2026.11.3",
+        actor="A", backtrace=RELEASE,
+    )  # fmt: skip
+    for number in range(held - 2):
+        story.hold(
+            f"billing/tenant-{number:04}/invoice-run", 7.1 * (number % 100) + number // 4,
+            unlock=None if number % 50 == 7 else 900, hostname=f"bill-{number % 40}" + AT,
+            pid=30_000 + number, reason="invoices of October, once more after the timeout",
+        )  # fmt: skip
+    since = time.time() - 700
+    lines: list[list[dict[str, Any]]] = [
+        [{"hostname": "ci-runner-3" + AT, "pid": 30415, "actor": "A", "since": since + 60}],
+        [{"hostname": "db-admin" + AT, "pid": 66, "actor": "B", "reason": "v41", "since": since}],
+    ]
+    for number in range(held // 4):
+        lines[bool(number % 3)].append(
+            {"hostname": f"ci-runner-{number}" + AT, "pid": 900 + number,
+             "reason": f"release 2026.12.{number}", "since": since + number}
+        )  # fmt: skip
+    for holder, line in zip((migration, release), lines, strict=True):
+        story.line_up(holder, sorted(line, key=lambda each: float(each["since"])))
+    with viewer(forcing.url) as page:
+        expect(page.get_by_text("This may be a deadlock.")).to_be_visible(timeout=60_000)
+    named = {f"{held}-{name}": path for name, path in paths.items()}
+    # Of more of the same axe says the same, slowly.
+    take(viewer, forcing.url, named, axe=held < 100)
+
+
+def test_pictures_of_the_documentation(chromium: Browser) -> None:
+    """`make pictures` puts the same into `docs/pictures/`."""
+    draw(chromium, FOLDER / "docs")
+
+
+def test_pages_of_what_nobody_can_decide(
+    forcing: Service, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
+) -> None:
+    facts: dict[str, Any] = {"hostname": "ci-runner-1", "pid": 44, "reason": "release 2026.11.4"}
+    new = story.hold(
+        "deploy/new", 200, **facts, backtrace=RELEASE, needs=("two-keys", "quorum-of-regions")
+    )
+    story.hold("deploy/moved", 400, **facts)
+    etcdctl("put", f"{root}/locks/deploy%2Fmoved/auto_unlock_at", f"{time.time() + 86_400:.3f}")
+    free = story.hold("waited-for")
+    story.stand(free, hostname="next-1", pid=71, reason="my turn", since=time.time() - 60)
+    story.release(free)
+    paths = {
+        "locks-undecided": "/",
+        "lock-undecided": "/lock/deploy%2Fmoved",
+        "lock-needs": "/lock/deploy%2Fnew",
+        "force-needs": f"/locks/deploy%2Fnew/force-unlock?uuid={new.uuid}",
+        "lock-free": "/lock/waited-for",
+    }
+    take(viewer, forcing.url, paths)
 
 
 def test_hostile_pages(forcing: Service, story: Story, viewer: Viewer) -> None:
     text = "<img src=x onerror=alert(1)>\u202egnp.exe\u200b"
     holder = story.hold(text, hostname=text, reason=text * 3, thread=text, backtrace=text * 40)
     story.hold("🔒" * 63, hostname="h" * 500, reason="Z̷̛͓a̴l̸g̶o̵" * 20)
-    story.wait(holder, hostname=text, reason=text * 3)
+    story.stand(holder, hostname=text, reason=text * 3)
     gone = story.hold("x" * 255, hostname=text, reason="y" * 400)
     story.remove(gone, removed_at=5.0, removed_by=text, how=text, why=json.dumps(text) * 3)
-    form = f"/locks/{quote(text, safe='')}/force-unlock?uuid={holder.uuid}"
-    take(viewer, forcing.url, "hostile")
-    take(viewer, forcing.url + form, "hostile-force")
-    take(viewer, f"{forcing.url}/timeline", "hostile-timeline")
-    take(viewer, f"{forcing.url}/lock/{quote(text, safe='')}", "hostile-lock")
-    take(viewer, f"{forcing.url}/removed", "hostile-removed")
+    paths = {
+        "hostile": "/",
+        "hostile-force": f"/locks/{quote(text, safe='')}/force-unlock?uuid={holder.uuid}",
+        "hostile-timeline": "/timeline",
+        "hostile-lock": f"/lock/{quote(text, safe='')}",
+        "hostile-removed": "/removed",
+    }
+    take(viewer, forcing.url, paths)
 
 
-def test_pages_of_an_outage(own_etcd: Etcd, viewer: Viewer) -> None:
+def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     store = EtcdStore(settings)
-    story = Story(store)
+    story = Story(store, own_etcdctl)
     go_on(story, tell(story))
     with start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash:
-        take(viewer, dash.url, "no-unlocker")
+        take(viewer, dash.url, {"no-unlocker": "/"})
         own_etcd.stop()
         with viewer(dash.url) as page:
             expect(page.get_by_text("etcd is away.")).to_be_visible(timeout=60_000)
-        take(viewer, dash.url, "etcd-away")
-        take(viewer, f"{dash.url}/lock/deploy%2Fprod", "etcd-away-lock")
+        take(viewer, dash.url, {"etcd-away": "/", "etcd-away-lock": "/lock/deploy%2Fprod"})
     store.close()
+
+
+def test_a_page_before_anything_was_read(own_etcd: Etcd, viewer: Viewer) -> None:
+    store = EtcdStore(settings := Settings(endpoints=(own_etcd.endpoint,)))
+    Story(store).hold("deploy/prod")
+    store.close()
+    own_etcd.stop()
     with start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash:
-        take(viewer, dash.url, "not-yet-read")
+        take(viewer, dash.url, {"not-yet-read": "/"})
         with viewer(dash.url) as page:
             own_etcd.start()
             expect(page.get_by_role("link", name="deploy/prod")).to_be_visible(timeout=60_000)

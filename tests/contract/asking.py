@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import Outcome, Queued, Read, Request, Seen, Take, Taken, TakeOrQueue
-from lockclient.timing import Stamps
+from lockclient.timing import Runtime
+from tests.written import taker
 
 Ask = Callable[[Request], Outcome]
 NAME = "the/lock"
+NEVER: dict[str, Any] = {"auto_unlock_at": None, "auto_unlock_after": None}
 _numbers = count(1)
 
 
-def holder(name: str = NAME, **facts: object) -> Holder:
+def holder(name: str = NAME, **facts: Any) -> Holder:
     """A holder that was never there before."""
-    fresh = Holder(name, f"uuid-{next(_numbers)}", hostname="host", pid=7, locked_at=100.0)
-    return replace(fresh.stamped(Stamps(100.0, 200.0, 300.0)), **facts)  # type: ignore[arg-type]
+    return taker(name, Runtime(100.0, 200.0), 100.0, uuid=f"uuid-{next(_numbers)}", **facts)
+
+
+def taken(of: Holder, token: int, pushed_at: int | None = None) -> Holder:
+    """A holder as it is read, which got its lock, and pushed its stamps, at these revisions."""
+    at = token if pushed_at is None else pushed_at
+    revisions = (at, 0 if of.auto_unlock_at is None else at)
+    return replace(of, fencing_token=token, stamp_revisions=revisions)
 
 
 def ticket(of: Holder) -> Ticket:
@@ -32,9 +42,9 @@ def removal(of: Holder) -> Removal:
 
 
 def take(ask: Ask, of: Holder) -> Taken:
-    taken = ask(Take(of))
-    assert isinstance(taken, Taken)
-    return taken
+    outcome = ask(Take(of))
+    assert isinstance(outcome, Taken)
+    return outcome
 
 
 def queue(ask: Ask, of: Holder) -> Queued:

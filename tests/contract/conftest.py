@@ -1,34 +1,101 @@
-"""The stores that keep the contract: another one joins with one more parameter."""
+"""The stores that keep the contract: another one joins with one more line of `STORES`.
+
+A test that is about something that not every store can do says so by a mark, `needs("line")`, and
+is not made for a store that can't.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from uuid import uuid4
 
 import pytest
 
+from lockclient.etcd.keyspace import encode
 from lockclient.etcd.store import EtcdStore
-from lockclient.store import MutexStore
+from lockclient.gcs.objects import Names
+from lockclient.gcs.place import Place
+from lockclient.gcs.store import GcsStore
+from lockclient.store import Abilities, MutexStore
 from lockclient.timing import Deadline
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.store import ValkeyStore
+from tests.buckets.rules import Conditions
+from tests.buckets.server import BucketServer
 from tests.contract.asking import Ask
 from tests.memory_store import MemoryStore
+from tests.valkeys import Servers, redis_binary, running
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A store and what its contract can't do for itself: lose the tickets of this process."""
+    """A store and what its contract can't do for itself.
+
+    Attributes:
+        store: the store.
+        lose_tickets: lose the tickets of this process.
+        write: write one subkey of a lock, or delete it, behind the store's back.
+    """
 
     store: MutexStore
     lose_tickets: Callable[[], object]
+    write: Callable[[str, str, bytes | None], object]
 
 
-@pytest.fixture(params=["memory", "etcd"])
+STORES: dict[str, Abilities] = {
+    "memory": MemoryStore.can,
+    "etcd": EtcdStore.can,
+    "bucket": GcsStore.can,
+    "one Redis": ValkeyStore.can,
+    "five Valkeys": ValkeyStore.can,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make each test for each store that can do what it needs."""
+    if "subject" not in metafunc.fixturenames:
+        return
+    wanted = [each for mark in metafunc.definition.iter_markers("needs") for each in mark.args]
+    able = [name for name, can in STORES.items() if all(getattr(can, each) for each in wanted)]
+    metafunc.parametrize("subject", able, indirect=True)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """A bucket of the test's own."""
+    with BucketServer() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def one_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """One server, Debian's Redis."""
+    with running(tmp_path_factory.mktemp("redis"), 1, redis_binary()) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def five_valkeys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Five servers that know nothing of each other."""
+    with running(tmp_path_factory.mktemp("valkey"), 5) as servers:
+        yield servers
+
+
+@pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Each store in turn."""
     if request.param == "memory":
         memory = MemoryStore()
-        yield Subject(memory, memory.lose_tickets)
+        yield Subject(memory, memory.lose_tickets, memory.model.write)
+        return
+    if request.param == "bucket":
+        yield from _in_a_bucket(request.getfixturevalue("bucket"))
+        return
+    if request.param in ("one Redis", "five Valkeys"):
+        yield from _in_valkey(request.getfixturevalue(request.param.lower().replace(" ", "_")))
         return
     store: EtcdStore = request.getfixturevalue("store")
     etcdctl: Callable[..., str] = request.getfixturevalue("etcdctl")
@@ -38,7 +105,39 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         for lease in {kv["lease"] for kv in json.loads(line)["kvs"]}:
             etcdctl("lease", "revoke", f"{lease:x}")
 
-    yield Subject(store, revoke)
+    def write(name: str, part: str, value: bytes | None) -> None:
+        key = f"{store.settings.root}/locks/{encode(name)}/{part}"
+        etcdctl("del", key) if value is None else etcdctl("put", key, input=value)
+
+    yield Subject(store, revoke, write)
+
+
+def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:
+    store = GcsStore(Place.of(f"gs://{server.bucket.name}/of/the/test"))
+    names = Names(store.place.root)
+
+    def write(name: str, part: str, value: bytes | None) -> None:
+        said = {part: None if value is None else value.decode()}
+        server.bucket.patch(names.lock(name), {"metadata": said}, Conditions())
+
+    yield Subject(store, lambda: None, write)
+    store.close()
+
+
+def _in_valkey(servers: Servers) -> Iterator[Subject]:
+    root = f"t-{uuid4().hex[:12]}"
+
+    def write(name: str, part: str, value: bytes | None) -> None:
+        key = Keys(root).lock(name)
+        for each in servers.all:
+            if value is None:
+                each.command("HDEL", key, part)
+            else:
+                each.command("HSET", key, part, value.decode())
+            each.command("HINCRBY", key, "push", "1")  # as the protocol has it
+
+    with servers.store(root=root) as store:
+        yield Subject(store, lambda: None, write)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 import re
@@ -13,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from lockclient import LockLost, LockNotHeld, LockTimeout
+from lockclient.record import Ticket
 from lockclient.store import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject
@@ -28,6 +30,11 @@ def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
         return
     with running_loop() as loop:
         yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)
+
+
+def line(subject: Subject, mutex: Mutex) -> list[Ticket]:
+    """Return who waits, as far as the store knows."""
+    return mutex.waiters() if subject.store.can.line else []
 
 
 def start(work: Callable[[], object]) -> threading.Thread:
@@ -52,7 +59,7 @@ def remove(ask: Ask, mutex: Mutex) -> None:
 
 
 class TestGetting:
-    def test_it_is_held_from_acquire_to_release(self, make: Make) -> None:
+    def test_it_is_held_from_acquire_to_release(self, make: Make, subject: Subject) -> None:
         """Everyone can see who has it, where and what for; afterwards nobody has."""
         one, other = make(reason="why ✓", expected_runtime=60), make()
         assert not one.locked()
@@ -62,11 +69,32 @@ class TestGetting:
         assert seen is not None
         assert seen.subkeys() == one.facts.record.subkeys()
         assert (seen.uuid, seen.reason) == (one.facts.uuid, "why ✓")
-        assert seen.fencing_token == one.facts.fencing_token > 0
-        assert other.waiters() == []
+        assert seen.fencing_token == one.facts.record.fencing_token > 0
+        assert line(subject, other) == []
         one.release()
         assert (one.locked(), one.facts.healthy) == (False, False)
         assert other.holder() is None
+
+    @pytest.mark.parametrize(
+        ("how", "lasts"),
+        [
+            ({}, 900),
+            ({"expected_runtime": 900}, 2700),
+            ({"expected_runtime": 900, "auto_unlock_after": 1000}, 1000),
+            ({"expected_runtime": 900, "auto_unlock_after": None}, None),
+        ],
+    )
+    def test_it_is_kept_as_long_as_was_said(
+        self, make: Make, how: dict[str, float | None], lasts: float | None
+    ) -> None:
+        """Without a word about it three times as long as its work may be silent."""
+        with make(**how) as held:
+            record = held.facts.record
+            assert record.auto_unlock_after == lasts
+            if lasts is None:
+                assert record.auto_unlock_at is None
+            else:
+                assert record.auto_unlock_at - record.alive_at == pytest.approx(lasts)
 
     def test_with_holds_it_in_the_block_only(self, make: Make) -> None:
         """An exception of the block goes on as it is, and the lock is free."""
@@ -109,18 +137,21 @@ class TestGetting:
     @pytest.mark.parametrize(
         "how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.1}, {"blocking": True}]
     )
-    def test_who_does_not_get_it_leaves_nothing(self, make: Make, how: dict[str, float]) -> None:
+    def test_who_does_not_get_it_leaves_nothing(
+        self, make: Make, subject: Subject, how: dict[str, float]
+    ) -> None:
         """Neither lock nor ticket, and the holder is not disturbed."""
         with make() as held:
             began = time.monotonic()
             assert make(timeout=0.1).acquire(**how) is False  # type: ignore[arg-type]
             assert time.monotonic() - began < 20
-            assert held.waiters() == []
+            assert line(subject, held) == []
             seen = held.holder()
             assert seen is not None
             assert seen.uuid == held.facts.uuid
         assert make().acquire(blocking=False)
 
+    @pytest.mark.needs("line", "fencing")
     def test_it_goes_to_the_waiters_in_their_order(self, make: Make) -> None:
         """Each gets it once, and one at a time; tokens rise."""
         first, got = make(), list[tuple[int, int]]()
@@ -158,6 +189,25 @@ class TestGetting:
         assert most == [1]
         assert one.holder() is None
 
+    def test_it_goes_to_every_waiter_one_at_a_time(self, make: Make) -> None:
+        """In whatever order."""
+        first, got, inside = make(), list[int](), [0]
+        first.acquire()
+
+        def wait(number: int) -> None:
+            with make():
+                inside[0] += 1
+                assert inside == [1]
+                got.append(number)
+                inside[0] -= 1
+
+        threads = [start(functools.partial(wait, number)) for number in range(3)]
+        first.release()
+        for each in threads:
+            each.join(PATIENCE)
+        assert sorted(got) == [0, 1, 2]
+
+    @pytest.mark.needs("line")
     def test_a_waiter_whose_place_is_lost_queues_again(self, make: Make, subject: Subject) -> None:
         """It is told that the tickets are gone, or finds out, and gets the lock all the same."""
         first, second = make(), make()
@@ -172,13 +222,35 @@ class TestGetting:
         second.release()
 
     def test_a_crashed_holder_of_the_same_identity_is_succeeded(self, make: Make, ask: Ask) -> None:
-        """At once, with a higher token; any other identity has to wait."""
+        """At once; any other identity has to wait."""
         token = take(ask, holder("x", identity="worker-7")).token
         assert not make(identity="worker-8").acquire(blocking=False)
         with make(identity="worker-7", timeout=0.0) as heir:
-            assert heir.facts.fencing_token > token
+            assert heir.facts.record.fencing_token != token
             assert heir.facts.record.identity == "worker-7"
         assert heir.holder() is None
+
+    @pytest.mark.needs("fencing")
+    def test_its_token_is_higher_than_all_before(self, make: Make, ask: Ask) -> None:
+        """Also than that of a dead holder whose lock was taken over."""
+        token = take(ask, holder("x", identity="worker-7")).token
+        for _ in range(2):
+            with make(identity="worker-7", timeout=0.0) as heir:
+                assert heir.facts.fencing_token > token
+                token = heir.facts.fencing_token
+
+    def test_one_that_needs_what_is_not_known_is_left_alone(
+        self, make: Make, ask: Ask, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A later edition knows why; the same identity says so and waits like everybody."""
+        take(ask, mine := holder("x", identity="worker-7", needs=("what nobody knows",)))
+        heir = make(identity="worker-7")
+        assert not heir.acquire(blocking=False)
+        assert not heir.acquire(timeout=0.1)
+        assert "what this version does not know (what nobody knows)" in caplog.text
+        seen = heir.holder()
+        assert seen is not None
+        assert seen.uuid == mine.uuid
 
 
 class TestReleasing:
@@ -206,10 +278,11 @@ class TestReleasing:
         together(*[release] * 5)
         assert len(told_off) == 4
 
-    def test_who_does_not_hold_it_has_no_facts(self, make: Make) -> None:
+    def test_who_does_not_hold_it_has_no_facts(self, make: Make, subject: Subject) -> None:
         """Nor can it say that it is alive, or be asked for its health."""
-        one = make()
-        for what in ("fencing_token", "uuid", "record", "guard"):
+        one, can = make(), subject.store.can
+        some = {"fencing_token": can.fencing, "uuid": True, "record": True, "guard": can.guard}
+        for what in (each for each, known in some.items() if known):
             with pytest.raises(LockNotHeld, match=rf"'x' is not held by this object: {what}"):
                 getattr(one.facts, what)
         for call in (one.alive, one.facts.check_health):
@@ -241,7 +314,7 @@ class TestArguments:
             {"name": ""},
             {"timeout": -1},
             {"expected_runtime": 0},
-            {"expected_runtime": 1000},
+            {"expected_runtime": 1000, "auto_unlock_after": 900},
             {"reason": 5},
             {"identity": ""},
             {"on_lost": "print"},
@@ -277,6 +350,26 @@ class TestHolding:
             for stamp in ("alive_at", "alert_at", "auto_unlock_at"):
                 assert getattr(second, stamp) > getattr(first, stamp)
 
+    @pytest.mark.parametrize("value", [b"9999999999.000", b"1.000", b"soon", None])
+    def test_another_hand_s_stamp_is_pushed_over(
+        self, make: Make, subject: Subject, value: bytes | None
+    ) -> None:
+        """By the next push, and by the one after it: what a hand has written silences nobody."""
+        with make(expected_runtime=60, auto_unlock_after=90) as held:
+            subject.write("x", "alert_at", value)
+            before = held.facts.record
+            for _ in range(2):
+                held.alive(force=True)
+                seen, mine = held.holder(), held.facts.record
+                assert seen is not None
+                assert seen.subkeys() == mine.subkeys()
+                assert seen.undecided() == ""
+                assert (mine.alert_at, mine.auto_unlock_at) > (
+                    before.alert_at,
+                    before.auto_unlock_at,
+                )
+                before = mine
+
     def test_keepalive_pushes_in_the_background(self, make: Make) -> None:
         """Nobody calls `alive()`, and the stamps move."""
         with make(expected_runtime=0.4, auto_unlock_after=30, keepalive=True) as held:
@@ -284,6 +377,7 @@ class TestHolding:
             wait_until(lambda: held.facts.record.alive_at > first + 0.1, what="several pushes")
             assert held.facts.healthy
 
+    @pytest.mark.needs("guard")
     def test_the_guard_names_the_holder(self, make: Make, subject: Subject) -> None:
         """It is the store's own comparison for this acquisition."""
         with make() as held:
@@ -328,7 +422,7 @@ class TestHolding:
         one.acquire()
         wait_until(lambda: told, what="on_lost")
         assert not one.facts.healthy
-        with pytest.raises(LockLost, match=r"confirmed for 0\.4 s"):
+        with pytest.raises(LockLost, match=r"confirmed no sign of life of it for 0\.4 s"):
             one.facts.check_health()
         with pytest.raises(LockLost, match="must be taken for lost"):
             one.release()

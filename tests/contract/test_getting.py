@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from lockclient.store import (
     Claim,
     Done,
@@ -18,7 +20,7 @@ from lockclient.store import (
     Withdraw,
 )
 from lockclient.timing import Deadline
-from tests.contract.asking import NAME, Ask, holder, queue, seen, take, ticket
+from tests.contract.asking import NAME, Ask, holder, queue, seen, take, taken, ticket
 from tests.contract.conftest import Subject
 
 
@@ -31,6 +33,7 @@ class TestTake:
         assert isinstance(refused, Refused)
         assert (refused.holder, refused.ticket, refused.used_up) == (first.uuid, False, False)
 
+    @pytest.mark.needs("fencing")
     def test_tokens_rise(self, ask: Ask) -> None:
         """Each holder's fencing token is higher than all before it, a reclaim's, too."""
         tokens = []
@@ -51,6 +54,7 @@ class TestTake:
         assert first.earlier is False
         assert ask(Take(mine)) == Taken(first.token, earlier=True)
 
+    @pytest.mark.needs("line")
     def test_it_does_not_jump_the_line(self, ask: Ask) -> None:
         """A lock that is free for a moment belongs to the line."""
         first, waiter = holder(), holder()
@@ -63,11 +67,11 @@ class TestTake:
 
     def test_what_was_written_is_read(self, ask: Ask) -> None:
         """A reader sees every fact of the holder, and the token that it was given."""
-        mine = holder(reason="a\nreason ✓", identity="w", backtrace="  File", client="c/1")
+        texts = dict.fromkeys(("thread", "identity", "process", "client", "backtrace"), "a\nb ✓")
+        mine = holder(reason='"\\', needs=("x",), **texts)
         token = take(ask, mine).token
         found = seen(ask)
-        assert found.holder == replace(mine, fencing_token=token)
-        assert found.stamp_revision == token
+        assert found.holder == taken(mine, token)
         assert found.revision >= token
 
     def test_two_names_never_meet(self, ask: Ask) -> None:
@@ -77,13 +81,14 @@ class TestTake:
         for each in owners.values():
             take(ask, each)
         for name, each in owners.items():
-            assert seen(ask, name).holder == replace(
-                each, fencing_token=seen(ask, name).stamp_revision
-            )
+            found = seen(ask, name).holder
+            assert found is not None
+            assert found == taken(each, found.fencing_token)
             assert isinstance(ask(Unlock(name, each.uuid or "")), Done)
         assert all(seen(ask, name).holder is None for name in names)
 
 
+@pytest.mark.needs("line")
 class TestLine:
     def test_a_free_lock_is_taken_at_once(self, ask: Ask) -> None:
         """Who would queue for a free lock has it, and no ticket."""
@@ -122,9 +127,9 @@ class TestLine:
     def test_who_has_the_lock_does_not_queue_behind_itself(self, ask: Ask) -> None:
         """The first sending took the lock, the second finds that out and leaves no ticket."""
         mine = holder()
-        taken = ask(TakeOrQueue(mine, ticket(mine)))
-        assert isinstance(taken, Taken)
-        assert ask(TakeOrQueue(mine, ticket(mine))) == Taken(taken.token, earlier=True)
+        got = ask(TakeOrQueue(mine, ticket(mine)))
+        assert isinstance(got, Taken)
+        assert ask(TakeOrQueue(mine, ticket(mine))) == Taken(got.token, earlier=True)
         assert seen(ask).waiters == ()
 
     def test_the_head_claims(self, ask: Ask) -> None:
@@ -136,10 +141,10 @@ class TestLine:
         assert isinstance(held, Refused)
         assert (held.holder, held.ticket) == (first.uuid, True)
         ask(Unlock(NAME, first.uuid or ""))
-        taken = ask(Claim(head, place))
-        assert isinstance(taken, Taken)
+        got = ask(Claim(head, place))
+        assert isinstance(got, Taken)
         assert seen(ask).waiters == ()
-        assert ask(Claim(head, place)) == Taken(taken.token, earlier=True)
+        assert ask(Claim(head, place)) == Taken(got.token, earlier=True)
 
     def test_a_lost_ticket_claims_nothing(self, subject: Subject, ask: Ask) -> None:
         """Whose time in line ran out finds out, even with a new ticket under the same uuid."""
@@ -176,9 +181,9 @@ class TestLine:
         third_place = queue(ask, third).ticket_revision
         fourth_place = queue(ask, fourth).ticket_revision
         ask(Unlock(NAME, first.uuid or ""))
-        taken = ask(Claim(second, place))
-        assert isinstance(taken, Taken)
-        head = ask(Look(NAME, third.uuid or "", third_place, second.uuid, taken.token))
+        got = ask(Claim(second, place))
+        assert isinstance(got, Taken)
+        head = ask(Look(NAME, third.uuid or "", third_place, second.uuid, got.token))
         assert isinstance(head, Position)
         assert (head.ticket, head.predecessor, head.holder) == (True, None, second.uuid)
         assert head.ambiguous is False

@@ -34,7 +34,7 @@ def read(name: str) -> Any:
 
 def get(url: str) -> bytes:
     """GET a page that must be there."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         body: bytes = answer.read()
     return body
 
@@ -137,7 +137,7 @@ class Stack:
 
     def start_unlocker(self) -> None:
         """Start it, again if it was killed, where Prometheus looks for it."""
-        self.unlocker = self._start_ours("unlocker", "--grace", "1")
+        self.unlocker = self._start_ours("unlocker")
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Ask Prometheus; return the vector. A query that is none fails."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -16,11 +18,15 @@ from ruamel.yaml import YAML
 
 from lockclient.cli.local import Etcd
 from lockclient.version import __version__
+from tests.dash_memory import hashed
+from tests.deploy import operator_rules
 from tests.processes import BIN, needed, start_service, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFEST = DEPLOY / "kubernetes/clustermutex.yaml"
 OBJECTS: list[dict[str, Any]] = list(YAML(typ="safe").load_all(MANIFEST))
+MONITORING = MANIFEST.with_name("monitoring")
+MONITORS: list[dict[str, Any]] = list(YAML(typ="safe").load_all(MONITORING / "monitors.yaml"))
 SERVICES = ("unlocker", "mutexdash")
 VERSIONS = ("1.28", "1.37")
 """Of Kubernetes: from one that is out of support to the newest that the schemas know."""
@@ -30,6 +36,14 @@ def named(kind: str, name: str) -> dict[str, Any]:
     """Return an object of the manifest."""
     (found,) = [
         each for each in OBJECTS if each["kind"] == kind and each["metadata"]["name"] == name
+    ]
+    return found
+
+
+def monitor(kind: str, name: str) -> dict[str, Any]:
+    """Return an object of those for the Prometheus Operator."""
+    (found,) = [
+        each for each in MONITORS if each["kind"] == kind and each["metadata"]["name"] == name
     ]
     return found
 
@@ -70,8 +84,10 @@ class TestKubernetes:
             "capabilities": {"drop": ["ALL"]},
         }
         resources = container(name)["resources"]
-        assert {"cpu", "memory"} <= resources["requests"].keys()
-        assert "memory" in resources["limits"]
+        assert resources["requests"].keys() == {"cpu", "memory"}
+        # It may need 200 MB, and a limit that it meets is a restart, over and over.
+        assert resources["requests"]["memory"] == "200Mi"
+        assert resources["limits"] == {"memory": "400Mi"}
 
     def test_the_namespace_lets_in_no_pod_with_more(self) -> None:
         labels = named("Namespace", "clustermutex")["metadata"]["labels"]
@@ -86,13 +102,40 @@ class TestKubernetes:
         for name in SERVICES:
             assert container(name)["image"] == f"clustermutex:{__version__}"
 
+    def test_kustomize_takes_in_all_files_and_puts_the_image_in(self) -> None:
+        """kubectl is not everywhere: what it would do with these few fields is looked up here."""
+        whole = YAML(typ="safe").load(MANIFEST.with_name("kustomization.yaml"))
+        assert whole["resources"] == [MANIFEST.name]
+        (image,) = whole["images"]
+        assert {container(name)["image"] for name in SERVICES} == {
+            f"{image['name']}:{image['newTag']}"
+        }
+        more = YAML(typ="safe").load(MONITORING / "kustomization.yaml")
+        assert {*more["resources"]} == {each.name for each in MONITORING.iterdir()} - {
+            "kustomization.yaml"
+        }
+        assert {each["kind"] for each in (whole, more)} == {"Kustomization"}
+
+    def test_a_node_can_be_drained_while_etcd_is_down(self) -> None:
+        """No unlocker is ready then: a budget that waits for one would wait for ever."""
+        budget = named("PodDisruptionBudget", "unlocker")["spec"]
+        labels = named("Deployment", "unlocker")["spec"]["template"]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items()
+        assert budget["minAvailable"] < named("Deployment", "unlocker")["spec"]["replicas"]
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
     @pytest.mark.parametrize("name", SERVICES)
     def test_a_service_runs_with_what_it_is_given_and_its_probes_pass(
-        self, name: str, etcd: Etcd
+        self, name: str, etcd: Etcd, tmp_path: Path
     ) -> None:
-        """Its very command and variables; only addresses are replaced."""
+        """Its very command and variables; only addresses and mounted folders are replaced."""
         spec = container(name)
         given = {each["name"]: each["value"] for each in spec["env"]}
+        mounted = {each["mountPath"]: tmp_path for each in spec["volumeMounts"]}
+        (tmp_path / "htpasswd").write_text(f"ann:{hashed('secret')}\n", encoding="utf-8")
+        for variable, value in given.items():
+            if Path(value).parent.as_posix() in mounted:
+                given[variable] = str(tmp_path / Path(value).name)
         (settings,) = [
             named("ConfigMap", each["configMapRef"]["name"])["data"]
             for each in spec["envFrom"]
@@ -108,6 +151,8 @@ class TestKubernetes:
                 asked = spec[probe]["httpGet"]
                 assert asked["port"] == port["name"]
                 wait_until(lambda asked=asked: answers(service.url + asked["path"]))  # type: ignore[misc]
+            if name == "mutexdash":
+                assert_asks_who_is_there(service.url)
             assert service.terminate() == 0
         assert (spec["livenessProbe"]["httpGet"]["path"]) == "/healthz"  # etcd away: no restart
         assert (spec["readinessProbe"]["httpGet"]["path"]) == "/readyz"
@@ -121,12 +166,99 @@ class TestKubernetes:
         assert service["selector"].items() <= labels.items()
         (port,) = service["ports"]
         assert port["targetPort"] == container(name)["ports"][0]["name"]
-        policy = named("NetworkPolicy", "only-prometheus")["spec"]
-        assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+        for policy in policies():
+            assert policy["podSelector"]["matchLabels"].items() <= labels.items()
         jobs = YAML(typ="safe").load(DEPLOY / "prometheus/kubernetes.yml")["scrape_configs"]
         (job,) = [each for each in jobs if each["job_name"] == name]
         assert f"'{name}.clustermutex.svc.cluster.local" in str(job)
         assert str(port["port"]) in str(job)
+
+    def test_no_two_services_share_a_secret(self) -> None:
+        """Who has got hold of the dashboard's could else pass for an unlocker."""
+        secrets = {name: secrets_of(name) for name in SERVICES}
+        assert secrets["unlocker"] == {"unlocker-etcd", "unlocker-tls"}
+        assert secrets["mutexdash"] == {"mutexdash-etcd", "mutexdash-tls", "mutexdash-login"}
+        text = MANIFEST.read_text(encoding="utf-8")
+        for secret in secrets["unlocker"] | secrets["mutexdash"]:
+            assert f"create secret generic {secret} " in text, "it is told how to make it"
+
+    def test_nobody_looks_without_a_login(self) -> None:
+        """It does not even start without its users; and it answers to names of its own only."""
+        env = {each["name"]: each["value"] for each in container("mutexdash")["env"]}
+        assert env["MUTEXDASH_AUTH"] == "basic"
+        assert env["MUTEXDASH_ALLOWED_HOST"]
+        assert "MUTEXDASH_NO_AUTH" not in env
+        (login,) = [each for each in pod("mutexdash")["volumes"] if each["name"] == "login"]
+        assert login["secret"].keys() == {"secretName"}, "not optional"
+
+    def test_traffic_is_let_through_by_the_names_of_namespaces(self) -> None:
+        """A selector of all namespaces lets in every pod that gives itself the label."""
+        assert {kind for each in policies() for kind in each["policyTypes"]} == {
+            "Ingress",
+            "Egress",
+        }
+        rules = [
+            rule
+            for each in policies()
+            for way in ("ingress", "egress")
+            for rule in each.get(way, [])
+        ]
+        for rule in rules:
+            for peer in [*rule.get("from", []), *rule.get("to", [])]:
+                if "ipBlock" not in peer:
+                    (name,) = peer["namespaceSelector"]["matchLabels"].items()
+                    assert name in {
+                        ("kubernetes.io/metadata.name", "monitoring"),
+                        ("kubernetes.io/metadata.name", "kube-system"),
+                    }
+                    assert peer["podSelector"]["matchLabels"]
+        out = [rule for each in policies() for rule in each.get("egress", [])]
+        assert {port["port"] for rule in out for port in rule["ports"]} == {53, 2379}
+        assert all(rule["ports"] for rule in rules)
+
+    def test_what_is_to_be_uncommented_is_valid(self) -> None:
+        """The policies for notifications and for an Ingress, with the marks taken off."""
+        text = MANIFEST.read_text(encoding="utf-8")
+        parts = text.partition("\n# ---\n")[2].split("\n# ---\n")
+        assert len(parts) == 2
+        for part in parts:
+            lines = part.splitlines()
+            begin = next(number for number, line in enumerate(lines) if "apiVersion:" in line)
+            found = YAML(typ="safe").load("\n".join(line[2:] for line in lines[begin:]))
+            kubernetes_validate.validate(found, VERSIONS[-1], strict=True)
+            assert found["kind"] == "NetworkPolicy"
+
+
+class TestOperator:
+    """What the Prometheus Operator reads. Its schemas are not here: each field is looked at."""
+
+    def test_the_rules_are_those_of_prometheus(self) -> None:
+        """To the letter, and so to promtool, which has seen the file that they are made of."""
+        written = operator_rules.OBJECT.read_text(encoding="utf-8")
+        assert written == operator_rules.text(), "out of date: make rules"
+        found = YAML(typ="safe").load(operator_rules.OBJECT)
+        assert found["spec"] == YAML(typ="safe").load(operator_rules.RULES)
+
+    def test_links_are_the_same_as_elsewhere(self) -> None:
+        found = monitor("PrometheusRule", "clustermutex-links")["spec"]
+        assert found == YAML(typ="safe").load(DEPLOY / "prometheus/links.rules.yml")
+
+    @pytest.mark.parametrize("name", SERVICES)
+    def test_pods_are_found_under_the_job_that_the_rules_ask_for(self, name: str) -> None:
+        spec = monitor("PodMonitor", name)["spec"]
+        labels = named("Deployment", name)["spec"]["template"]["metadata"]["labels"]
+        assert spec.keys() == {"jobLabel", "selector", "podMetricsEndpoints"}
+        assert labels[spec["jobLabel"]] == name
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = spec["podMetricsEndpoints"]
+        assert endpoint.keys() == {"port", "path", "interval"}
+        assert endpoint["path"] == "/metrics"
+        assert endpoint["port"] in {each["name"] for each in container(name)["ports"]}
+
+    def test_all_live_where_the_pods_do(self) -> None:
+        objects = [*MONITORS, YAML(typ="safe").load(operator_rules.OBJECT)]
+        assert {each["apiVersion"] for each in objects} == {"monitoring.coreos.com/v1"}
+        assert {each["metadata"]["namespace"] for each in objects} == {"clustermutex"}
 
 
 class TestSystemd:
@@ -144,8 +276,28 @@ class TestSystemd:
     def test_the_unit_gives_no_more_rights_than_needed(self, name: str) -> None:
         """By systemd's own judgement, from 0 to 10 (a unit that says nothing is at 9.6)."""
         unit = str(DEPLOY / f"systemd/{name}.service")
-        done = systemd_analyze("security", "--offline=true", "--threshold=20", unit)
+        done = systemd_analyze("security", "--offline=true", "--threshold=11", unit)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    @pytest.mark.parametrize("name", SERVICES)
+    def test_a_service_says_to_systemd_what_its_unit_waits_for(
+        self, name: str, etcd: Etcd, tmp_path: Path
+    ) -> None:
+        """That it serves, and then that it lives, more often than its watchdog asks for."""
+        text = (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8")
+        assert "\nType=notify\n" in text
+        (patience,) = re.findall(r"^WatchdogSec=(\d+)$", text, re.MULTILINE)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(str(tmp_path / "notify"))
+            systemd.settimeout(int(patience))
+            words = [name, "--url", f"etcd://{etcd.endpoint}/x", "--listen", "127.0.0.1:0"]
+            with start_service(words, env={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as service:
+                told = [systemd.recv(99) for _ in range(3)]
+                assert told == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+                assert service.terminate() == 0
+            last = b""
+            while last != b"STOPPING=1":
+                last = systemd.recv(99)
 
     def test_both_units_are_hardened_alike(self) -> None:
         """From `[Service]` on they differ in names only."""
@@ -155,6 +307,40 @@ class TestSystemd:
         ]
         unlocker, mutexdash = (text.partition("[Service]")[2] for text in texts)
         assert unlocker.replace("unlocker", "mutexdash") == mutexdash
+        assert "\nMemoryMax=400M\n" in unlocker  # as in Kubernetes
+
+
+def policies() -> list[dict[str, Any]]:
+    """Return what the network policies say."""
+    return [each["spec"] for each in OBJECTS if each["kind"] == "NetworkPolicy"]
+
+
+def secrets_of(name: str) -> set[str]:
+    """Return the secrets that a service is given."""
+    given = {
+        each["secretRef"]["name"] for each in container(name)["envFrom"] if "secretRef" in each
+    }
+    return given | {
+        each["secret"]["secretName"] for each in pod(name)["volumes"] if "secret" in each
+    }
+
+
+def assert_asks_who_is_there(url: str) -> None:
+    """See that a page is for who logs in, under a name that it knows."""
+    right = "Basic " + base64.b64encode(b"ann:secret").decode()
+    for headers, status in (
+        ({}, 401),
+        ({"Authorization": right}, 200),
+        ({"Authorization": right, "Host": "page.example:8722"}, 421),
+    ):
+        request = urllib.request.Request(f"{url}/api/locks", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                found = answer.status
+        except urllib.error.HTTPError as error:
+            error.close()
+            found = error.code
+        assert found == status, headers
 
 
 def systemd_analyze(*words: str) -> subprocess.CompletedProcess[str]:
@@ -171,7 +357,7 @@ def systemd_analyze(*words: str) -> subprocess.CompletedProcess[str]:
 def answers(url: str) -> bool:
     """Tell whether a probe would be content."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return bool(200 <= answer.status < 400)
     except urllib.error.HTTPError as error:
         error.close()

@@ -17,7 +17,7 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.etcd.store import EtcdStore
 from tests.deploy.stack import Stack, get
-from tests.etcds import Etcdctl
+from tests.etcds import Etcdctl, put_at_once
 from tests.processes import Figure, wait_until
 
 WORKER = """
@@ -110,7 +110,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     stack.start_unlocker()
     receiver.told("resolved", "UnlockerDown", severity="critical")
     wait_until(
-        lambda: stack.query('ALERTS{alertname="LockPastAlert", name="kept"}'),
+        lambda: stack.query('ALERTS{alertname="LockPastAlert", name="kept", alertstate="firing"}'),
         what="LockPastAlert to fire again",
     )
     # All that while nobody was told that it was over, since it was not.
@@ -141,6 +141,23 @@ def test_a_free_lock_that_nobody_in_its_line_takes_rings(
     receiver.told("resolved", "LockFreeWithWaiters", name="deploy/prod")
 
 
+def test_an_undecided_lock_rings_and_is_not_called_overdue(
+    stack: Stack, etcdctl: Etcdctl, figure: Figure
+) -> None:
+    """As any other past its alert, and once more if it stays; nobody is told to remove it."""
+    prefix, receiver, now = f"{stack.settings.root}/locks/by-hand/", stack.receiver, time.time()
+    stamps = {"alert_at": f"{now + 1:.3f}", "auto_unlock_at": f"{now - 300:.3f}"}
+    put_at_once(etcdctl, prefix, {"uuid": "u", "hostname": "web-1", **stamps, "about": "{}"})
+    receiver.told("firing", "LockPastAlert", name="by-hand")
+    receiver.told("firing", "LockUndecided")
+    figure(f"LockUndecided arrived {time.time() - now:.1f} s after the lock")
+    assert receiver.about("LockOverdue", name="by-hand") == []
+    etcdctl("del", "--prefix", prefix)
+    receiver.told("resolved", "LockUndecided")
+    receiver.told("resolved", "LockPastAlert", name="by-hand")
+    assert receiver.about("LockOverdue", name="by-hand") == []
+
+
 def held_back(stack: Stack) -> set[str]:
     """Return the names of the alerts that UnlockerDown holds back, once that is all but itself."""
     alerts = stack.alerts()
@@ -150,7 +167,8 @@ def held_back(stack: Stack) -> set[str]:
         if each["labels"]["alertname"] == "UnlockerDown"
         and each["labels"]["severity"] == "critical"
     ]
-    rest = [each for each in alerts if each is not down]
+    # The Watchdog is held back by nothing.
+    rest = [each for each in alerts if each is not down and each["labels"]["severity"] != "none"]
     if not all(down["fingerprint"] in each["status"]["inhibitedBy"] for each in rest):
         return set()
     return {each["labels"]["alertname"] for each in rest}

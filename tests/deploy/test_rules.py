@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from lockclient.cli.local import Etcd
 from tests.processes import needed
 
 CHECKOUT = Path(__file__).parents[2]
@@ -20,8 +22,11 @@ RUNBOOK = CHECKOUT / "docs/runbook.md"
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yml"))
 WANTED = {
     *("LockPastAlert", "LockOverdue", "LockAutoUnlocked", "LockLineLong", "LockFreeWithWaiters"),
-    "BrokenLock",
+    "LockDeadlock",
+    *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
+    *("UnlockerPictureStale", "DashboardDown", "Watchdog"),
+    *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }
 
 
@@ -52,9 +57,18 @@ def test_rules_fire_and_end_when_they_should(cases: Path) -> None:
 def test_all_alerts_are_there_and_each_is_tested() -> None:
     """In its threshold and in its words."""
     assert {rule["alert"] for rule in rules()} == WANTED
-    for name in ("thresholds", "annotations"):
-        text = (Path(__file__).parent / f"rules/{name}.yml").read_text(encoding="utf-8")
-        assert set(re.findall(r"\b(?:Lock|Unlocker|Clock|Etcd|Broken)[A-Z]\w+", text)) >= WANTED
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in CASES}
+    assert {*re.findall(r"- alertname: (\w+)", texts.pop("annotations"))} == WANTED
+    assert {*re.findall(r'alertname="(\w+)"', "".join(texts.values()))} == WANTED
+
+
+def test_etcd_has_the_metrics_that_rules_are_made_of(etcd: Etcd) -> None:
+    """One that is called otherwise is an alert that never fires."""
+    with urllib.request.urlopen(f"http://{etcd.endpoint}/metrics", timeout=30) as answer:
+        there = {*re.findall(r"^(etcd_\w+)", answer.read().decode(), re.MULTILINE)}
+    asked = {*re.findall(r"\betcd_\w+", RULES.read_text(encoding="utf-8"))}
+    assert asked
+    assert asked <= there
 
 
 def test_alertmanager_takes_its_file() -> None:
@@ -63,7 +77,12 @@ def test_alertmanager_takes_its_file() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "receiver"),
-    [({"severity": "critical"}, "pager"), ({"severity": "warning"}, "people"), ({}, "people")],
+    [
+        ({"severity": "critical"}, "pager"),
+        ({"severity": "warning"}, "people"),
+        ({"severity": "none", "alertname": "Watchdog"}, "watchdog"),
+        ({}, "people"),
+    ],
 )
 def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receiver: str) -> None:
     words = [f"{label}={value}" for label, value in labels.items()]
@@ -74,10 +93,34 @@ def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receive
     )
 
 
+def test_what_an_unlocker_does_not_tell_is_not_held_back_when_all_are_down() -> None:
+    """The rules that are made of others' metrics, and no others."""
+    target = inhibitions("UnlockerDown")[0]["target_matchers"]
+    (names,) = [each.partition("!~")[2].strip('"') for each in target if "!~" in each]
+    others = {
+        each["alert"]
+        for each in rules()
+        if "clustermutex_" not in each["expr"] and each["alert"] != "UnlockerDown"
+    }
+    assert {*names.split("|")} == others
+
+
+def test_the_brake_holds_no_alert_back() -> None:
+    """A lock that can't be removed rings while it is on; LockOverdue itself leaves out the rest."""
+    assert inhibitions("UnlockerBrake") == []
+
+
+def inhibitions(source: str) -> list[dict[str, Any]]:
+    """Return what an alert holds back."""
+    config = YAML(typ="safe").load(DEPLOY / "alertmanager/alertmanager.yml")
+    return [each for each in config["inhibit_rules"] if source in str(each["source_matchers"])]
+
+
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
 def test_an_alert_says_how_bad_it_is_and_where_to_go_on(rule: dict[str, Any]) -> None:
     assert rule["labels"]["service"] == "clustermutex"  # what inhibition looks for
-    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["labels"]["severity"] in ("warning", "critical", "none")
+    assert (rule["labels"]["severity"] == "none") == (rule["alert"] == "Watchdog")
     said = rule["annotations"]
     assert {"summary", "description", "dashboard_url", "runbook_url"} <= said.keys()
     assert said["runbook_url"].endswith(f"}}#{rule['alert'].lower()}")

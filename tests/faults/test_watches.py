@@ -78,7 +78,7 @@ class TestCompaction:
         cable.cut()
         compact(etcdctl, delete(other, key))
         cable.mend()
-        wait_until(lambda: heard.missed or len(heard.events) > 1, 40, "the deletion")
+        wait_until(lambda: heard.missed or len(heard.events) > 1, what="the deletion")
 
     def test_a_watch_that_begins(
         self, etcd: Etcd, stores: Stores, etcdctl: Etcdctl, root: str
@@ -89,7 +89,7 @@ class TestCompaction:
         revision = delete(store, key)
         compact(etcdctl, revision)
         heard = Heard(store, (key, b""), revision)
-        wait_until(lambda: heard.missed, 40, "word of the deletion")
+        wait_until(lambda: heard.missed, what="word of the deletion")
 
     def test_whoever_was_away_finds_out(
         self, etcd: Etcd, cable: Cable, stores: Stores, etcdctl: Etcdctl, figure: Figure
@@ -115,10 +115,10 @@ class TestCompaction:
             compact(etcdctl, seen)
             cable.mend()
             mended_at = time.monotonic()
-            thread.join(40)
+            thread.join(60)
             assert waiter.locked()
-            wait_until(lambda: losses, 40, "the loss")
-            wait_until(lambda: set(table.rows()) == {"first"}, 40, "what is left")
+            wait_until(lambda: losses, what="the loss")
+            wait_until(lambda: set(table.rows()) == {"first"}, what="what is left")
             row = table.row("first")
             assert row is not None
             assert row.holder.uuid == waiter.uuid
@@ -156,13 +156,13 @@ class TestBreaks:
                 time.sleep(rng.uniform(0.0, 0.2))
                 cable.mend()
             final = writer.finish()
-            wait_until(lambda: last(everything) == final, 40, "all")
+            wait_until(lambda: last(everything) == final, what="all")
             truth = Heard(other, span, 1)
-            wait_until(lambda: last(truth) == final, 40, "the truth")
+            wait_until(lambda: last(truth) == final, what="the truth")
             assert everything.events == truth.events
             for key, heard in single.items():  # each catches up for itself
                 expected = [each for each in truth.events if each[1] == key]
-                wait_until(lambda: len(heard.events) >= len(expected), 40, "all of a key")  # noqa: B023
+                wait_until(lambda: len(heard.events) >= len(expected), what="all of a key")  # noqa: B023
                 assert heard.events == expected
                 assert heard.missed == []
             tries = cable.accepted
@@ -225,8 +225,8 @@ def test_a_half_open_connection_is_noticed(
         time.sleep(2)  # a ping of gRPC's that is under way would end it sooner
         with frozen(own_etcd):
             frozen_at, worked = time.monotonic(), time.process_time()
-            wait_until(lambda: not table.connected(), 30, "the table to notice")
-            wait_until(lambda: not waiting.connected(), 30, "the waiter to notice")
+            wait_until(lambda: not table.connected(), what="the table to notice")
+            wait_until(lambda: not waiting.connected(), what="the waiter to notice")
             noticed = time.monotonic() - frozen_at
             busy = (time.process_time() - worked) / noticed
             assert noticed < 15 + 3
@@ -237,8 +237,8 @@ def test_a_half_open_connection_is_noticed(
         held.release()
         thread.join(60)
         assert waiter.locked()
-        wait_until(lambda: (row := table.row("x")) and row.holder.uuid == waiter.uuid, 60, "it")
-        wait_until(table.connected, 60, "the table")
+        wait_until(lambda: (row := table.row("x")) and row.holder.uuid == waiter.uuid, what="it")
+        wait_until(table.connected, what="the table")
         assert table.loads == 1
         waiter.release()
 

@@ -3,6 +3,8 @@ a Docker engine: each of our services runs here with the very command and enviro
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import subprocess
 import sys
@@ -14,8 +16,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.local import Etcd
-from tests.processes import BIN, Service, start_service, wait_until
+from lockclient.cli.local import Etcd, free_port
+from tests.etcds import etcdctl_of, frozen
+from tests.processes import BIN, Service, needed, start_service, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 PROMETHEUS = CHECKOUT / "deploy/prometheus/prometheus.yml"
@@ -47,7 +50,7 @@ def start(name: str, etcd: Etcd) -> Service:
 def status_of(url: str) -> int:
     """Return the HTTP status of a GET."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -102,6 +105,108 @@ def test_a_service_is_checked_restarted_and_has_no_more_rights_than_it_needs(nam
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_a_service_that_goes_wrong_is_not_felt_by_the_others(name: str) -> None:
+    """Memory, processes, and what is put into memory as a file."""
+    service = SERVICES[name]
+    assert service["pids_limit"] <= 200
+    limit = bytes_of(service["mem_limit"])
+    kept = [re.fullmatch(r"/tmp:size=(\w+),mode=1777", each) for each in service.get("tmpfs", [])]
+    assert limit - sum(bytes_of(each[1]) for each in kept if each) <= bytes_of("4g")
+    assert all(kept)
+    if (
+        name in OURS
+    ):  # 200 MB are the most that it needs; with a limit below it would start for ever
+        assert limit - sum(bytes_of(each[1]) for each in kept if each) >= bytes_of("400m")
+
+
+def bytes_of(size: str) -> int:
+    """Return what Compose makes of `400m`."""
+    return int(size[:-1]) << {"m": 20, "g": 30}[size[-1]]
+
+
+@pytest.mark.parametrize("name", ["etcd1", "etcd2", "etcd3"])
+def test_an_etcd_answers_its_names_and_no_web_page(
+    name: str, etcd_binary: str, tmp_path: Path
+) -> None:
+    """By the variables of the file, as flags: what a page may not, and what the others need."""
+    given = {
+        key: value
+        for key, value in SERVICES[name]["environment"].items()
+        if key.startswith(("ETCD_ENABLE", "ETCD_HOST", "ETCD_CORS"))
+    }
+    assert len(given) == 3
+    hosts = set(given["ETCD_HOST_WHITELIST"].split(","))
+    assert hosts == {"etcd1", "etcd2", "etcd3", "localhost", "127.0.0.1"}
+    server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
+    server.extra = [
+        f"--{key.removeprefix('ETCD_').lower().replace('_', '-')}={value}"
+        for key, value in given.items()
+    ]
+
+    def asked(path: str, **headers: str) -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        connection.close()
+        return answer.status, answer.headers.get("Access-Control-Allow-Origin")
+
+    with server:
+        page = "http://page.example"
+        assert asked("/v3/kv/range", Origin=page) == (404, None)
+        assert asked("/version", Origin=page) == (200, None)
+        assert asked("/metrics", Host="page.example:2379") == (421, None)
+        for host in hosts:  # Prometheus, and unlockers, which ask for its clock
+            assert asked("/metrics", Host=f"{host}:2379") == (200, None)
+        etcdctl_of(server)("endpoint", "health")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_published_knows_its_names(name: str) -> None:
+    """Else a page whose own name leads to 127.0.0.1 reads it, in a browser on this machine.
+
+    Prometheus and Alertmanager look at no host, and the latter lets every origin silence alerts.
+    """
+    service = SERVICES[name]
+    if name.startswith("etcd"):
+        assert service["environment"]["ETCD_HOST_WHITELIST"]
+    elif service.get("ports"):
+        names = service["command"][service["command"].index("--allowed-host") + 1].split(",")
+        assert {"localhost", "127.0.0.1"} <= set(names)
+    else:
+        assert name in ("unlocker1", "unlocker2", "prometheus", "alertmanager")
+
+
+def test_prometheus_lets_no_origin_read(tmp_path: Path) -> None:
+    """The very flag, and Debian's Prometheus: by itself it lets every page read."""
+    (flag,) = [each for each in SERVICES["prometheus"]["command"] if "origin" in each]
+    (tmp_path / "prometheus.yml").write_text("{}", encoding="utf-8")
+    for number, more in enumerate(([], [flag])):
+        port = free_port()
+        words = [
+            needed("prometheus"),
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            *more,
+        ]
+        url = f"http://127.0.0.1:{port}/api/v1/query?query=1"
+        with start_service(words):
+            wait_until(lambda url=url: listens(url), what="Prometheus")  # type: ignore[misc]
+            request = urllib.request.Request(url, headers={"Origin": "http://page.example"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                allowed = answer.headers.get("Access-Control-Allow-Origin")
+        assert bool(allowed) is (number == 0)
+
+
+def listens(url: str) -> bool:
+    """Tell whether somebody answers there, and well."""
+    try:
+        return status_of(url) == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_what_a_service_mounts_is_there(name: str) -> None:
     """Files in the checkout, or volumes that the file declares."""
     for volume in SERVICES[name].get("volumes", []):
@@ -134,7 +239,7 @@ def test_alerts_are_made_of_metrics_that_there_are(etcd: Etcd) -> None:
     used = set(re.findall(r"\bclustermutex_\w+", RULES.read_text(encoding="utf-8")))
     with start("unlocker1", etcd) as service:
         wait_until(lambda: status_of(f"{service.url}/readyz") == 200, what="the unlocker")
-        with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{service.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     assert used
     assert used <= set(re.findall(r"^# HELP (\w+)", text, re.MULTILINE))
@@ -146,9 +251,37 @@ def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     copied = {
         source.rstrip("/")
         for line in lines
-        if line.startswith("COPY ")
+        if line.startswith("COPY ") and "--from=" not in line
         for source in line.split()[1:-1]
     }
     ignored = (CHECKOUT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert copied >= {"lockclient", "unlocker", "mutexdash"}
     assert {f"!{each}" for each in copied} == {each for each in ignored if each.startswith("!")}
+
+
+def test_the_image_is_its_base_to_the_bit_and_leaves_pip_behind() -> None:
+    """Both stages begin with one base image, by its digest; what is in the last one is copied."""
+    text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"^ARG PYTHON=python:3\.\d+-slim@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["${PYTHON} AS build", "${PYTHON}"]
+    last = text.rpartition("\nFROM ")[2]
+    assert "pip install" not in last
+    assert "pip uninstall" in last
+
+
+@pytest.mark.parametrize("name", ["unlocker1", "mutexdash"])
+def test_the_image_says_itself_whether_its_service_lives(name: str, etcd: Etcd) -> None:
+    """The very check of the Dockerfile, at other ports; nobody there, or one that hangs, fails."""
+    text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8")
+    (words,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.+?\])$", text, re.MULTILINE | re.DOTALL)
+    _, *check = json.loads(words)
+    usual = ", ".join(f"{port_of(each)}" for each in ("unlocker1", "mutexdash"))
+    assert f"({usual})" in check[-1]
+    with start(name, etcd) as service:
+        port = service.url.rpartition(":")[2]
+        check[-1] = check[-1].replace(f"({usual})", f"({free_port()}, {port})")
+        subprocess.run([sys.executable, *check], check=True, timeout=60)
+        with frozen(service):
+            assert subprocess.run([sys.executable, *check], capture_output=True).returncode
+        assert service.terminate() == 0
+    assert subprocess.run([sys.executable, *check], capture_output=True).returncode

@@ -129,7 +129,7 @@ def test_with_etcd_away_it_shows_the_last_known_state_and_goes_on(own_etcd: Etcd
         assert (status(dash, "/"), status(dash, "/lock/held")) == (200, 200)
         assert status(dash, "/api/locks/held") == 503
         own_etcd.start()
-        wait_until(lambda: get(dash, "/api/locks")["connected"], 60, "etcd to be seen again")
+        wait_until(lambda: get(dash, "/api/locks")["connected"], what="etcd to be seen again")
         mutex.release()
         wait_until(lambda: get(dash, "/api/locks")["total"] == 0)
     store.close()
@@ -146,7 +146,7 @@ def test_without_etcd_it_waits_and_says_so(tmp_path: Any) -> None:
         )
         began = time.monotonic()
         assert dash.terminate() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 # ---------------------------------------------------------------- the command
@@ -157,10 +157,10 @@ def test_a_signal_ends_it_with_status_0(dash: Service, number: int) -> None:
     url, began = dash.url, time.monotonic()
     dash.process.send_signal(number)
     assert dash.process.wait(30) == 0
-    assert time.monotonic() - began < 5
-    first, *_, last = dash.log_text().splitlines()
+    assert time.monotonic() - began < 20
+    first, *rest = dash.log_text().splitlines()
     assert f"Listening on {url}," in first
-    assert signal.Signals(number).name in last
+    assert any(f"Ending on {signal.Signals(number).name}" in line for line in rest)
     assert "Traceback" not in dash.log_text()
 
 
@@ -183,10 +183,15 @@ def test_it_listens_elsewhere_only_when_told_that_there_is_no_login(address: str
         assert "Listening on http" not in dash.log_text()
 
 
-def test_with_no_auth_it_listens_anywhere(settings: Settings) -> None:
+def test_with_no_auth_and_names_it_listens_anywhere(settings: Settings) -> None:
     command = ["mutexdash", "--url", settings.url(), "--listen", "0.0.0.0:0", "--no-auth"]
-    with start_service(command) as dash:
-        wait_until(lambda: raw(dash, "/readyz", host="locks.example")[0] == 200)
+    with start_service(command) as refused:
+        assert refused.process.wait(30) == 2
+        assert "--allowed-host" in refused.log_text()
+    with start_service([*command, "--allowed-host", "locks.example"]) as dash:
+        wait_until(lambda: raw(dash, "/readyz", host="10.1.2.3")[0] == 200)
+        assert raw(dash, "/", host="locks.example")[0] == 200
+        assert raw(dash, "/", host="evil.example")[0] == 421
 
 
 def test_an_address_in_use_is_told_in_a_sentence(dash: Service, settings: Settings) -> None:

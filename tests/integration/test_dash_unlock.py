@@ -156,7 +156,7 @@ def test_with_etcd_away_nothing_is_unlocked(own_etcd: Etcd) -> None:
             True,
         )
         own_etcd.start()
-        wait_until(connected, 60, "etcd to be seen again")
+        wait_until(connected, what="etcd to be seen again")
         assert mutex.holder() is not None
         mutex.release()
     store.close()

@@ -54,7 +54,7 @@ END = """
 print(time.monotonic(), flush=True)
 """
 HOLDING = """
-held = ClusterMutex(name, store=store, keepalive=True, expected_runtime=1)
+held = ClusterMutex(name, store=store, keepalive=True, expected_runtime=1, auto_unlock_after=900)
 held.acquire()
 """
 WATCHED = """

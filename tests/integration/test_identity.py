@@ -10,8 +10,8 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.etcd.store import EtcdStore
-from lockclient.holding import held_here
-from tests.etcds import Etcdctl
+from lockclient.holding import own
+from tests.etcds import Etcdctl, put_at_once
 from tests.processes import wait_until
 
 WORKER = """
@@ -128,23 +128,47 @@ def test_never_under_another_identity(
 def test_an_identity_that_was_left_behind_proves_nothing(
     store: EtcdStore, etcdctl: Etcdctl, worker: Worker
 ) -> None:
-    """Somebody deleted `uuid` alone: the identity that stays is not that of the next holder."""
+    """Somebody deleted `uuid` alone: the `about` that stays is not that of the next holder."""
     worker.kill()
-    etcdctl("del", f"{store.settings.root}/locks/x/uuid")
-    with ClusterMutex("x", store=store) as held:
-        heir = ClusterMutex("x", identity="worker-7", store=store)
-        assert not heir.acquire(blocking=False)
-        held.alive(force=True)
-        held.check_health()
+    prefix = f"{store.settings.root}/locks/x/"
+    etcdctl("del", f"{prefix}uuid")
+    put_at_once(etcdctl, prefix, {"uuid": "other", "hostname": "h", "alert_at": "5000000000"})
+    heir = ClusterMutex("x", identity="worker-7", store=store)
+    assert not heir.acquire(blocking=False)
+    holder = heir.holder()
+    assert holder is not None
+    assert (holder.uuid, holder.identity, holder.broken()) == ("other", None, False)
 
 
-def test_a_holder_elsewhere_that_lives_on_is_told(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_never_one_that_needs_what_is_not_known(
+    store: EtcdStore, etcdctl: Etcdctl, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the same identity and dead for sure: the later edition that took it knows why."""
+    prefix = f"{store.settings.root}/locks/x/"
+    about = '{"identity": "worker-7", "needs": ["warp"]}'
+    four = {"uuid": "dead", "hostname": "h", "alert_at": "5000000000"}
+    put_at_once(etcdctl, prefix, four | {"about": about})
+    heir = ClusterMutex("x", identity="worker-7", store=store)
+    assert not heir.acquire(blocking=False)
+    assert "what this version does not know (warp)" in caplog.text
+    etcdctl("del", "--prefix", prefix)
+    put_at_once(etcdctl, prefix, four | {"about": about.replace("warp", "")})
+    assert not heir.acquire(blocking=False)
+    etcdctl("del", "--prefix", prefix)
+    put_at_once(etcdctl, prefix, four | {"about": '{"identity": "worker-7", "needs": []}'})
+    assert heir.acquire(blocking=False)
+    heir.release()
+
+
+def test_a_holder_elsewhere_that_lives_on_is_told(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On another machine nobody can prove anything: that is what the documentation warns of."""
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)
-    elsewhere.acquire()
-    key = f"{store.settings.root}/locks/x/process"
-    etcdctl("put", key, "another-boot pid:[1] 1 1")
-    held_here().discard(elsewhere.uuid)  # nor that it is this very process
+    with monkeypatch.context() as there:
+        there.setattr("lockclient.handle.fingerprint", lambda _: "another-boot pid:[1] 1 1")
+        elsewhere.acquire()
+    own.pop(elsewhere.uuid)  # nor that it is this very process
     heir = ClusterMutex("x", identity="worker-7", store=store)
     assert heir.acquire(blocking=False)
     wait_until(lambda: not elsewhere.healthy, what="the loss to be noticed")

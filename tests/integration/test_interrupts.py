@@ -42,11 +42,11 @@ def test_other_threads_get_their_answers(settings: Settings) -> None:
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(mutex.waiters()), daemon=True)  # noqa: B023
         thread.start()
-        thread.join(20)
+        thread.join(60)
         assert answers == [[]], "a thread waits for ever for a lock of gRPC's"
     thread = threading.Thread(target=store.close, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -58,7 +58,7 @@ def test_a_holder_outlives_many_interrupts(store: EtcdStore) -> None:
         "held", store=store, expected_runtime=1, auto_unlock_after=30, keepalive=True
     )
     held.acquire()
-    wait_until(store.connected, 20, "the watch for its loss")
+    wait_until(store.connected, what="the watch for its loss")
     for _ in range(40):
         mutex = ClusterMutex("x", store=store)
         with contextlib.suppress(KeyboardInterrupt):
@@ -69,7 +69,7 @@ def test_a_holder_outlives_many_interrupts(store: EtcdStore) -> None:
         if mutex.locked():
             mutex.release()
     pushed = held.record.alive_at or 0
-    wait_until(lambda: (held.record.alive_at or 0) > pushed, 20, "another push")
+    wait_until(lambda: (held.record.alive_at or 0) > pushed, what="another push")
     held.check_health()
     held.release()
-    wait_until(lambda: mutex.holder() is None, 30, "the last trace to go")
+    wait_until(lambda: mutex.holder() is None, what="the last trace to go")

@@ -215,7 +215,8 @@ class TestConstruction:
             ({"expected_runtime": "300"}, "expected_runtime must be"),
             ({"auto_unlock_after": 300.0}, "must exceed expected_runtime"),
             ({"auto_unlock_after": math.inf}, "auto_unlock_after must be"),
-            ({"expected_runtime": 1000}, "must exceed expected_runtime"),
+            ({"auto_unlock_after": "never"}, "auto_unlock_after must be"),
+            ({"expected_runtime": 1000, "auto_unlock_after": 900}, "must exceed expected_runtime"),
             ({"reason": 5}, "reason must be a text"),
             ({"reason": "x" * 4097}, "0 to 4096 bytes"),
             ({"identity": ""}, "1 to 4096 bytes"),
@@ -283,7 +284,7 @@ class TestCost:
 
 class TestSignsOfLife:
     def test_a_push_moves_the_stamps(self, mutex: Make) -> None:
-        """The three of them, in the store; what the holder knows is what stands there."""
+        """Both of them, by the same, in the store; what the holder knows is what stands there."""
         with mutex(expected_runtime=60, auto_unlock_after=90) as held:
             first = held.record
             held.alive(force=True)
@@ -293,15 +294,16 @@ class TestSignsOfLife:
             for stamp in ("alive_at", "alert_at", "auto_unlock_at"):
                 assert getattr(second, stamp) > getattr(first, stamp)
             assert second.locked_at == pytest.approx(first.locked_at, abs=0.001)
-            assert second.auto_unlock_at == pytest.approx((second.alive_at or 0) + 90, abs=0.002)
+            assert second.auto_unlock_at == pytest.approx((second.alert_at or 0) + 30, abs=0.002)
+            assert second.undecided() == ""
 
-    @pytest.mark.parametrize("text", ["yesterday", "\U0001f512"])
+    @pytest.mark.parametrize("text", ["yesterday", "\U0001f512", "99999999999"])
     def test_a_push_makes_good_what_somebody_wrote_there(
         self, mutex: Make, settings: Settings, etcdctl: Etcdctl, text: str
     ) -> None:
-        """A text that sorts after all numbers is no later push."""
+        """A text that sorts after all numbers is no later push, and neither is a later time."""
         with mutex() as held:
-            etcdctl("put", f"{settings.root}/locks/{held.name}/alive_at", input=text)
+            etcdctl("put", f"{settings.root}/locks/{held.name}/alert_at", input=text)
             held.alive(force=True)
             holder = held.holder()
             assert holder is not None
@@ -316,13 +318,13 @@ class TestSignsOfLife:
                 held.alive()
                 return held.record.alive_at != first
 
-            wait_until(pushed, 10, "a push")
+            wait_until(pushed, what="a push")
 
     def test_keepalive_pushes_in_the_background(self, mutex: Make) -> None:
         """Nobody calls `alive()`, and the stamps move."""
         with mutex(expected_runtime=1, auto_unlock_after=5, keepalive=True) as held:
             first = held.record.alive_at or 0
-            wait_until(lambda: (held.record.alive_at or 0) > first + 0.3, 20, "several pushes")
+            wait_until(lambda: (held.record.alive_at or 0) > first + 0.3, what="several pushes")
             holder = held.holder()
             assert holder is not None
             assert (holder.alive_at or 0) > first + 0.2

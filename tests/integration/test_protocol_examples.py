@@ -24,7 +24,8 @@ from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.local import Etcd
 from lockclient.etcd.keyspace import encode
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import REQUIRED, SUBKEYS
+from lockclient.facts import ABOUT
+from lockclient.record import FACTS, REQUIRED, SUBKEYS
 from lockclient.store import Read, Seen
 from lockclient.timing import Deadline
 from tests.etcds import path_with_etcdctl
@@ -68,6 +69,10 @@ def read_examples() -> Iterator[Example]:
 EXAMPLES = list(read_examples())
 (CLIENT,) = [each for each in EXAMPLES if each.code.startswith("#!/bin/sh")]
 STORY = [each for each in EXAMPLES if each is not CLIENT]
+DEFINED = re.findall(
+    r"^\w+\(\) \{.*?^\}$", "\n".join(each.code for each in STORY), re.MULTILINE | re.DOTALL
+)
+"""The functions of all sections: some use those of others."""
 
 
 class Shell:
@@ -86,9 +91,11 @@ class Shell:
         `hasty` makes seconds of the 5 and 15 minutes after which a lock is alerted on and removed.
         """
         chosen = [each for each in STORY if not sections or each.section in ("Examples", *sections)]
-        script = "set -eu\n" + "".join(f"{each.code}\necho '{CUT}'\n" for each in chosen)
+        words = ["set -eu", *DEFINED, *(f"{each.code}\necho '{CUT}'\n" for each in chosen)]
+        script = "\n".join(words)
         if hasty:
-            script = script.replace("+ 300))", "+ 2))").replace("+ 900))", "+ 5))")
+            script = re.sub(r"([+:] ?)300\b", r"\g<1>2", script)
+            script = re.sub(r"([+:] ?)900\b", r"\g<1>5", script)
         printed = self.sh(script).split(f"{CUT}\n")
         return list(zip(chosen, printed[:-1], strict=True))
 
@@ -105,6 +112,16 @@ class Shell:
         )
         assert done.returncode == 0, f"{done.stderr}\nafter:\n{done.stdout}"
         return done.stdout.replace(self._root, "/clustermutex")
+
+
+@pytest.fixture(scope="module")
+def etcd(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One with a gateway, which the examples send JSON to; the etcd of all other tests has none."""
+    folder = tmp_path_factory.mktemp("etcd")
+    server = Etcd(etcd_binary, folder / "data", folder / "etcd.log")
+    server.extra = ["--enable-grpc-gateway=true"]
+    with server:
+        yield server
 
 
 @pytest.fixture
@@ -134,7 +151,7 @@ def held(mutex: ClusterMutex) -> Iterator[None]:
 def fetch(url: str) -> str:
     """Return what a GET answers; empty while the service is not ready."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         error.close()
@@ -222,16 +239,59 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> Non
     holder = mutex.holder()
     assert holder is not None
     assert (holder.uuid, holder.hostname, holder.pid) == (A, "web-1", 4711)
-    assert holder.reason == 'rebuild "totals"'
-    assert holder.alive_at is not None
-    assert holder.alert_at == holder.alive_at + 300
-    assert holder.auto_unlock_at == holder.alive_at + 900
+    assert (holder.reason, holder.identity) == ("totals", "worker-7")
+    assert holder.alive_at == holder.locked_at
     assert holder.faults() == ()
+    assert holder.undecided() == ""
     assert holder.fencing_token > 0
 
     shell.run("Unlock")
     with held(mutex):
         assert mutex.fencing_token > holder.fencing_token
+
+
+@pytest.mark.parametrize(
+    ("auto_unlock_at", "about", "state", "undecided"),
+    [
+        (None, None, "alert", ""),
+        (None, '{"pid":1,"expected_runtime":300}', "alert", ""),
+        ("1000000900", None, "undecided", "does not say how long it may be silent"),
+        (
+            "1000000900",
+            '{"expected_runtime":300}',
+            "undecided",
+            "does not say how long it may be silent",
+        ),
+        ("1000000900", '{"expected_runtime":300,"auto_unlock_after":900}', "overdue", ""),
+        (
+            "1000000900",
+            '{"expected_runtime":300,"auto_unlock_after":800}',
+            "undecided",
+            "moved alone",
+        ),
+        ("1000000900", '{"auto_unlock_after":900,"needs":["x"]}', "undecided", "does not know (x)"),
+    ],
+)
+def test_a_lock_of_few_keys_is_one(
+    shell: Shell,
+    store: EtcdStore,
+    auto_unlock_at: str | None,
+    about: str | None,
+    state: str,
+    undecided: str,
+) -> None:
+    """Three keys make it, with four it says what it is for, with five the unlocker removes it."""
+    values = {"uuid": "me", "hostname": "web-1", "alert_at": "1000000300"}
+    values |= {"auto_unlock_at": auto_unlock_at or "", "about": about or ""}
+    puts = [f"put $LOCK/{key} {value}" for key, value in values.items() if value]
+    shell.sh("\n".join([STORY[0].code, "etcdctl txn <<END", "$free", "", *puts, "", "", "END"]))
+    holder = seen(store).holder
+    assert holder is not None
+    assert holder.faults() == ()
+    assert holder.state(1000000901) == state
+    said = holder.undecided()
+    assert undecided in said
+    assert bool(undecided) == bool(said)
 
 
 def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
@@ -255,7 +315,7 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
         wait_until(lambda: series in fetch(f"{unlocker.url}/metrics"), what="the alert")
         removal = wait_until(lambda: seen(store, A).removal, what="the removal")
         assert removal.how == "auto-unlock"
-        assert removal.holder.reason == 'rebuild "totals"'
+        assert removal.holder.reason == "totals"
         assert seen(store).holder is None
 
 
@@ -264,7 +324,8 @@ def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -
     mutex = ClusterMutex(NAME, store=store)
     with held(mutex):
         first = shell.run("Take")[1][1]
-        assert first.split() == ["FAILURE", f"/clustermutex/locks/{NAME}/uuid", mutex.uuid]
+        refused = ["FAILURE", f"/clustermutex/locks/{NAME}/uuid", mutex.uuid]
+        assert first.split() == 2 * refused
 
 
 def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -> None:
@@ -282,7 +343,7 @@ def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -
 def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: EtcdStore) -> None:
     """One by an unlocker and one by a person; nothing else is left behind by the examples."""
     shell.run()
-    for uuid, how, by in ((B, "auto-unlock", "unlocker-1"), (A, "force-unlock", "ann")):
+    for uuid, how, by in ((B, "auto-unlock", "unlocker-1"), (C, "force-unlock", "ann")):
         removal = seen(store, uuid).removal
         assert removal is not None
         assert (removal.how, removal.removed_by) == (how, by)
@@ -303,7 +364,14 @@ def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: Et
     assert holder is not None
     assert holder.uuid == "me"
     assert holder.faults() == ()
+    assert holder.undecided() == ""
+    assert holder.alive_at == holder.locked_at
     assert holder.pid is not None
+    shell.sh("sh lock.sh push deploy%2Fprod me")
+    pushed = mutex.holder()
+    assert pushed is not None
+    assert pushed.stamp_revisions > holder.stamp_revisions
+    assert pushed.undecided() == ""
     # The answer to the first sending may have been lost: the second says the same.
     shell.sh("sh lock.sh take deploy%2Fprod me")
     shell.sh("sh lock.sh unlock deploy%2Fprod me")
@@ -333,14 +401,15 @@ def test_a_lock_of_ours_is_read_by_an_independent_client(
     }
     assert set(REQUIRED) <= set(found) <= {row[0] for row in table_under("Subkeys of a lock")}
     value = {subkey: text for subkey, (text, _) in found.items()}
+    about = json.loads(value["about"])
+    assert set(about) <= {row[0] for row in table_under("About")}
     assert value["uuid"] == mutex.uuid
-    assert value["reason"] == "rebuild 🔒"
-    assert value["pid"] == str(os.getpid())
+    assert (about["reason"], about["pid"]) == ("rebuild 🔒", os.getpid())
     assert found["uuid"][1].mod_revision == mutex.fencing_token
-    for stamp in ("locked_at", "alive_at", "alert_at", "auto_unlock_at"):
+    for stamp, after in (("alert_at", "expected_runtime"), ("auto_unlock_at", "auto_unlock_after")):
         assert re.fullmatch(r"\d+\.\d{3}", value[stamp])
-    assert float(value["alert_at"]) == pytest.approx(float(value["alive_at"]) + 300, abs=0.002)
-    assert __file__ in value["backtrace"]
+        assert float(value[stamp]) - about[after] == pytest.approx(about["locked_at"], abs=0.002)
+    assert __file__ in about["backtrace"]
 
     uuid = foreign.transactions.value(f"{prefix}uuid")
     refused, _ = foreign.transaction(
@@ -370,3 +439,18 @@ def test_the_subkeys_are_those_of_the_page() -> None:
     rows = table_under("Subkeys of a lock")
     assert sorted(row[0] for row in rows) == sorted(SUBKEYS)
     assert sorted(row[0] for row in rows if row[1] == "yes") == sorted(REQUIRED)
+
+
+def test_the_facts_of_about_are_those_of_the_page() -> None:
+    """With their kinds, as JSON has them."""
+    rows = table_under("About")
+    assert {(row[0], row[1]) for row in rows} == {
+        (each.name, each.kind) for each in FACTS if each.place == ABOUT
+    }
+
+
+def test_what_a_removal_records_is_on_the_page() -> None:
+    section = PAGE.partition("### Removals\n")[2].partition("\n## ")[0]
+    recorded = {each.name for each in FACTS if each.told and each.place != ABOUT}
+    recorded |= {"removed_at", "removed_by", "how", "why", "backtrace", "code"}
+    assert recorded == set(re.findall(r"`(\w+)`", section)) - {"about", "process"}

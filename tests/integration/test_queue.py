@@ -292,5 +292,5 @@ def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
     for each in threads:
         each.start()
-    wait_until(lambda: len(done) == 8, 60, "all threads to end")
+    wait_until(lambda: len(done) == 8, what="all threads to end")
     nothing_left(store, etcdctl)

@@ -22,7 +22,7 @@ from lockclient import ClusterMutex, LockLost, Settings, StoreError
 from lockclient.cli.local import Etcd
 from lockclient.cli.setup_auth import WRITES
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Removal
+from lockclient.removal import Removal
 from lockclient.store import Done, Remove
 from lockclient.timing import Deadline
 from tests.certificates import Authority, TlsEtcd
@@ -161,6 +161,7 @@ PLACES = {
     "queue": f"{ROOT}/queue/x/1",
     "withdrawn": f"{ROOT}/withdrawn/x/1",
     "removed": f"{ROOT}/removed/x/1",
+    "code": f"{ROOT}/code/1",
     "unlockers": f"{ROOT}/unlockers/u",
     "a folder of tomorrow": f"{ROOT}/tomorrow/x",
     "the root": ROOT,
@@ -187,6 +188,7 @@ def test_each_may_touch_what_it_must_and_nothing_else(guarded: Etcd, kind: str) 
     assert {name for name, key in PLACES.items() if allowed("get", key)} == PLACES.keys() - outside
     assert {name for name, key in PLACES.items() if allowed("put", key, "1")} == {*WRITES[kind]}
     assert {name for name, key in PLACES.items() if allowed("del", key)} == {*WRITES[kind]}
+    assert allowed("put", f"{ROOT}/restored", "{}") == (kind == "operator")
     assert allowed("get", "--prefix", f"{ROOT}/")
     assert not allowed("get", "--prefix", ROOT)
     assert not allowed("del", "--prefix", f"{ROOT}/")
@@ -196,6 +198,8 @@ def test_each_may_touch_what_it_must_and_nothing_else(guarded: Etcd, kind: str) 
 def test_who_only_looks_is_told_so(guarded: Etcd) -> None:
     """Taking a lock, and taking one from another."""
     with store_of(guarded, "dashboard") as looking, store_of(guarded, "client") as store:
+        with pytest.raises(StoreError, match="permission denied"):
+            looking.tell_restored("{}", Deadline.after(10))
         with pytest.raises(StoreError, match="permission denied"):
             ClusterMutex("x", store=looking).acquire()
         with ClusterMutex("x", store=store) as held:
@@ -285,13 +289,13 @@ def test_a_client_lives_its_whole_life(guarded: Etcd) -> None:
 
 
 def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
 
 def is_ready(url: str) -> bool:
     try:
-        urllib.request.urlopen(f"{url}/readyz", timeout=10).close()
+        urllib.request.urlopen(f"{url}/readyz", timeout=60).close()
     except urllib.error.HTTPError as error:
         error.close()
         return False
@@ -300,7 +304,7 @@ def is_ready(url: str) -> bool:
 
 def test_the_unlocker_removes_and_the_dashboard_shows(guarded: Etcd) -> None:
     """Both as programs: an abandoned lock is removed with a record, and both are seen."""
-    warden = [sys.executable, "-m", "unlocker", "--listen", "127.0.0.1:0", "--grace", "1"]
+    warden = [sys.executable, "-m", "unlocker", "--listen", "127.0.0.1:0"]
     dash = [sys.executable, "-m", "mutexdash", "--listen", "127.0.0.1:0"]
     with (
         start_service(dash, environ_of(guarded, "dashboard")) as shown,
@@ -315,7 +319,7 @@ def test_the_unlocker_removes_and_the_dashboard_shows(guarded: Etcd) -> None:
         def names(page: str) -> list[str]:
             return [each["name"] for each in fetch(f"{api}/{page}")[page.partition("?")[0]]]
 
-        wait_until(lambda: "left" in names("removed"), 60, "the removal to be shown")
+        wait_until(lambda: "left" in names("removed"), what="the removal to be shown")
         assert "left" not in names("locks")
         assert "kept" in names("locks")
         wait_until(lambda: fetch(f"{api}/locks")["unlockers"] == 1, what="the unlocker's sign")

@@ -55,7 +55,7 @@ def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold
     def first() -> None:
         tokens["a"] = shared.fencing_token
         unlock(store, shared.uuid)
-        assert has.wait(20)
+        assert has.wait(60)
         checks: list[Callable[[], None]] = [partial(shared.alive, force=True), shared.alive]
         for check in (*checks, shared.check_health):
             with pytest.raises(LockLost) as caught:
@@ -68,7 +68,7 @@ def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold
     def second() -> None:
         tokens["b"] = shared.fencing_token
         has.set()
-        assert over.wait(20)
+        assert over.wait(60)
         shared.alive(force=True)
         shared.check_health()
 
@@ -151,7 +151,7 @@ def test_any_thread_may_release(store: EtcdStore) -> None:
         for each in threads:
             each.start()
         for each in threads:
-            each.join(20)
+            each.join(60)
         assert ends.count(None) == 1
         assert shared.holder() is None
 

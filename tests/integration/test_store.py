@@ -6,15 +6,16 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, Removal, Settings, StoreError
+from lockclient import ClusterMutex, Removal, Settings, StoreError, StoreFull
 from lockclient.cli.local import Etcd
-from lockclient.etcd import store as etcd_store
+from lockclient.etcd import paging
 from lockclient.etcd.store import EtcdStore
-from lockclient.store import Batch, Done, Event, Kind, Remove, Target
+from lockclient.store import Batch, Done, Event, Kind, Read, Remove, Seen, Target
 from lockclient.timing import Deadline
 from tests.etcds import Etcdctl, etcdctl_of
 from tests.processes import wait_until
@@ -48,7 +49,7 @@ class TestWhatIsWritten:
             assert {kv["mod_revision"] for kv in found} == {held.fencing_token}
             keys = etcdctl("get", "--prefix", "--keys-only", prefix).split()
             assert set(keys) == {prefix + part for part in held.record.subkeys()}
-            assert len(keys) == 13
+            assert len(keys) == 5
 
     def test_a_ticket_is_bound_to_the_process_s_lease(
         self, store: EtcdStore, etcdctl: Etcdctl
@@ -81,6 +82,34 @@ class TestWhatIsWritten:
         said = json.loads(etcdctl("lease", "timetolive", f"{lease:x}", "-w", "json"))
         assert said["granted-ttl"] == 7 * 86400 + 3600
 
+    def test_a_long_backtrace_is_written_once_for_all_removals(
+        self, store: EtcdStore, etcdctl: Etcdctl
+    ) -> None:
+        """And read with each of them; a record whose code is gone, or is not what it was, says all
+        else."""
+        root, backtrace = store.settings.root, "  File …, in main\n" * 1000
+        removals = []
+        for name in ("x", "y"):
+            held = taken(store, name)
+            holder = replace(held.record, backtrace=backtrace)
+            removals.append(Removal(holder, time.time(), "ann", "force-unlock", "why"))
+            sent = Remove(removals[-1], None)
+            assert isinstance(store.ask(sent, soon()), Done)
+            assert isinstance(store.ask(sent, soon()), Done), "as after an answer that was lost"
+        (code,) = etcdctl("get", "--prefix", "--keys-only", f"{root}/code/").split()
+        assert len(etcdctl("get", "--prefix", f"{root}/removed/").encode()) < 3000
+        for each in removals:
+            seen = store.ask(Read(each.holder.name, each.holder.uuid), soon())
+            assert isinstance(seen, Seen)
+            assert seen.removal is not None
+            assert seen.removal.facts() == each.facts()
+        for change in (["put", code, "other"], ["del", code]):
+            etcdctl(*change)
+            seen = store.ask(Read("x", removals[0].holder.uuid), soon())
+            assert isinstance(seen, Seen)
+            assert seen.removal is not None
+            assert seen.removal.facts() == removals[0].facts() | {"backtrace": None}
+
     @pytest.mark.parametrize("never", [True, False])
     def test_leavings_of_a_careless_client_are_nobody_s_facts(
         self, store: EtcdStore, etcdctl: Etcdctl, never: bool
@@ -101,7 +130,7 @@ class TestReadingAll:
         self, store: EtcdStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever changes in the meantime; keys of nobody are left out."""
-        monkeypatch.setattr(etcd_store, "_PAGE", 5)
+        monkeypatch.setattr(paging, "MOST", 5)
         held = [taken(store, f"lock {number}") for number in range(3)]
         etcdctl("put", f"{store.settings.root}/locks/a b/uuid", "theirs")
         batches: list[Batch] = []
@@ -193,7 +222,8 @@ class TestRefusals:
             yield server
 
     def test_an_etcd_out_of_space_still_lets_go(self, full: Etcd) -> None:
-        """No new locks, which is said with the way out; but unlock and removal work."""
+        """No new locks, which is said with the way out; but unlock works, and a removal that
+        needs no record."""
         store = EtcdStore(Settings(endpoints=(full.endpoint,)))
         held, removed = taken(store, "x"), taken(store, "y")
         etcdctl = etcdctl_of(full)
@@ -208,7 +238,11 @@ class TestRefusals:
         held.check_health()
         held.release()
         assert held.holder() is None
-        assert isinstance(store.ask(Remove(record(removed), None), soon()), Done)
+        with pytest.raises(StoreFull):
+            store.ask(Remove(record(removed), None), soon())
+        assert removed.holder() is not None
+        unrecorded = Remove(record(removed), None, recorded=False)
+        assert isinstance(store.ask(unrecorded, soon()), Done)
         assert removed.holder() is None
         store.close()
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, Removal
 from lockclient.cli.local import Etcd
-from lockclient.etcd import store as etcd_store
+from lockclient.etcd import paging
 from lockclient.etcd.store import EtcdStore
+from lockclient.reading import Row, Transition
 from lockclient.record import BROKEN, OK
 from lockclient.store import Done, Remove
-from lockclient.table import Row, Table, Transition
+from lockclient.table import Table
 from lockclient.timing import Deadline
 from tests.etcds import Etcdctl
 from tests.processes import wait_until
+from tests.written import written
 
 Start = Callable[..., Table]
 
@@ -52,12 +55,13 @@ def test_what_was_there_is_found_and_what_comes_is_followed(store: EtcdStore, st
         row = wait_until(lambda: table.row("after"), what="the new lock")
         assert not row.found
         assert row.holder.backtrace is None
-        shown = {key: text for key, text in after.record.subkeys().items() if key != "backtrace"}
-        assert row.holder.subkeys() == shown
-        assert row.holder.fencing_token == row.stamp_revision == after.fencing_token
+        token = after.fencing_token
+        assert row.holder == replace(
+            written(after.record, token), backtrace=None, stamp_revisions=(token, token)
+        )
         assert row.holder.state(time.time()) == OK
         after.alive(force=True)
-        pushed = wait_until(lambda: newer(table, "after", row.stamp_revision), what="the push")
+        pushed = wait_until(lambda: newer(table, "after", token), what="the push")
         assert pushed.holder.fencing_token == after.fencing_token
         assert pushed.seen_at > row.seen_at
         assert set(table.rows()) == {"before", "after"}
@@ -69,7 +73,7 @@ def test_what_was_there_is_found_and_what_comes_is_followed(store: EtcdStore, st
 
 def newer(table: Table, name: str, revision: int) -> Row | None:
     row = table.row(name)
-    return row if row is not None and row.stamp_revision > revision else None
+    return row if row is not None and min(row.holder.stamp_revisions) > revision else None
 
 
 def test_each_change_is_told_once(store: EtcdStore, start: Start) -> None:
@@ -113,7 +117,7 @@ def test_the_newest_removals_are_kept(store: EtcdStore, start: Start) -> None:
     )
     again = start(store, removals=2)
     assert again.removals() == table.removals()
-    assert again.removals()[0].holder.backtrace is None
+    assert again.removals()[0].holder.backtrace == ""  # there is one
     assert again.removals()[0].holder.fencing_token > 0
     assert start(store).removals() == []
 
@@ -169,7 +173,7 @@ def test_pages_are_put_together(
     store: EtcdStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock whose keys lie on two pages is one lock."""
-    monkeypatch.setattr(etcd_store, "_PAGE", 7)
+    monkeypatch.setattr(paging, "MOST", 3)
     held = [ClusterMutex(f"lock {number}", store=store) for number in range(9)]
     for each in held:
         each.acquire()
@@ -219,7 +223,7 @@ def test_a_restart_and_a_compaction_are_survived(
     own_etcd.start()
     other = ClusterMutex("y", store=own_store)
     assert other.acquire(timeout=60)
-    wait_until(lambda: table.row("y"), 60, "what came after the restart")
+    wait_until(lambda: table.row("y"), what="what came after the restart")
     assert table.loads == 1
 
     own_etcd.stop()
@@ -229,6 +233,6 @@ def test_a_restart_and_a_compaction_are_survived(
     own_etcdctl("del", "--prefix", "/clustermutex/locks/y/")
     revision = own_etcdctl("get", "/", "-w", "json").partition('"revision":')[2].partition(",")[0]
     own_etcdctl("compaction", revision)
-    wait_until(lambda: table.row("y") is None, 60, "what happened in between")
+    wait_until(lambda: table.row("y") is None, what="what happened in between")
     assert set(table.rows()) == {"x"}
-    wait_until(table.connected, 30, "the watch")
+    wait_until(table.connected, what="the watch")

@@ -12,8 +12,9 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreUnavailable
 from lockclient.cli.local import Etcd
+from lockclient.driving import PATIENCE
 from lockclient.etcd.store import EtcdStore
-from lockclient.record import Removal
+from lockclient.removal import Removal
 from lockclient.settings import made_of
 from lockclient.store import Remove
 from lockclient.table import Table
@@ -199,7 +200,7 @@ def test_each_mistake_is_told_by_its_name(
     assert cause in text
     assert advice in text
     assert "Check that it runs" not in text
-    assert took < 5
+    assert took < PATIENCE
     figure(f"told after {took:.1f} s of 1 s given: {text}")
 
 

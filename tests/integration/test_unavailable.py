@@ -36,7 +36,9 @@ def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lock_is_gone(etcdctl: Etcdctl) -> None:
-    wait_until(lambda: not etcdctl("get", "--prefix", "/clustermutex/locks/"), 60, "the lock to go")
+    wait_until(
+        lambda: not etcdctl("get", "--prefix", "/clustermutex/locks/"), what="the lock to go"
+    )
 
 
 class TestNotThere:
@@ -127,7 +129,7 @@ class TestComesBack:
         held.alive()
         held.check_health()
         own_etcd.start()
-        wait_until(lambda: alive(held), 30, "a push")
+        wait_until(lambda: alive(held), what="a push")
         assert not waiter.locked()
         held.check_health()
         held.release()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prometheus_client import generate_latest
@@ -20,12 +18,12 @@ from lockclient.errors import StoreError
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder
 from lockclient.settings import Settings
-from lockclient.store import Done, Gone, Push, Read, Seen, Take, Taken, Unlock
+from lockclient.store import Done, Gone, Outcome, Push, Read, Seen, Take, Taken, Unlock
 from lockclient.timing import Deadline, Runtime
+from tests.etcds import Etcdctl, etcdctl_of, put_at_once
 from tests.processes import wait_until
+from tests.written import taker
 from unlocker.service import Unlocker
-
-Etcdctl = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +34,14 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def running(settings: Settings, *, offsets: list[float] | None = None) -> Iterator[Unlocker]:
-    """Run an unlocker in this process, with a grace of 1 s.
+    """Run an unlocker in this process.
 
     `offsets` are the members' clocks as it is to see them; None: as they are.
     """
     store = EtcdStore(settings)
     if offsets is not None:
         store.clock_offsets = lambda timeout: offsets  # type: ignore[method-assign]
-    unlocker = Unlocker(store, grace=1.0)
+    unlocker = Unlocker(store)
     unlocker.start()
     try:
         wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
@@ -63,16 +61,25 @@ def metric(unlocker: Unlocker, series: str, /, **labels: str) -> float | None:
 
 def held(name: str, *, alert: float = 0.4, unlock: float | None = 1.0, **facts: Any) -> Holder:
     """Return a holder that takes the lock now."""
-    now = time.time()
-    stamps = Runtime(alert, unlock).stamps(now)
-    holder = Holder(name, uuid4().hex, "web-1", 4711, "main", reason="totals", locked_at=now)
-    return replace(holder.stamped(stamps), backtrace="  File …", **facts)
+    said: dict[str, Any] = {
+        "hostname": "web-1",
+        "pid": 4711,
+        "reason": "totals",
+        "backtrace": "  File …",
+    }
+    return taker(name, Runtime(alert, unlock), **said | facts)
 
 
 def take(store: EtcdStore, holder: Holder) -> Holder:
     """Take a lock that is free."""
     assert isinstance(store.ask(Take(holder), Deadline.after(10)), Taken)
     return holder
+
+
+def push(store: EtcdStore, holder: Holder) -> Outcome:
+    """Push a lock of 1 s to its alert and 2 s to its end, whatever has been written meanwhile."""
+    stamps = Runtime(1, 2).stamps(time.time())
+    return store.ask(Push(holder.name, holder.uuid or "", stamps, 2**60), Deadline.after(10))
 
 
 def look(store: EtcdStore, holder: Holder) -> Seen:
@@ -110,8 +117,7 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(
         assert removal.holder.uuid == holder.uuid
         assert removal.holder.backtrace == holder.backtrace
         assert removal.why.startswith("no sign of life for ")
-        push = Push(holder.name, holder.uuid or "", Runtime(1, 2).stamps(time.time()))
-        too_late = store.ask(push, Deadline.after(10))
+        too_late = push(store, holder)
         assert isinstance(too_late, Gone)
         assert too_late.removal == removal
         wait_until(lambda: metric(unlocker, past_alert, name=holder.name) is None)
@@ -131,8 +137,7 @@ def test_a_lock_that_is_pushed_stays_and_goes_when_it_falls_silent(
         until = pushed + 2.5
         while time.monotonic() < until:
             pushed = time.monotonic()
-            push = Push(holder.name, holder.uuid or "", Runtime(1, 2).stamps(time.time()))
-            assert isinstance(store.ask(push, Deadline.after(10)), Done)
+            assert isinstance(push(store, holder), Done)
             time.sleep(0.2)
         wait_removed(store, holder)
         assert time.monotonic() - pushed >= 2
@@ -146,7 +151,9 @@ def test_without_auto_unlock_there_is_an_alert_and_no_removal(
         wait_removed(store, take(store, held("sentinel", alert=0.8, unlock=1.2)))
         assert look(store, kept).holder is not None
         assert metric(unlocker, "clustermutex_lock_alert_timestamp_seconds", name="kept")
-        assert metric(unlocker, "clustermutex_lock_auto_unlock_timestamp_seconds") is None
+        # The sentinel's goes when the unlocker sees its own removal, a moment after we do.
+        unlocks = "clustermutex_lock_auto_unlock_timestamp_seconds"
+        wait_until(lambda: metric(unlocker, unlocks) is None, what="no lock with an auto-unlock")
 
 
 def test_two_unlockers_remove_each_lock_once(settings: Settings, store: EtcdStore) -> None:
@@ -168,8 +175,14 @@ def test_two_unlockers_remove_each_lock_once(settings: Settings, store: EtcdStor
         assert metric(one, "clustermutex_unlockers") == 2
 
 
-SOUND = {"uuid": "u", "hostname": "h", "alert_at": "1", "auto_unlock_at": "2"}
-BROKEN: dict[str, dict[str, str | None]] = {
+SOUND: dict[str, str | bytes] = {
+    "uuid": "u",
+    "hostname": "h",
+    "alert_at": "1",
+    "auto_unlock_at": "2",
+    "about": '{"expected_runtime": 1, "auto_unlock_after": 2}',
+}
+BROKEN: dict[str, dict[str, str | bytes | None]] = {
     "no uuid": {"uuid": None},
     "no hostname": {"hostname": None},
     "no alert_at": {"alert_at": None},
@@ -178,11 +191,20 @@ BROKEN: dict[str, dict[str, str | None]] = {
     "nan for a stamp": {"auto_unlock_at": "nan"},
     "a negative stamp": {"auto_unlock_at": "-1"},
     "milliseconds": {"auto_unlock_at": "1800000000000"},
-    "a word for a pid": {"pid": "init"},
-    "no UTF-8": {"reason": "\udcff\udcfe"},
-    "a huge value": {"reason": "x" * 1_000_000},
+    "no JSON": {"about": "auto_unlock_after: 2"},
+    "a word for a pid": {"about": '{"auto_unlock_after": 2, "pid": "init"}'},
+    "a word for a duration": {"about": '{"auto_unlock_after": "2"}'},
+    "a word for needs": {"about": '{"auto_unlock_after": 2, "needs": "warp"}'},
+    "no UTF-8": {"hostname": b"\xff\xfe"},
+    "a huge value": {"about": '{"auto_unlock_after": 2, "reason": "%s"}' % ("x" * 1_000_000)},
 }
 """What is wrong with a lock: subkeys and their values, None: missing."""
+
+
+def keys_of(etcdctl: Etcdctl, prefix: str) -> set[str]:
+    """Return what there is of a lock."""
+    keys = etcdctl("get", "--prefix", "--keys-only", prefix).split()
+    return {key.removeprefix(prefix) for key in keys}
 
 
 def test_broken_locks_are_counted_and_never_removed(
@@ -193,30 +215,31 @@ def test_broken_locks_are_counted_and_never_removed(
     def path(name: str) -> str:
         return f"{settings.root}/locks/{name.replace(' ', '%20')}/"
 
+    values = {
+        name: {part: value for part, value in (SOUND | wrong).items() if value is not None}
+        for name, wrong in BROKEN.items()
+    }
+    late = "an about from later"
+    names = [*BROKEN, late]
+    values[late] = {part: value for part, value in SOUND.items() if part != "about"}
+
     def write(names: list[str]) -> None:
         for name in names:
-            for part, value in {**SOUND, **BROKEN[name]}.items():
-                key = f"{path(name)}{part}"
-                if value is not None and len(value) < 1000:
-                    etcdctl("put", "--", key, value)  # as a word, that it may have any bytes
-                elif value is not None:
-                    etcdctl("put", key, input=value)
+            put_at_once(etcdctl, path(name), values[name])
+            if name == late:
+                etcdctl("put", f"{path(name)}about", str(SOUND["about"]))
 
-    names = list(BROKEN)
     write(names[::2])
     with running(settings) as unlocker:
         write(names[1::2])
         wait_until(
-            lambda: metric(unlocker, "clustermutex_locks", state="broken") == len(BROKEN),
+            lambda: metric(unlocker, "clustermutex_locks", state="broken") == len(names),
             what="all broken locks",
         )
         wait_removed(store, take(store, held("sentinel")))
         for name in names:
-            expected = {
-                part for part, value in {**SOUND, **BROKEN[name]}.items() if value is not None
-            }
-            keys = etcdctl("get", "--prefix", "--keys-only", path(name)).split()
-            assert {key.removeprefix(path(name)) for key in keys} == expected
+            there = values[name].keys() | ({"about"} if name == late else set())
+            assert keys_of(etcdctl, path(name)) == there
         assert metric(unlocker, "clustermutex_auto_unlocks_total", result="removed") == 1
 
 
@@ -228,54 +251,118 @@ def test_unknown_subkeys_do_no_harm(settings: Settings, store: EtcdStore, etcdct
         assert etcdctl("get", "--prefix", f"{settings.root}/locks/a/") == ""
 
 
-@pytest.mark.parametrize("stamped", [True, False])
-def test_a_lock_made_by_hand_is_removed(
-    settings: Settings, store: EtcdStore, etcdctl: Etcdctl, stamped: bool
-) -> None:
-    """Also one that does not say when it was taken: then by the wall clock, after the grace."""
-    with running(settings):
+class TestByHand:
+    """Locks of a client with nothing but `etcdctl`, and hands in the stamps of others."""
+
+    def values(self, about: str | None) -> dict[str, str]:
+        """What such a client writes for an alert after 1 s, to be removed after 2 s."""
         now = time.time()
-        values = {
-            "hostname": "h",
-            "alert_at": f"{now + 1:.0f}",
-            "auto_unlock_at": f"{now + 1.5:.3f}",
-        }
-        if stamped:
-            values["locked_at"] = f"{now:.0f}"
-        puts = [f"put {settings.root}/locks/a/{key} {each}" for key, each in values.items()]
-        puts.append(f"put {settings.root}/locks/a/uuid u")
-        # No comparison, the puts, nothing else: each part ends with an empty line.
-        etcdctl("txn", input="\n" + "\n".join(puts) + "\n\n\n")
-        removal = wait_removed(store, Holder("a", "u")).removal
-        assert removal is not None
-        assert removal.holder.hostname == "h"
+        four = {"uuid": "u", "hostname": "h", "alert_at": f"{now + 1:.3f}"}
+        return (
+            four if about is None else four | {"auto_unlock_at": f"{now + 2:.3f}", "about": about}
+        )
+
+    @pytest.mark.parametrize("runs", ['"expected_runtime": 1, ', ""])
+    def test_five_plain_keys_are_removed(
+        self, settings: Settings, store: EtcdStore, etcdctl: Etcdctl, runs: str
+    ) -> None:
+        with running(settings):
+            about = f'{{{runs}"auto_unlock_after": 2}}'
+            put_at_once(etcdctl, f"{settings.root}/locks/a/", self.values(about))
+            removal = wait_removed(store, Holder("a", "u")).removal
+            assert removal is not None
+            assert removal.holder.hostname == "h"
+
+    @pytest.mark.parametrize(
+        ("about", "undecided"),
+        [
+            (None, 0),
+            ('{"reason": "by hand"}', 1),
+            ('{"expected_runtime": 1, "auto_unlock_after": 7}', 1),
+            ('{"expected_runtime": 1, "auto_unlock_after": 2, "needs": ["warp"]}', 1),
+        ],
+        ids=["four keys", "auto_unlock_at without its duration", "durations of others", "needs"],
+    )
+    @pytest.mark.parametrize("found", [True, False])
+    def test_others_are_rung_and_never_removed(
+        self,
+        settings: Settings,
+        store: EtcdStore,
+        etcdctl: Etcdctl,
+        caplog: pytest.LogCaptureFixture,
+        about: str | None,
+        undecided: int,
+        found: bool,
+    ) -> None:
+        """Neither when they were there before the unlocker nor when they come after it."""
+        path, values = f"{settings.root}/locks/a/", self.values(about)
+        if found:
+            put_at_once(etcdctl, path, values)
+        with running(settings) as unlocker:
+            if not found:
+                put_at_once(etcdctl, path, values)
+            past = "clustermutex_lock_alert_timestamp_seconds"
+            wait_until(lambda: metric(unlocker, past, name="a"), what="the alert")
+            assert time.time() >= float(values["alert_at"]) - 0.01
+            assert metric(unlocker, "clustermutex_locks", state="undecided") == undecided
+            assert caplog.text.count("Lock 'a' stays when its time is over: ") == undecided
+            overdue = "clustermutex_lock_auto_unlock_timestamp_seconds"
+            assert metric(unlocker, overdue, name="a") is None
+            wait_removed(store, take(store, held("sentinel", alert=1, unlock=3)))
+            assert keys_of(etcdctl, path) == values.keys()
+
+    @pytest.mark.parametrize("stamp", ["alert_at", "auto_unlock_at"])
+    def test_a_stamp_that_was_moved_keeps_the_lock_until_its_holder_pushes(
+        self, settings: Settings, store: EtcdStore, etcdctl: Etcdctl, stamp: str
+    ) -> None:
+        """Rung when `alert_at` says so, then decided by a push, and removed in the end."""
+        with running(settings) as unlocker:
+            holder = take(store, held("a", alert=1, unlock=2))
+            moved = time.time() + (1 if stamp == "alert_at" else 500)
+            etcdctl("put", f"{settings.root}/locks/a/{stamp}", f"{moved + 0.5:.3f}")
+
+            def undecided() -> float | None:
+                return metric(unlocker, "clustermutex_locks", state="undecided")
+
+            wait_until(lambda: undecided() == 1, what="the moved stamp")
+            past = "clustermutex_lock_alert_timestamp_seconds"
+            wait_until(lambda: metric(unlocker, past, name="a"), what="the alert")
+            skew = metric(unlocker, "clustermutex_client_clock_skew_seconds", hostname="web-1")
+            assert skew is not None
+            assert abs(skew) < 5  # and not the 500 s by which a person has moved the stamp
+            wait_removed(store, take(store, held("sentinel", alert=1, unlock=3)))
+            assert look(store, holder).holder is not None
+            pushed = time.monotonic()
+            assert isinstance(push(store, holder), Done)
+            wait_until(lambda: undecided() == 0, what="the push")
+            wait_removed(store, holder)
+            assert time.monotonic() - pushed >= 2
 
 
 class TestFoundLocks:
-    def test_one_that_is_overdue_is_removed_after_the_grace(
+    @pytest.mark.parametrize("offsets", [None, [3600.0], []])
+    @pytest.mark.parametrize("ago", [0.0, 3600.0])
+    def test_whatever_any_clock_says_it_gets_its_whole_time_from_when_it_was_found(
+        self, settings: Settings, store: EtcdStore, offsets: list[float] | None, ago: float
+    ) -> None:
+        """Its holder's clock an hour behind, or ours and the members' ahead: nobody can tell."""
+        holder = take(store, taker("a", Runtime(0.5, 2), time.time() - ago))
+        taken = time.monotonic()
+        with running(settings, offsets=offsets) as unlocker:
+            trusted = metric(unlocker, "clustermutex_unlocker_clock_trusted")
+            assert trusted == (offsets is None)
+            removal = wait_removed(store, holder).removal
+        assert time.monotonic() - taken >= 2
+        assert removal is not None
+        assert removal.why.startswith("no sign of life for 2")
+
+    def test_one_that_only_waits_because_it_was_found_is_counted(
         self, settings: Settings, store: EtcdStore
     ) -> None:
-        # Its time is up now, and counted anew from now it would be in an hour.
-        silent = held("a").stamped(Runtime(1, 3600).stamps(time.time() - 3600))
-        holder = take(store, silent)
-        with running(settings):
-            removal = wait_removed(store, holder).removal
-        assert removal is not None
-        assert removal.removed_at is not None
-        assert removal.removed_at >= (holder.auto_unlock_at or 0) + 1 - 0.01
-
-    @pytest.mark.parametrize("offsets", [[3600.0], []])
-    def test_with_a_clock_not_to_be_trusted_it_gets_its_whole_duration(
-        self, settings: Settings, store: EtcdStore, offsets: list[float]
-    ) -> None:
-        """It is found when it has no time left, and gets all of it again."""
-        holder = take(store, held("a", alert=0.5, unlock=1.5))
-        time.sleep(1.5)
-        started = time.monotonic()
-        with running(settings, offsets=offsets) as unlocker:
-            assert metric(unlocker, "clustermutex_unlocker_clock_trusted") == 0
-            wait_removed(store, holder)
-        assert time.monotonic() - started >= 1.5
+        take(store, taker("a", Runtime(1, 3600), time.time() - 3600 - 61))
+        take(store, taker("b", Runtime(1, 3600), time.time() - 3600))
+        with running(settings) as unlocker:
+            assert metric(unlocker, "clustermutex_unlocker_locks_kept") == 1
 
     def test_a_jump_of_the_wall_clock_removes_nothing(
         self, settings: Settings, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +371,7 @@ class TestFoundLocks:
         taken = time.monotonic()
         with running(settings) as unlocker:
             seen = take(store, held("seen", alert=1, unlock=3))
-            wait_until(lambda: unlocker.picture().undecided == 0, what="the clock check")
+            wait_until(lambda: unlocker.picture().check, what="the clock check")
             real = time.time
             monkeypatch.setattr(time, "time", lambda: real() + 3600)
             for holder in (found, seen):
@@ -292,15 +379,19 @@ class TestFoundLocks:
                 assert time.monotonic() - taken >= 3
             monkeypatch.undo()
 
-    def test_what_neither_clock_nor_stamps_can_tell_stays(
-        self, settings: Settings, store: EtcdStore
+    def test_without_a_clock_to_trust_it_is_not_rung_before_one_can_tell(
+        self, settings: Settings, store: EtcdStore, etcdctl: Etcdctl
     ) -> None:
-        holder = replace(held("a"), locked_at=None, alive_at=None)
-        take(store, holder)
-        with running(settings, offsets=[]) as unlocker:
+        """Of four keys only the wall clock knows the time of their alert; it needs no more."""
+        four = {"uuid": "u", "hostname": "h", "alert_at": "1"}
+        put_at_once(etcdctl, f"{settings.root}/locks/a/", four)
+        offsets: list[float] = []
+        with running(settings, offsets=offsets) as unlocker:
             wait_removed(store, take(store, held("sentinel")))
-            assert metric(unlocker, "clustermutex_locks_undecided") == 1
-            assert look(store, holder).holder is not None
+            alerts = "clustermutex_lock_alert_timestamp_seconds"
+            assert metric(unlocker, alerts, name="a") is None
+            offsets.append(0.0)
+            wait_until(lambda: metric(unlocker, alerts, name="a"), 30, what="the alert")
 
 
 def test_reading_all_locks_again_resets_no_time(settings: Settings, store: EtcdStore) -> None:
@@ -335,8 +426,7 @@ def test_an_unlock_before_its_time_leaves_nothing_to_do(
 
 def test_the_skew_of_a_host_is_measured(settings: Settings, store: EtcdStore) -> None:
     with running(settings) as unlocker:
-        holder = held("a", alert=100, unlock=200, hostname="late")
-        take(store, holder.stamped(Runtime(100, 200).stamps(time.time() - 50)))
+        take(store, taker("a", Runtime(100, 200), time.time() - 50, hostname="late"))
         name = "clustermutex_client_clock_skew_seconds"
         skew = wait_until(lambda: metric(unlocker, name, hostname="late"), what="the skew")
         assert 50 <= skew < 60
@@ -351,7 +441,7 @@ def test_the_sign_of_life_comes_and_goes(settings: Settings, etcdctl: Etcdctl) -
     assert etcdctl("get", "--prefix", path) == ""
 
 
-def test_an_etcd_out_of_space_still_gets_rid_of_locks(
+def test_in_an_etcd_out_of_space_nothing_is_removed_until_it_can_be_recorded(
     etcd_binary: str, tmp_path: Path, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     etcd = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
@@ -365,9 +455,15 @@ def test_an_etcd_out_of_space_still_gets_rid_of_locks(
             # an etcd 3.5.1 refuses transactions that only read or delete, too; later ones do not.)
             with pytest.raises(StoreError):
                 take(store, held("big", reason="x" * 1_200_000))
-            with caplog.at_level(logging.WARNING), running(settings):
-                wait_removed(store, holder)
-            assert f'"uuid": "{holder.uuid}"' in caplog.text
-            assert look(store, holder).removal is None
+            full = "clustermutex_unlocker_store_out_of_space"
+            with caplog.at_level(logging.WARNING), running(settings) as unlocker:
+                failed = "clustermutex_auto_unlocks_total"
+                wait_until(lambda: (metric(unlocker, failed, result="failed") or 0) > 3)
+                wait_until(lambda: metric(unlocker, full) == 1, what="the metric")
+                assert look(store, holder).holder is not None
+                assert caplog.text.count("Lock 'a' is due and can't be removed, trying on") == 1
+                etcdctl_of(etcd)("alarm", "disarm")
+                assert wait_removed(store, holder).removal is not None
+                wait_until(lambda: metric(unlocker, full) == 0, what="its end")
         finally:
             store.close()

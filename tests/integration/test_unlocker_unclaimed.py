@@ -27,6 +27,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, and find a second long."""
     monkeypatch.setattr("unlocker.service.SWEEP", 0.1)
     monkeypatch.setattr("unlocker.unclaimed.NORMAL", 1.0)
+    for module in ("service", "unclaimed"):
+        monkeypatch.setattr(f"unlocker.{module}.ASK", 0.1)
 
 
 def wait_count(unlocker: Unlocker, count: int) -> None:
@@ -49,7 +51,7 @@ def test_a_ticket_in_the_line_of_a_free_lock_is_shown_until_it_goes(
         assert since is not None
         assert put - 0.1 <= since <= time.time() - 1
         who = {"hostname": "web-1", "pid": "4711", "reason": "totals"}
-        assert metric(unlocker, HEAD, name="deploy/prod", **who) == 1
+        wait_until(lambda: metric(unlocker, HEAD, name="deploy/prod", **who), what="the head")
 
         etcdctl("put", f"{lock}/uuid", "u")
         wait_count(unlocker, 0)
@@ -75,7 +77,7 @@ def test_a_lock_that_goes_from_hand_to_hand_is_not_shown(
         for _ in range(8):
             etcdctl("put", f"{lock}/uuid", "u")
             etcdctl("del", f"{lock}/uuid")
-            assert metric(unlocker, "clustermutex_waiters") == 1
+            wait_until(lambda: metric(unlocker, "clustermutex_waiters") == 1)
             assert metric(unlocker, COUNT) == 0
             time.sleep(0.6)
         etcdctl("del", f"{line}/one")

@@ -6,10 +6,15 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
+from typing import Any
+
+import pytest
 
 import lockclient
 from lockclient import ClusterMutex
 from lockclient.backtrace import LIMIT, capture
+from lockclient.facts import size_of
+from lockclient.record import MAX_VALUE
 from lockclient.timing import Now
 from tests.memory_store import MemoryStore
 
@@ -67,7 +72,7 @@ def test_no_values_are_in_it() -> None:
 
 
 def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
-    """At most 16 KiB; the innermost frames are kept, and that some are missing is said."""
+    """16 KiB as it is written; the innermost frames are kept, and that some are missing is said."""
 
     def deep(mutex: ClusterMutex, levels: int) -> None:
         if levels:
@@ -76,9 +81,30 @@ def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
             mutex.acquire()  # the bottom
 
     text = backtrace_of(lambda mutex: deep(mutex, 400))
-    assert LIMIT - 1000 < len(text.encode()) <= LIMIT == 16 * 1024
+    assert LIMIT - 1000 < size_of(text) <= LIMIT == 16 * 1024
     assert text.startswith("  [outer frames left out]\n  File ")
     assert text.rstrip().endswith("mutex.acquire()  # the bottom")
+
+
+@pytest.mark.parametrize("odd", ["\x01", '"', "\n", "🙂", "é", "\udcff", "x"], ids=ascii)
+def test_nobody_s_own_words_break_its_lock(odd: str) -> None:
+    """In JSON a character may be six bytes: backtrace, reason and identity are bounded in those."""
+    lines = "def deep(levels):\n    return deep(levels - 1) if levels else acquire()\n"
+    said = odd * (4096 // size_of(odd.encode(errors="replace").decode()))
+    store = MemoryStore()
+    mutex = ClusterMutex("x", store=store, reason=said, identity=said)
+    scope: dict[str, Any] = {"acquire": mutex.acquire}
+    exec(compile(lines, odd * 100, "exec"), scope)
+    assert scope["deep"](800)
+    holder = mutex.holder()
+    assert holder is not None
+    assert holder.faults() == ()
+    assert (holder.backtrace, holder.reason) == (mutex.record.backtrace, mutex.record.reason)
+    assert LIMIT - 2000 < size_of(holder.backtrace or "") <= LIMIT
+    about = holder.subkeys()["about"].encode()
+    assert 3 * 4000 < len(about) < MAX_VALUE / 2
+    with pytest.raises(ValueError, match="reason must have 0 to 4096 bytes in JSON"):
+        ClusterMutex("x", store=store, reason=said + odd)
 
 
 def test_code_without_a_file_and_odd_names_are_shown() -> None:

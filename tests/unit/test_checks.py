@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from lockclient.cli import checks
-from lockclient.cli.checks import ERROR, FINE, WARNING, Clock, Finding
-from lockclient.cli.doctor import _is_time
+from lockclient.cli.checks import Clock
+from lockclient.reading import Row
 from lockclient.record import Holder
 from lockclient.shown import Listed
-from lockclient.store import Member
-from lockclient.table import Row
+from lockclient.store import ERROR, FINE, WARNING, Finding, History, Member
 
 NOW = 1_800_000_000.0
 
@@ -60,6 +60,47 @@ def test_members_of_different_versions() -> None:
     assert levels(found, "version") == [WARNING]
 
 
+@pytest.mark.parametrize(
+    ("size", "in_use", "told"),
+    [
+        (0.5, 0.5, ""),
+        (0.85, 0.8, "85% of its quota"),
+        (0.85, 0.2, "Defragment"),
+        (1.1, 1.1, "110%"),
+    ],
+)
+def test_an_etcd_that_fills_up(size: float, in_use: float, told: str) -> None:
+    """By its own figures, and what helps; one that does not say them is not judged."""
+    quota = 2 << 30
+    filled = member(size=int(size * quota), in_use=int(in_use * quota), quota=quota)
+    found = [each for each in checks.members([filled]) if each.check == "space"]
+    assert [each.level for each in found] == [WARNING] * bool(told)
+    assert all(told in each.text + each.advice for each in found)
+    assert not levels(list(checks.members([member(size=quota)])), "space")
+
+
+@pytest.mark.parametrize(
+    ("kept", "ago", "oldest", "level", "told"),
+    [
+        (500, None, 1, FINE, "500 revisions of history."),
+        (2_000_000, 7000.0, 9, FINE, "at least 1 h 56 min back."),
+        (500, 40_000.0, 9, WARNING, "11 h 6 min back. It is not compacted."),
+        (500, 40_000.0, 1, WARNING, "It is not compacted, and never was."),
+        (2_000_000, None, 9, WARNING, "2,000,000 revisions of history. It is not compacted."),
+        (500, -9000.0, 9, FINE, "500 revisions of history."),
+    ],
+)
+def test_an_etcd_that_does_not_compact(
+    kept: int, ago: float | None, oldest: int, level: str, told: str
+) -> None:
+    """By how long ago an unlocker wrote the oldest that can be read, else by how much it is."""
+    sign = "" if ago is None else f'{{"now": {NOW - ago}}}'
+    found = checks.history(History(oldest + kept, oldest, sign), NOW)
+    assert (found.check, found.level) == ("history", level)
+    assert found.text.endswith(told)
+    assert bool(found.advice) == (level != FINE)
+
+
 @pytest.mark.parametrize(("slowest", "level"), [(0.01, FINE), (0.2, WARNING), (3.0, ERROR)])
 def test_latency(slowest: float, level: str) -> None:
     """By the one in a hundred that took longest."""
@@ -72,7 +113,7 @@ def test_latency(slowest: float, level: str) -> None:
 
 def test_rights() -> None:
     """Which of the programs could run with them."""
-    none = dict.fromkeys(("locks", "queue", "withdrawn", "removed", "unlockers"), False)
+    none = dict.fromkeys(("locks", "queue", "withdrawn", "removed", "code", "unlockers"), False)
     (found,) = checks.rights(none, "o", auth=None)
     assert found.level == FINE
     assert "need: dashboard" in found.text
@@ -98,8 +139,8 @@ def test_clocks() -> None:
     """Only what is certain: a found stamp tells that a clock is ahead, never that it is behind."""
 
     def row(alive_at: float, *, found: bool) -> Row:
-        holder = Holder("x", uuid="u", hostname="h", alive_at=alive_at)
-        return Row(holder, 1, time.monotonic(), found)
+        holder = Holder("x", "u", "h", alert_at=alive_at + 5, expected_runtime=5)
+        return Row(holder, time.monotonic(), found)
 
     def found(*rows: Row) -> list[Finding]:
         clocks = [checks.of_holder(each, NOW, each.seen_at) for each in rows]
@@ -117,11 +158,14 @@ def test_clocks() -> None:
 
 
 def test_locks() -> None:
-    """Past their alert or their end, broken, never expiring: each named, each with advice."""
+    """Past their alert or their end, broken, never expiring, undecided: each named and advised."""
 
-    def lock(name: str, alert: float, end: float | None) -> Listed:
-        holder = Holder(name, uuid="u", hostname="h", alert_at=NOW + alert,
-                        auto_unlock_at=None if end is None else NOW + end)  # fmt: skip
+    def lock(name: str, alert: float, end: float | None, **facts: Any) -> Listed:
+        after = None if end is None else 10 + end - alert
+        holder = Holder(
+            *(name, "u", "h"), alert_at=NOW + alert, expected_runtime=10, auto_unlock_after=after,
+            auto_unlock_at=None if end is None else NOW + end, **facts,
+        )  # fmt: skip
         return Listed(holder, holder.state(NOW), 0)
 
     found = list(
@@ -129,6 +173,7 @@ def test_locks() -> None:
             [
                 *(lock("fine", 5, 9), lock("past", -5, 9), lock("gone", -9, -5)),
                 *(lock("ever", 5, None), Listed(Holder("odd", uuid="u"), "broken", 0)),
+                lock("new", 5, 9, needs=("two-keys",)),
             ],
             NOW,
         )
@@ -139,9 +184,11 @@ def test_locks() -> None:
         "past": WARNING,
         "gone": WARNING,
         "ever": WARNING,
+        "new": WARNING,
     }
     assert all(each.advice for each in told.values())
-    assert found[-1] == Finding("locks", FINE, "5 held, 2 of them in time.")
+    assert "undecided" in told["new"].text
+    assert found[-1] == Finding("locks", FINE, "6 locks held: 2 well, 4 not, as told above.")
     (late, *_) = checks.locks([lock("gone", -900, -600)], NOW)
     assert late.level == ERROR, "an unlocker would have removed it long ago"
     many = next(checks.locks([lock(f"n{each}", -1, 9) for each in range(7)], NOW))
@@ -151,5 +198,5 @@ def test_locks() -> None:
 @pytest.mark.parametrize("said", [10**400, float("nan"), float("inf"), "1", None])
 def test_what_is_no_time_is_not_compared(said: object) -> None:
     """Whoever may write an unlocker's sign of life may write anything."""
-    assert not _is_time(said)
-    assert _is_time(1.8e9)
+    assert not checks.is_time(said)
+    assert checks.is_time(1.8e9)

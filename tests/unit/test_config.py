@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, config
+from lockclient import ClusterMutex, Settings, config, open_store
 from lockclient.etcd.store import EtcdStore
+from lockclient.gcs.place import Place
+from lockclient.gcs.store import GcsStore
 from lockclient.settings import made_of
 
 
@@ -82,6 +87,7 @@ class TestUrl:
             ("etcd://h:1/a/b.c_d~e-f/", Settings(endpoints=("h:1",), root="/a/b.c_d~e-f")),
             ("etcd://h1:1,h2:65535/x", Settings(endpoints=("h1:1", "h2:65535"), root="/x")),
             ("etcd://[::1]:2379", Settings(endpoints=("[::1]:2379",))),
+            ("etcd://h:2379,[::1]:2379", Settings(endpoints=("h:2379", "[::1]:2379"))),
             ("etcds://h:1/x", Settings(endpoints=("h:1",), root="/x", tls=True)),
         ],
     )
@@ -95,7 +101,7 @@ class TestUrl:
         [
             ("", "must begin with etcd://"),
             ("h:1", "must begin with etcd://"),
-            ("redis://h:1", "must begin with etcd://"),
+            ("mysql://h:1", "must begin with etcd://"),
             ("etcd://", "'' must be host:port"),
             ("etcd:///root", "'' must be host:port"),
             ("etcd://h", "'h' must be host:port"),
@@ -109,7 +115,7 @@ class TestUrl:
             ("etcd://h:1,,i:1", "'' must be host:port"),
             ("etcd://h h:1", "'h h:1' must be host:port"),
             ("etcd://::1:2379", "'::1:2379' must be host:port"),
-            ("etcd://[::1:2379", "Invalid IPv6 URL"),
+            ("etcd://[::1:2379", "must be host:port"),
             ("etcd://h:1//x", "root '//x'"),
             ("etcd://h:1/x y", "root '/x y'"),
             ("etcd://h:1/x%2Fy%20", "root '/x/y '"),
@@ -139,6 +145,98 @@ class TestUrl:
             load(url)
         assert "ter2" not in str(caught.value)
         assert "hun" not in str(caught.value)
+
+
+BUCKET = "gs://bucket/a/prefix"
+
+
+class TestOtherStores:
+    def test_the_scheme_says_which_store_it_is(self) -> None:
+        """And etcd's variables, which are for etcdctl, say nothing of it, malformed or not."""
+        settings = load(BUCKET, ETCDCTL_USER="ann", ETCDCTL_ENDPOINTS="nonsense")
+        assert settings == load(CLUSTERMUTEX_URL=BUCKET) == Settings(place=Place.of(BUCKET))
+        assert settings.url() == settings.where == BUCKET
+        store = open_store(settings)
+        assert isinstance(store, GcsStore)
+        assert store.endpoints() == (BUCKET,)
+        store.close()
+
+    def test_where_locks_in_etcd_are_is_their_root(self) -> None:
+        """In titles, as ever."""
+        assert load("etcd://h:1/x").where == "/x"
+
+    @pytest.mark.parametrize(
+        ("settings", "named"),
+        [
+            ({"user": "ann", "password": "hunter2"}, "user, password"),
+            ({"cacert": __file__}, "cacert"),
+            ({"root": "/x"}, "root"),
+            ({"tls": True}, "tls"),
+        ],
+    )
+    def test_what_is_for_etcd_alone_is_refused(self, settings: dict[str, Any], named: str) -> None:
+        """Whoever gave it counts on it."""
+        with pytest.raises(ValueError, match=f"^{named}: .*nothing at {BUCKET}") as caught:
+            ClusterMutex.setup(BUCKET, **settings)
+        assert "hunter2" not in str(caught.value)
+
+    def test_endpoints_of_the_program_beat_a_bucket_of_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CLUSTERMUTEX_URL", BUCKET)
+        assert made_of(None, ["a:1"], {"root": "/x"}) == Settings(endpoints=("a:1",), root="/x")
+
+    def test_a_client_of_etcd_s_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CLUSTERMUTEX_URL", BUCKET)
+        with pytest.raises(ValueError, match=f"client of etcd's .* at {BUCKET}"):
+            ClusterMutex.setup(client=object())
+
+    @pytest.mark.parametrize(
+        ("url", "said"),
+        [
+            ("gs://", "bucket ''"),
+            ("gs:///x", "bucket ''"),
+            ("gs://Bucket", "bucket 'Bucket'"),
+            ("gs://bucket/a b", "prefix 'a b/'"),
+            ("gs://bucket/../x", ". or .."),
+            ("gs://bucket/x?y=1", "like gs://bucket/prefix"),
+        ],
+    )
+    def test_a_malformed_one_is_an_error(self, url: str, said: str) -> None:
+        with pytest.raises(ValueError, match="CLUSTERMUTEX_URL") as caught:
+            load(CLUSTERMUTEX_URL=url)
+        assert said in str(caught.value)
+
+    def test_a_password_in_it_is_refused_and_not_shown(self) -> None:
+        with pytest.raises(ValueError, match=r"URL 'gs://…@bucket/x': It holds a user") as caught:
+            load("gs://ann:hunter2@bucket/x")
+        assert "hunter2" not in str(caught.value)
+
+    @pytest.mark.parametrize("missing", ["requests", "google.auth"])
+    def test_what_is_not_installed_is_said_at_once(self, missing: str) -> None:
+        """With what to install."""
+        script = (
+            "import sys\n"
+            f"sys.modules[{missing!r}] = None\n"
+            "from lockclient import ClusterMutex, Settings\n"
+            "mutex = ClusterMutex('x')\n"
+            "for ask in (mutex.acquire, Settings.load):\n"
+            "    try:\n"
+            "        ask()\n"
+            "    except ValueError as error:\n"
+            "        print(error)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={"CLUSTERMUTEX_URL": BUCKET},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.splitlines() == 2 * [
+            f"CLUSTERMUTEX_URL {BUCKET!r}: Locks at gs://… need {missing}, which is not installed: "
+            "pip install 'clustermutex[gcs]'."
+        ], done.stderr
 
 
 class TestEtcdctlVariables:

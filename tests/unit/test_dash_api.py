@@ -11,8 +11,20 @@ import pytest
 from tests.dash_memory import BACKTRACE, Board
 
 LOCK_KEYS = [
-    *("name", "uuid", "state", "hostname", "pid", "thread", "reason", "identity", "client"),
-    *("locked_at", "alive_at", "alert_at", "auto_unlock_at", "fencing_token", "waiters"),
+    *(
+        "name",
+        "uuid",
+        "state",
+        "undecided",
+        "hostname",
+        "pid",
+        "thread",
+        "actor",
+        "reason",
+        "identity",
+    ),
+    *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
+    *("auto_unlock_after", "needs", "fencing_token", "waiters"),
 ]
 
 
@@ -29,7 +41,8 @@ def test_locks_are_listed_as_the_design_has_it(board: Board) -> None:
     answer = board.get("/api/locks").json
 
     assert list(answer) == [
-        *("locks", "total", "revision", "server_time", "unlockers", "connected")
+        *("locks", "total", "revision", "server_time", "unlockers", "connected"),
+        *("deadlocks", "remarks"),
     ]
     assert answer["total"] == answer["unlockers"] == 1
     assert answer["revision"] == board.store.revision
@@ -38,6 +51,8 @@ def test_locks_are_listed_as_the_design_has_it(board: Board) -> None:
     assert (lock["name"], lock["uuid"], lock["state"]) == ("nightly", "u1", "ok")
     assert (lock["pid"], lock["waiters"], lock["fencing_token"]) == (4711, 1, 2)
     assert lock["auto_unlock_at"] - lock["alert_at"] == pytest.approx(600)
+    assert lock["alive_at"] == lock["locked_at"]
+    assert (lock["undecided"], lock["needs"]) == (None, None)
 
 
 def test_a_broken_lock_has_null_for_what_cant_be_read(board: Board) -> None:
@@ -96,6 +111,7 @@ def test_one_lock_has_its_backtrace_and_its_line(board: Board) -> None:
         "reason": "me, too",
         "since": 5.0,
         "revision": 3,
+        "actor": None,
     }
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
 
 from mutexdash.access import Access, Tokens
 from mutexdash.logins import Basic, Header, Networks
 from mutexdash.passwords import Passwords
 from tests.dash_memory import Board, hashed
+from tests.processes import wait_until
 
 ORIGIN = {"Origin": "http://localhost"}
 UNLOCK = "/locks/a/force-unlock"
@@ -250,6 +253,98 @@ def test_who_is_in_does_not_tell_which_guess_is_right(guarded: Board) -> None:
     assert guarded.client.get("/api/locks", headers=ann).status_code == 429
 
 
+def ask(board: Board, user: str, password: str, address: str = "10.0.0.1") -> int:
+    found = board.client.get(
+        "/api/locks",
+        headers=login(user, password),
+        environ_base={"REMOTE_ADDR": address},
+        buffered=True,
+    )
+    return int(found.status_code)
+
+
+def test_wrong_guesses_lock_nobody_else_out(guarded: Board) -> None:
+    """Neither another user at the same address nor the same user elsewhere."""
+    assert [ask(guarded, "ann", f"x{n}") for n in range(22)] == [401] * 20 + [429] * 2
+    assert ask(guarded, "ann", "söcret:1") == 429, "else a right guess would be known"
+    assert ask(guarded, "bob", "x") == 200
+    assert ask(guarded, "ann", "söcret:1", "10.0.1.1") == 200
+
+
+def test_more_addresses_of_a_network_are_no_more_guesses(guarded: Board) -> None:
+    for network in ("10.7.7.{}", "2001:db8::{}"):
+        codes = [ask(guarded, "ann", f"x{n}", network.format(n)) for n in range(1, 30)]
+        assert codes == [401] * 20 + [429] * 9
+
+
+def test_more_users_are_no_more_guesses_without_end(guarded: Board) -> None:
+    codes = [ask(guarded, f"user{n}", "x") for n in range(110)]
+    assert codes == [401] * 100 + [429] * 10
+    assert ask(guarded, "bob", "x") == 429
+    assert ask(guarded, "bob", "x", "10.0.1.1") == 200
+
+
+def test_more_networks_are_no_more_guesses_without_end(guarded: Board) -> None:
+    """And who has logged in somewhere is let in there again, with a new password, too."""
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    codes = [ask(guarded, "ann", f"x{n}", f"10.0.{n}.1") for n in range(80)]
+    assert codes == [401] * 60 + [429] * 20
+    assert ask(guarded, "ann", "söcret:1", "10.9.9.9") == 429, "not known there"
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    assert ask(guarded, "ann", "wrong", "192.168.1.1") == 401, "and not 429: it was looked at"
+
+
+def test_strangers_keep_one_core_busy_and_nobody_out(
+    guarded: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While their passwords are checked, who is in goes on, and a colleague gets in."""
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    there, go_on, check = [0], threading.Event(), bcrypt.checkpw
+
+    def slow(password: bytes, stored: bytes) -> bool:
+        there[0] += 1
+        if password == b"guess":
+            go_on.wait(600)
+        there[0] -= 1
+        return check(password, stored)
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: codes.append(ask(guarded, "eve", "guess", n)))
+        for n in ("10.0.1.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.5.1")
+    ]
+    for each in threads:
+        each.start()
+    try:
+        wait_until(lambda: len(codes) == 3, what="those beyond the line to be sent away")
+        assert (codes, there[0]) == ([503] * 3, 1)
+        assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+        assert ask(guarded, "bob", "x", "192.168.1.2") == 200
+    finally:
+        go_on.set()
+        for each in threads:
+            each.join(60)
+    assert sorted(codes) == [401] * 2 + [503] * 3
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme", "warned"),
+    [("10.0.0.1", "http", True), ("10.0.0.1", "https", False), ("127.0.0.1", "http", False)],
+)
+def test_a_password_that_came_in_the_clear_is_told(
+    guarded: Board, address: str, scheme: str, warned: bool
+) -> None:
+    page = guarded.client.get(
+        "/",
+        headers=login("ann", "söcret:1"),
+        base_url=f"{scheme}://localhost",
+        environ_base={"REMOTE_ADDR": address},
+    )
+    assert page.status_code == 200
+    assert ("Your password came here unencrypted" in page.get_data(as_text=True)) == warned
+
+
 # ---------------------------------------------------------------- --auth proxy, hops, prefix, hosts
 
 PROXY = Networks.read("10.0.0.5, 10.1.0.0/16, ::1")
@@ -362,6 +457,37 @@ def test_a_dashboard_answers_to_the_names_it_was_given() -> None:
         for host, code in asked:
             assert board.get("/", Host=host).status_code == code
         assert board.get("/healthz", Host="10.0.0.7").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        *(("locks.example.org", 200), ("localhost:8722", 200), ("127.0.0.1:8722", 200)),
+        *(("mutexdash:8722", 200), ("evil.example:8722", 421), ("mutexdash.evil.example", 421)),
+    ],
+)
+@pytest.mark.parametrize("login", ["none", "header"])
+def test_a_rebound_page_does_not_pass_for_the_proxy(host: str, code: int, login: str) -> None:
+    """It runs in a browser on the proxy's machine and may say anything, but for the host."""
+    here = Networks.read("127.0.0.1")
+    access: dict[str, Any] = {"proxies": here, "hops": 1, "local_only": login == "none"}
+    if login == "header":
+        access["login"] = Header("X-User", here)
+    with board_of(**access, hosts=frozenset({"locks.example.org"})) as board:
+        told = {"X-Forwarded-Host": "locks.example.org", "X-User": "ann"}
+        assert board.get("/api/locks", Host=host, **told).status_code == code
+        told["X-Forwarded-Host"] = "evil.example"
+        assert board.get("/api/locks", Host=host, **told).status_code == 421
+
+
+def test_a_page_of_another_site_is_refused_before_any_work(guarded: Board) -> None:
+    """It can't read the answer, but what there is by the time that it takes."""
+    asked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", **login("ann", "wrong")}
+    for path in ("/?q=a", "/api/locks?q=a", "/removed.csv", "/lock/a"):
+        assert guarded.client.get(path, headers=asked).status_code == 403, "not 401: nobody looked"
+    assert guarded.client.get("/readyz", headers=asked).status_code == 200
+    link = {**asked, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert guarded.client.get("/?q=a", headers=link | login("bob", "x")).status_code == 200
 
 
 # ---------------------------------------------------------------- headers and compression

@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -167,17 +168,21 @@ def test_a_picture_made_of_the_one_before_is_as_one_made_afresh(board: Board) ->
             case 0:
                 board.store.release(name)
             case 1:
-                board.store.wait(name, f"w{chance.randrange(3)}")
+                uuid = f"w{chance.randrange(3)}"
+                leaves = ("queue", name, uuid) in board.store.kept and chance.randrange(2)
+                board.store.write(("queue", name, uuid, None if leaves else b"{}"))
             case 2:
                 board.ahead += chance.choice((1, 50, -20))
             case 3:
                 board.store.take(name, uuid=f"u{step}", alert_at=chance.choice(("x", "1", "9e9")))
             case _:
                 held_for = chance.randrange(1000)
-                values = subkeys(uuid=f"u{step}", held_for=held_for, unlock=chance.choice((900, 0)))
+                values = subkeys(
+                    uuid=f"u{step}", held_for=held_for, unlock=chance.choice((900, 301))
+                )
                 board.store.write(*[("locks", name, key, text) for key, text in values.items()])
         made = moment(board)
-        snapshot = Snapshot.of(board.table)
+        snapshot = Snapshot.of(board.table, board.waiting.waits().heads)
         ended = board.history.ended(made.wall - 6)
         fresh = Picture(snapshot, made.wall, ended)
         rows = [(row.key, row.state, row.waiters) for row in made.picture.select(Query()).items]
@@ -278,13 +283,13 @@ def test_a_lock_that_was_taken_again_is_held_however_many_are_more_urgent(board:
 
 
 def test_history_forgets_the_oldest() -> None:
+    from lockclient.reading import Row, Transition
     from lockclient.record import Holder
-    from lockclient.table import Row, Transition
     from mutexdash.history import History
 
     history = History(most=3)
     for number in range(5):
-        row = Row(Holder("a", f"u{number}"), 0, 0.0, found=False)
+        row = Row(Holder("a", f"u{number}"), 0.0, found=False)
         history.note([Transition("a", row, None, live=True)])
     assert [each.holder.uuid for each in history.ended(0)] == ["u4", "u3", "u2"]
     assert Ended(Holder("a"), 1.0).text == "Released"
@@ -329,3 +334,18 @@ def test_one_removal_has_its_backtrace(board: Board) -> None:
 def test_with_etcd_away_nothing_is_read(board: Board, path: str) -> None:
     board.store.here = False
     assert board.get(path).status_code == 503
+
+
+def test_exports_have_the_backtraces_that_records_have_in_common(board: Board) -> None:
+    """Read once for all of them."""
+    backtrace = b"  File \xe2\x80\xa6"
+    code = sha256(backtrace).hexdigest()
+    board.store.write(("code", code, "", backtrace))
+    for number in range(20):
+        board.store.removed(f"lock-{number}", "u", code=code)
+    board.store.removed("lost", "u", code="0" * 64)
+    asked = board.store.asked
+    whole = {each["name"]: each["backtrace"] for each in board.get("/removed.json").json}
+    assert whole.pop("lost") is None
+    assert list(whole.values()) == ["  File …"] * 20
+    assert board.store.asked - asked == 2

@@ -17,11 +17,12 @@ from schemathesis import checks
 
 import mutexdash
 from mutexdash.access import Access
+from mutexdash.description import description
 from tests.dash_memory import BACKTRACE, Board
 
 SERVED = "/api/openapi.yaml"
 DESCRIPTION: dict[str, Any] = YAML(typ="safe").load(
-    Path(mutexdash.__file__).with_name("static") / "openapi.yaml"
+    description(Path(mutexdash.__file__).with_name("static"))
 )
 PROMISES = (
     checks.not_a_server_error,
@@ -51,6 +52,7 @@ def board() -> Iterator[Board]:
             started.store.removed(name, "u0", how="auto-unlock", removed_by="d", why="late")
         started.store.take("odd", alert_at="soon", pid="many", hostname=None, backtrace=None)
         started.store.take("never", unlock=None)
+        started.store.take("new", uuid="u-new", needs=["two-keys", "x"])
         started.settle()
         yield started
 
@@ -85,6 +87,7 @@ def test_whatever_is_asked_is_answered_as_described(case: Any) -> None:
         ("get", "/locks/{name}", "/api/locks/b%2Fc"),
         ("get", "/locks/{name}", "/api/locks/odd"),
         ("get", "/locks/{name}", "/api/locks/never"),
+        ("get", "/locks/{name}", "/api/locks/new"),
         ("get", "/lock", "/api/lock?name=a"),
         ("get", "/removed", "/api/removed?q=late"),
         ("get", "/removed/{name}", "/api/removed/b%2Fc?uuid=u0"),
@@ -109,9 +112,11 @@ def test_a_force_unlock_is_answered_as_described(board: Board) -> None:
     assert json.loads(answer.data)["removed"]["backtrace"] == BACKTRACE
     operation = schema["/locks/{name}/force-unlock"]["post"]
     operation.validate_response(_as_schemathesis_has_it(answer))
-    again = board.client.post(path, json=body, buffered=True)
-    assert again.status_code == 409
-    operation.validate_response(_as_schemathesis_has_it(again))
+    for other in (body, {"name": "new", "uuid": "u-new", "reason": "without a word of its needs"}):
+        path = f"/api/locks/{other['name']}/force-unlock"
+        refused = board.client.post(path, json=other, buffered=True)
+        assert refused.status_code == 409
+        operation.validate_response(_as_schemathesis_has_it(refused))
 
 
 def _as_schemathesis_has_it(answer: Any) -> Any:

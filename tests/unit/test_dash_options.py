@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mutexdash.access import Access
 from mutexdash.cli import main
 from mutexdash.logins import Basic, Header, Open
-from mutexdash.options import access_options, prometheus_url, read_access
+from mutexdash.options import access_options, in_clear, read_access, read_link
 
 USERS = f"ann:$2y$10${'.' * 53}\n"
 
@@ -21,6 +21,9 @@ USERS = f"ann:$2y$10${'.' * 53}\n"
     ("flags", "said"),
     [
         ("--listen 0.0.0.0:0", "--no-auth"),
+        ("--listen 0.0.0.0:0 --no-auth", "--allowed-host"),
+        ("--listen [::]:0 --no-auth --allowed-host ,", "--allowed-host"),
+        ("--listen 0.0.0.0:0 --no-auth --allowed-host *", "--allowed-host"),
         ("--auth basic", "--htpasswd FILE"),
         ("--auth basic --htpasswd /nowhere", "can't be read"),
         ("--auth basic --no-auth --htpasswd /nowhere", "contradict"),
@@ -37,6 +40,7 @@ USERS = f"ann:$2y$10${'.' * 53}\n"
         ("--force-unlock-limit 0", "--force-unlock-limit"),
         ("--secret-file /nowhere", "can't be read"),
         ("--prometheus-url javascript:alert(1)", "--prometheus-url"),
+        ("--runbook-url docs/runbook.md", "--runbook-url"),
         ("--auth ldap", "'ldap'"),
     ],
 )
@@ -99,6 +103,26 @@ def test_a_proxy_elsewhere_needs_no_host_names() -> None:
     assert not access.local_only
 
 
-def test_a_prometheus_is_a_web_page() -> None:
-    assert prometheus_url("") == ""
-    assert prometheus_url("https://p.example/x/") == "https://p.example/x"
+def test_without_a_login_only_names_that_it_was_given_are_answered_to() -> None:
+    access = read("--no-auth --allowed-host localhost", host="0.0.0.0")
+    assert not access.local_only
+    assert access.hosts == {"localhost"}
+    assert read("--no-auth").local_only, "on loopback it stays with names of this machine"
+
+
+def test_passwords_in_the_clear_are_told(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(USERS)
+    basic = f"--auth basic --htpasswd {tmp_path / 'users'}"
+    why = in_clear(read(basic, host="0.0.0.0"), "0.0.0.0")
+    assert why is not None
+    assert "TLS" in why
+    assert in_clear(read(basic), "127.0.0.1") is None
+    behind = read(f"{basic} --proxy-hops 1 --trusted-proxy 10.0.0.1", host="0.0.0.0")
+    assert in_clear(behind, "0.0.0.0") is None
+    assert in_clear(read("--no-auth --allowed-host x", host="0.0.0.0"), "0.0.0.0") is None
+
+
+def test_what_is_linked_to_is_a_web_page() -> None:
+    option = click.Option(["--prometheus-url"])
+    for given, read_as in (("", ""), ("https://p.example/x/", "https://p.example/x")):
+        assert read_link(click.Context(main), option, given) == read_as

@@ -55,12 +55,12 @@ def test_states_are_words_not_only_colours(board: Board) -> None:
 
 
 def test_the_bar_has_a_text_for_screen_readers_and_no_inline_style(board: Board) -> None:
-    board.store.take("a", held_for=450)
+    board.store.take("a", held_for=150)
     html = board.get("/").get_data(as_text=True)
     assert re.search(
-        r'role="img" aria-label="Taken .* UTC, alert .* UTC, auto-unlock .* UTC"', html
+        r'role="img" aria-label="Last sign of life .* UTC, alert .* UTC, auto-unlock .* UTC"', html
     )
-    assert re.search(r'class="filled" height="100%" width="50\.\d%"', html)
+    assert re.search(r'class="filled" height="100%" width="25\.\d%"', html)
     assert "style=" not in html
 
 
@@ -68,8 +68,10 @@ def test_empty_states_say_what_is_the_matter(board: Board) -> None:
     assert "No lock is held right now." in shown(board, "/")
     board.store.take("a")
     text = shown(board, "/?q=nothing")
-    assert "No lock matches." in text
+    assert "The one lock that is held does not match." in text
     assert "Clear the filter" in text
+    board.store.take("b")
+    assert "None of 2 locks match." in shown(board, "/?q=nothing")
     assert "Nothing had to be removed." in shown(board, "/removed")
     board.store.removed("x", "u")
     assert "No removal matches." in shown(board, "/removed?q=nothing")
@@ -133,10 +135,11 @@ def test_a_lock_page_tells_all(board: Board) -> None:
 
 
 def test_a_broken_lock_says_what_is_wrong_sentence_by_sentence(board: Board) -> None:
-    board.store.take("odd", hostname=None, pid="<many>", auto_unlock_at=b"\xff")
+    board.store.take("odd", hostname=None, pid="<many>", needs="all", auto_unlock_at=b"\xff")
     text = shown(board, "/lock/odd")
     for sentence in (
-        *("hostname is missing.", "pid '<many>' is no process id.", "auto_unlock_at is not UTF-8."),
+        *("hostname is missing.", "auto_unlock_at is not UTF-8."),
+        "about pid is not a whole number; needs is not a list of names.",
     ):
         assert sentence in text
     assert "never removes a lock that it can't read" in text
@@ -232,7 +235,18 @@ def test_pages_hold_no_inline_code_and_load_nothing_from_elsewhere(board: Board)
 
 
 def test_a_page_that_is_not_there_says_so(board: Board) -> None:
-    assert "Not Found" in shown(board, "/nothing", 404)
+    text = shown(board, "/nothing", 404)
+    assert "There is no such page here." in text
+    assert "URL" not in text, "the words of somebody else"
+
+
+def test_the_api_s_path_of_a_lock_leads_people_to_its_page(board: Board) -> None:
+    board.store.take("deploy/prod")
+    answer = board.get("/locks/deploy%2Fprod")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/lock/deploy%2Fprod")
+    assert board.get("/locks/deploy%2Fprod/force-unlock?uuid=x").status_code == 200
+    answer = board.get("/locks")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/")
 
 
 @pytest.mark.parametrize("path", ["/lock/a", "/api/locks/a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import bcrypt
@@ -53,19 +54,78 @@ def test_what_bcrypt_cant_tell_apart_is_no_password(file: Path, password: str) -
     assert not Passwords(file).check("nobody", password)
 
 
-def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(tmp_path: Path) -> None:
+def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(f"ann:{hashed('x')}\n")
     passwords = Passwords(path)
     assert passwords.check("ann", "x")
-    path.write_text("ann:in the clear, by mistake\n")
-    assert passwords.known("ann", "x")
     fresh = tmp_path / "fresh"
     fresh.write_text(f"bob:{hashed('y')}\n")
     fresh.replace(path)
     assert not passwords.known("ann", "x")
     assert not passwords.check("ann", "x")
     assert passwords.check("bob", "y")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_text(""),
+        lambda path: path.write_text("# nobody\n"),
+        lambda path: path.write_text("ann:in the clear, by mistake\n"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.unlink(),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["empty", "no user", "bad line", "not UTF-8", "deleted", "a folder"],
+)
+def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "users"
+    good = f"ann:{hashed('x')}\n"
+    path.write_text(good)
+    passwords = Passwords(path)
+    assert passwords.check("ann", "x")
+    spoil(path)
+    for _ in range(3):
+        assert not passwords.known("ann", "x")
+        assert not passwords.check("ann", "x")
+        assert not passwords.check("nobody", "x")
+    assert [str(path) in each.getMessage() for each in caplog.records] == [True] * 2, "told once"
+    if path.is_dir():
+        path.rmdir()
+    path.write_text(f"# again\n{good}")
+    assert passwords.check("ann", "x")
+
+
+def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "users"
+    line = f"ann:{hashed('x')}\n".encode()
+    path.write_bytes(line + b"bob:secret\n\xffeve:1\n" + f"dan:{hashed('y')}\n".encode() * 2)
+    passwords = Passwords(path)
+    assert passwords.check("ann", "x")
+    assert not passwords.check("bob", "secret")
+    assert not passwords.check("dan", "y"), "twice, so nobody can tell which one is meant"
+    told = [each.getMessage() for each in caplog.records]
+    assert [key for key in ("Line 2", "Line 3", "'dan'") if any(key in each for each in told)] == [
+        *("Line 2", "Line 3", "'dan'")
+    ]
+    assert len(told) == 3
+    assert not any("secret" in each for each in told)
+    path.write_bytes(b"nonsense\n" * 500 + line)
+    assert passwords.known("ann", "x"), "the line is as it was"
+    assert len(caplog.records) < 20
+
+
+def test_a_password_is_known_where_it_came_from(file: Path) -> None:
+    passwords = Passwords(file)
+    assert passwords.check("bob", "x", "here")
+    assert passwords.known("bob", "x", "here")
+    assert not passwords.known("bob", "x", "there")
+    assert (passwords.knows("bob", "here"), passwords.knows("bob", "there")) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from lockclient.lines import Lines
+from lockclient.restoring import Restored
 from lockclient.shown import SORTS
 from lockclient.table import Table
 from mutexdash.query import BadParameter, Query
@@ -53,6 +55,37 @@ def test_the_most_urgent_come_first(board: Board) -> None:
     ]
 
 
+def test_what_somebody_waits_for_longer_comes_first_also_when_the_first_in_line_goes(
+    board: Board,
+) -> None:
+    """Though the lines are as long as before; and a page that was seen before is asked for anew."""
+    for name, uuid in (("a", "w1"), ("b", "w2"), ("a", "w3")):
+        if not board.store.kept.get(("locks", name, "uuid")):
+            board.store.take(name, held_for=400)
+        board.store.wait(name, uuid)
+    board.store.wait("b", "w4")
+    assert names(board) == ["a", "b"]
+    before = moment(board)
+    board.store.write(("queue", "a", "w1", None), ("queue", "a", "w5", b"{}"))
+    assert names(board) == ["b", "a"]
+    after = moment(board)
+    assert after.etag() != before.etag()
+    assert [dict(each.picture.snapshot.waiters) for each in (before, after)] == [
+        {"a": 2, "b": 2}
+    ] * 2
+
+
+def test_of_a_line_that_was_read_in_part_nobody_knows_the_first(board: Board) -> None:
+    for name in ("a", "b", "b"):
+        board.store.wait(name, f"w{board.store.revision}")
+    board.settle()
+    lines = Lines(board.table, board.store)
+    lines.look(1)
+    assert {name: head.revision for name, head in lines.heads.items()} == {"a": 2, "b": 3}
+    del lines.tickets[-1]  # type: ignore[attr-defined]
+    assert [*lines._firsts()] == ["a"]
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_has_its_reverse(board: Board, sort: str) -> None:
     """`-` turns the order round; locks that lack the value stay last, equal ones by name."""
@@ -62,11 +95,11 @@ def test_every_order_has_its_reverse(board: Board, sort: str) -> None:
     board.store.wait("b", "w1")
     board.store.wait("c", "w2")
     board.store.wait("c", "w3")
-    board.store.write(("locks", "bare", "thread", b"T"))  # nothing to sort by, broken
+    board.store.write(("locks", "bare", "uuid", b"u"))  # nothing to sort by, broken
 
     up, down = names(board, sort=sort), names(board, sort=f"-{sort}")
 
-    if sort in ("hostname", "reason", "locked_at", "auto_unlock_at"):
+    if sort in ("hostname", "reason", "locked_at", "alive_at", "alert_at", "auto_unlock_at"):
         assert up[-1] == down[-1] == "bare"
         up.pop()
         down.pop()
@@ -162,7 +195,7 @@ def test_the_etag_changes_with_every_change(board: Board) -> None:
     store = board.store
     changes: tuple[Callable[[], object], ...] = (
         lambda: store.take("a", held_for=0),
-        lambda: store.write(("locks", "a", "alive_at", b"%f" % time.time())),
+        lambda: store.push("a"),
         lambda: store.wait("a", "w1"),
         lambda: setattr(board, "ahead", 301),
         lambda: setattr(board, "ahead", 901),
@@ -211,7 +244,7 @@ def test_the_state_follows_the_clock(board: Board) -> None:
 def test_a_push_takes_it_back(board: Board) -> None:
     board.store.take("a", held_for=400)
     assert moment(board).picture.counts["alert"] == 1
-    board.store.write(("locks", "a", "alert_at", b"%f" % (time.time() + 300)))
+    board.store.push("a")
     assert moment(board).picture.counts["alert"] == 0
 
 
@@ -273,3 +306,26 @@ def test_removals_are_searched_by_all_that_is_known(board: Board) -> None:
         ["b"],
         [],
     ]
+
+
+# ---------------------------------------------------------------- a restore
+
+
+def test_a_restore_is_told_for_a_day_and_counts_as_a_change(board: Board) -> None:
+    """By a banner on every page, in which what somebody wrote steers nothing."""
+    board.store.take("a")
+    before = moment(board)
+    page = board.get("/").get_data(as_text=True)
+    assert "restored from a backup" not in page
+    said = Restored("1", time.time() - 60, "<b>ann@host")
+    board.store.write(("restored", "", "", said.value().encode()))
+    after = moment(board)
+    assert after.restored == Restored("1", 0, "", board.store.revision)
+    assert after.etag() != before.etag()
+    for path in ("/", "/lock/a", "/removed", "/timeline"):
+        page = board.get(path).get_data(as_text=True)
+        assert "The store was restored from a backup." in page
+        assert "&lt;b&gt;ann@host" in page
+    later = after._replace(wall=after.wall + 86400)
+    assert later.restored is None
+    assert later.etag() != after.etag()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from lockclient.durations import duration
 from lockclient.record import Holder
-from lockclient.shown import Bar, duration, plain, utc
+from lockclient.shown import NOTCH, Bar, utc
+from lockclient.texts import plain
+from mutexdash.links import linked
 from mutexdash.text import visible
 
 
@@ -47,7 +54,7 @@ def test_a_block_keeps_its_lines() -> None:
 
 
 def test_emoji_and_other_scripts_stay() -> None:
-    text = "👩‍👩‍👧 naïve Ω עברית"
+    text = "👩 naïve Ω עברית"
     assert text in visible(text)
 
 
@@ -77,24 +84,67 @@ def test_the_last_stamp_that_can_be_stored_can_be_shown() -> None:
     assert utc(253_402_300_799) == "9999-12-31 23:59:59 UTC"
 
 
-def holder(**stamps: float | None) -> Holder:
+def holder(**stamps: float) -> Holder:
+    if "auto_unlock_at" in stamps:  # as much later as the stamps say
+        after = 30 + stamps["auto_unlock_at"] - stamps["alert_at"]
+        stamps |= {"expected_runtime": 30, "auto_unlock_after": after}
     return Holder("a", "u", "h", **stamps)  # type: ignore[arg-type]
 
 
-def test_a_bar_goes_from_taken_to_auto_unlock_with_a_notch_at_the_alert() -> None:
+def test_a_bar_goes_from_the_last_sign_of_life_to_auto_unlock_with_a_notch_at_the_alert() -> None:
     bar = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=200))
     assert bar is not None
-    assert (bar.start, bar.end, bar.notch, bar.open) == (100, 200, 0.3, False)
-    assert [bar.filled(wall) for wall in (50, 100, 150, 500)] == [0, 0, 0.5, 1]
-    assert "alert 1970-01-01 00:02:10 UTC, auto-unlock 1970-01-01 00:03:20 UTC" in bar.text
+    assert (bar.start, bar.alert, bar.end, bar.open) == (100, 130, 200, False)
+    assert [bar.filled(wall) for wall in (50, 100, 115, 130, 165, 500)] == [
+        0,
+        0,
+        0.25,
+        0.5,
+        0.75,
+        1,
+    ]
+    assert bar.text == (
+        "Last sign of life 1970-01-01 00:01:40 UTC, alert 1970-01-01 00:02:10 UTC, "
+        "auto-unlock 1970-01-01 00:03:20 UTC"
+    )
+
+
+@pytest.mark.parametrize("after", [None, 100.0])
+def test_a_bar_measures_silence_and_not_age(after: float | None) -> None:
+    """A lock that is held for days and pushed a second ago is as well as a new one."""
+    pushed = 5 * 86_400.0
+    times: dict[str, Any] = {"alert_at": pushed + 30, "expected_runtime": 30}
+    if after is not None:
+        times |= {"auto_unlock_at": pushed + after, "auto_unlock_after": after}
+    bar = Bar.of(Holder("a", "u", "h", locked_at=0.0, **times))
+    assert bar is not None
+    assert bar.filled(pushed + 1) < 0.05
+    assert bar.filled(pushed + 30) == pytest.approx(NOTCH)
+
+
+def test_past_its_alert_a_lock_has_a_fuller_bar_than_any_that_is_well() -> None:
+    """However much longer than to its alert it has from there to its auto-unlock."""
+    late = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=9000))
+    well = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=140))
+    assert late is not None
+    assert well is not None
+    assert late.filled(131) > well.filled(129)
 
 
 def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
-    bar = Bar.of(holder(locked_at=100, alert_at=200))
+    bar = Bar.of(Holder("a", "u", "h", alert_at=200, expected_runtime=100, locked_at=7))
+    assert bar is not None
+    assert (bar.start, bar.open) == (100, True)
+    assert bar.end > bar.alert == 200
+    assert bar.text.endswith("auto-unlock never")
+
+
+def test_a_bar_promises_no_auto_unlock_that_is_undecided() -> None:
+    lock = replace(holder(locked_at=100, alert_at=130, auto_unlock_at=200), needs=("two-keys",))
+    bar = Bar.of(lock)
     assert bar is not None
     assert bar.open
-    assert bar.end > 200
-    assert 0 < bar.notch < 1
+    assert bar.text.endswith("auto-unlock undecided")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +154,51 @@ def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
         {"alert_at": 5.0},
         {"locked_at": 5.0},
         {"locked_at": 5.0, "alert_at": 5.0},
-        {"locked_at": 9.0, "alert_at": 5.0, "auto_unlock_at": 7.0},
+        {"locked_at": 9.0, "alert_at": 5.0},
     ],
 )
 def test_stamps_that_make_no_sense_make_no_bar(stamps: dict[str, float]) -> None:
     assert Bar.of(holder(**stamps)) is None
+
+
+# ---------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("see https://jira.example.com/browse/X-1.", ["https://jira.example.com/browse/X-1"]),
+        (
+            "http://a.example/?q=1&r=2#s (twice) https://b.example",
+            ["http://a.example/?q=1&amp;r=2#s", "https://b.example"],
+        ),
+        ("javascript:alert(1) ftp://x.example data:text/html,x", []),
+        ("https://a.example/\u202egpj.exe", ["https://a.example/"]),
+        ('https://a.example/"onclick="x', ["https://a.example/"]),
+        ("https://а.example", []),  # Cyrillic
+        ("https://", []),
+        ("no link", []),
+    ],
+)  # fmt: skip
+def test_addresses_of_web_pages_are_links_and_nothing_else_is(
+    text: str, addresses: list[str]
+) -> None:
+    html = str(linked(text))
+    assert re.findall('href="([^"]*)"', html) == addresses
+    assert html.count("<a ") == html.count('rel="noreferrer noopener nofollow"') == len(addresses)
+    assert "onclick=" not in re.sub(r">[^<]*<", "><", html)
+
+
+def test_what_is_cut_off_leads_nowhere() -> None:
+    assert "<a" not in linked("https://a.example/long", 18)
+    assert "<a" in linked("https://a.example/long", 22)
+    assert linked("https://a.example/ " + "x" * 90, 30).count("…") == 1
+
+
+def test_a_blank_beside_a_link_is_at_no_end() -> None:
+    html = str(linked("batch 0, see https://a.example/1 and https://a.example/2 now"))
+    assert "odd" not in html
+    assert ">batch 0, see</bdi> <a " in html
+    assert '</a> <bdi class="text">and</bdi> <a ' in html
+    for hidden in ("see  https://a.example/1", " https://a.example/1", "https://a.example/1 "):
+        assert str(linked(hidden)).count("odd") == 1

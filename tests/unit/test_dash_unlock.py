@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.store import Remove
+from lockclient.timing import Deadline
+from lockclient.unlocking import NeedsUnknown, force_unlock
 from mutexdash.access import Access
 from tests.dash_memory import Board
 
@@ -125,20 +129,123 @@ def test_a_store_that_fails_is_told_with_what_that_means(
 
 
 def test_a_record_that_would_be_too_long_is_cut(board: Board) -> None:
-    board.store.take("a", uuid="u1", reason="r" * 60_000, backtrace="b" * 60_000 + "innermost")
+    board.store.take("a", uuid="u1", reason="r" * 30_000, backtrace="b" * 30_000 + "innermost")
     removed = unlock(board).json["removed"]
     assert (len(removed["reason"]), len(removed["backtrace"])) == (4096, 16384)
     assert removed["backtrace"].endswith("innermost")
 
 
 def test_a_page_says_what_went_wrong_and_leads_back(board: Board) -> None:
-    form = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
-    token = form.partition('name="csrf" value="')[2].partition('"')[0]
-    data = FIELDS | {"uuid": "u0", "csrf": token}
-    answer = board.client.post(
-        "/locks/a/force-unlock", data=data, headers={"Origin": "http://localhost"}, buffered=True
-    )
+    answer = sent(board, uuid="u0")
     text = answer.get_data(as_text=True)
     assert answer.status_code == 409
     assert "Nothing was unlocked" in text
     assert 'href="/lock/a"' in text
+
+
+# ---------------------------------------------------------------- a lock with unknown needs
+
+
+@pytest.fixture
+def needy(board: Board) -> Board:
+    board.store.take("a", uuid="u1", needs=["two-keys", "<b>"])
+    board.settle()
+    return board
+
+
+def sent(board: Board, **more: str) -> Any:
+    """Send the form as a browser does."""
+    form = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    token = form.partition('name="csrf" value="')[2].partition('"')[0]
+    return board.client.post(
+        "/locks/a/force-unlock",
+        data=FIELDS | {"csrf": token} | more,
+        headers={"Origin": "http://localhost"},
+        buffered=True,
+    )
+
+
+@pytest.mark.parametrize("said", [{}, {"despite_needs": False}])
+def test_what_it_needs_must_be_known_to_who_asks(needy: Board, said: dict[str, Any]) -> None:
+    answer = unlock(needy, **said)
+    assert answer.status_code == 409
+    assert answer.json["error"].startswith(
+        "Nothing was unlocked: it needs what this version does not know (two-keys, <b>)"
+    )
+    assert "the field despite_needs" in answer.json["error"]
+    assert holder(needy) == "u1"
+
+
+@pytest.mark.parametrize("said", ["true", 1, None, [True]])
+def test_nothing_but_true_says_that_it_is_known(needy: Board, said: object) -> None:
+    answer = unlock(needy, despite_needs=said)
+    assert (answer.status_code, "despite_needs" in answer.json["error"]) == (400, True)
+    assert holder(needy) == "u1"
+
+
+def test_who_knows_what_it_needs_may_remove_it(needy: Board) -> None:
+    answer = unlock(needy, despite_needs=True)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    assert answer.json["removed"]["needs"] == ["two-keys", "<b>"]
+    assert holder(needy) is None
+
+
+def test_a_lock_without_needs_is_removed_with_that_word_or_without(board: Board) -> None:
+    html = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    assert "despite_needs" not in html
+    assert unlock(board, despite_needs=True).status_code == 200
+
+
+def test_the_form_asks_by_a_box_that_must_be_ticked(needy: Board) -> None:
+    html = needy.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    assert re.search(r'<input type="checkbox" id="\w+" name="despite_needs" required>', html)
+    assert "what this version does not know (two-keys, &lt;b&gt;)" in html
+    refused = sent(needy)
+    assert refused.status_code == 409
+    assert "does not know (two-keys, &lt;b&gt;)" in refused.get_data(as_text=True)
+    assert holder(needy) == "u1"
+    assert sent(needy, despite_needs="on").status_code == 303
+    assert holder(needy) is None
+
+
+def test_no_way_to_remove_a_lock_leaves_the_question_out(needy: Board) -> None:
+    """Whoever calls it without a word about needs removes none that has some."""
+    with pytest.raises(NeedsUnknown, match="Only a person who knows"):
+        force_unlock(needy.store, "a", "u1", "me", "why", Deadline.after(5))
+    assert holder(needy) == "u1"
+
+
+class TestOutOfSpace:
+    """Nobody takes a lock without a record before a person was told and said so."""
+
+    @pytest.fixture
+    def full(self, board: Board, monkeypatch: pytest.MonkeyPatch) -> Board:
+        """A store that has no space for records."""
+        ask = board.store.ask
+
+        def refuse(request: Any, deadline: Deadline) -> Any:
+            if isinstance(request, Remove) and request.recorded:
+                raise StoreFull("database space exceeded")
+            return ask(request, deadline)
+
+        monkeypatch.setattr(board.store, "ask", refuse)
+        return board
+
+    def test_a_program_is_told_the_field(self, full: Board) -> None:
+        answer = unlock(full)
+        assert (answer.status_code, holder(full)) == (409, "u1")
+        assert "no record of it can be kept" in answer.json["error"]
+        assert "the field unrecorded" in answer.json["error"]
+        assert unlock(full, unrecorded="yes").status_code == 400
+        assert unlock(full, unrecorded=True).status_code == 200
+        assert holder(full) is None
+
+    def test_the_form_asks_with_a_box_to_tick(self, full: Board) -> None:
+        assert "unrecorded" not in full.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+        answer = sent(full)
+        assert (answer.status_code, holder(full)) == (303, "u1")
+        html = full.get(answer.headers["Location"]).get_data(as_text=True)
+        assert '<input type="checkbox" id="unrecorded" name="unrecorded" required>' in html
+        assert "no record of it can be kept" in html
+        assert sent(full, unrecorded="on").status_code == 303
+        assert holder(full) is None

@@ -78,9 +78,9 @@ def test_who_waits_for_ever_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) ->
     time.sleep(0.3)  # several times its patience
     assert thread.is_alive()
     store.slow = Read
-    wait_until(lambda: store.model.lock("x").tickets, 10, "the ticket")
+    wait_until(lambda: store.model.lock("x").tickets, what="the ticket")
     store.ask(Unlock("x", "other"), Deadline.after(1))
-    thread.join(10)
+    thread.join(60)
     assert waiter.locked()
     waiter.release()
 
@@ -94,9 +94,9 @@ def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> No
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire)
     thread.start()
-    wait_until(lambda: store.model.lock("x").tickets, 10, "the ticket")
+    wait_until(lambda: store.model.lock("x").tickets, what="the ticket")
     store.ask(Unlock("x", "other"), Deadline.after(1))
-    thread.join(10)
+    thread.join(60)
     assert waiter.locked()
     waiter.release()
 
@@ -159,10 +159,10 @@ def test_a_closed_watch_is_forgotten() -> None:
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire)
     thread.start()
-    wait_until(lambda: store.model.events(Target("x"), 0) and store.watching(), 10)
+    wait_until(lambda: store.model.events(Target("x"), 0) and store.watching())
     store.ask(Unlock("x", "other"), Deadline.after(1))
-    thread.join(10)
-    wait_until(store.watching, 10, "the watch for its loss, after a second")
+    thread.join(60)
+    wait_until(store.watching, what="the watch for its loss, after a second")
     waiter.release()
     assert store.watching() == 0
 

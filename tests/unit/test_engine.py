@@ -9,13 +9,15 @@ import pytest
 
 from lockclient.engine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.process import fingerprint
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.store import (
     Claim,
     Done,
     Event,
     Gone,
     Look,
+    Moved,
     Outcome,
     Position,
     Push,
@@ -86,7 +88,7 @@ class TestGettingIt:
         acquisition = Acquisition(Holder("x", "me"), Runtime(300.0, 900.0), queue=True)
         take = acquisition.begin(START)
         assert isinstance(take, Take)
-        assert (take.holder.locked_at, take.holder.alive_at) == (5_000.0, 5_000.0)
+        assert take.holder.locked_at == 5_000.0
         assert (take.holder.alert_at, take.holder.auto_unlock_at) == (5_300.0, 5_900.0)
         assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
         assert acquisition.token == 5
@@ -197,7 +199,7 @@ class TestLostAnswers:
         sending(acquisition).unknown = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
-        assert (again.holder.uuid, again.holder.alive_at) == ("me", 5_010.0)
+        assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
 
     def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
         """Its stamps are older than we know: a push, with stamps of its own each time."""
@@ -206,13 +208,13 @@ class TestLostAnswers:
         acquisition.again(at(0.1))
         push = acquisition.answered(Taken(5, earlier=True), at(0.2))
         assert isinstance(push, Push)
-        assert push.stamps.alive_at == 5_000.2
+        assert (push.stamps.alert_at, push.revision) == (5_300.2, 5)
         push = acquisition.again(at(20))
         assert isinstance(push, Push)
-        assert push.stamps.alive_at == 5_020.0
+        assert (push.stamps.alert_at, push.revision) == (5_320.0, 5)
         assert acquisition.answered(Done(9), at(20.1)) == Acquired()
         assert acquisition.deadline == START.monotonic + 20.0 + 900.0
-        assert acquisition.holder.alive_at == 5_020.0
+        assert acquisition.holder.alert_at == 5_320.0
 
     def test_a_slow_answer_is_confirmed_first(self) -> None:
         """Who has the lock since seconds ago may be past its time already."""
@@ -257,7 +259,7 @@ class TestLostAnswers:
         acquisition = begun(identity=identity)
         if identity is not None:
             previous = Holder("x", "dead", identity=identity)
-            reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, 3, (), None, 4))
+            reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
             assert isinstance(reclaim, Reclaim)
         sending(acquisition).under_way = True
         assert acquisition.abandon() == Withdraw("x", "me", mark=True)
@@ -279,7 +281,7 @@ class TestIdentity:
         acquisition = begun(identity="worker")
         assert steps(acquisition, Refused("dead", 4)) == Read("x")
         previous = Holder("x", "dead", identity="worker")
-        reclaim = steps(acquisition, Seen(previous, 3, (), None, 4))
+        reclaim = steps(acquisition, Seen(previous, (), None, 4))
         assert isinstance(reclaim, Reclaim)
         assert reclaim.previous == previous
         assert steps(acquisition, Taken(6)) == Acquired()
@@ -302,21 +304,33 @@ class TestIdentity:
             Holder("x", "o"),
             Holder("x", "o", identity="other"),
             Holder("x", "o", identity="worker", process=fingerprint(os.getpid())),
+            Holder("x", "o", identity="worker", needs=("what nobody knows",)),
         ],
     )
     def test_nobody_else_s_lock_is(self, previous: Holder | None) -> None:
-        """Another identity, or one whose process certainly runs: it waits, or gives up."""
-        seen = Seen(previous, 3, (), None, 4)
+        """Another identity, a process that certainly runs, a need: it waits, or gives up."""
+        seen = Seen(previous, (), None, 4)
         patient = begun(identity="worker")
         assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
         hasty = begun(identity="worker", queue=False)
         assert isinstance(steps(hasty, Refused("o", 4), seen), Busy)
 
+    def test_a_lock_that_needs_what_is_not_known_is_left_alone_and_that_is_said(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nor is it looked every second whether its process has ended: that would not help."""
+        acquisition = begun(identity="worker")
+        previous = Holder("x", "dead", hostname="h", identity="worker", needs=("warp",))
+        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+        assert not acquisition.has_rival
+        assert "'x'" in caplog.text
+        assert "needs what this version does not know (warp)" in caplog.text
+
     def test_it_is_tried_once(self) -> None:
         """Somebody else was quicker: then it is a waiter like any other."""
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", identity="worker")
-        steps(acquisition, Refused("dead", 4), Seen(previous, 3, (), None, 4))
+        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
         assert isinstance(steps(acquisition, Refused("o", 5)), TakeOrQueue)
 
 
@@ -331,11 +345,38 @@ class TestHoldingIt:
         assert acquisition.holder.alert_at == START.wall + 50 + 300
         assert acquisition.check(at(949.9).monotonic) is None
 
-    def test_a_push_says_whether_it_is_the_newest(self) -> None:
-        """Not by the wall clock once that was set back: then it must be written all the same."""
+    def test_a_push_says_after_which_write_it_comes(self) -> None:
+        """The last one of its own that was confirmed, whatever order the answers come in."""
         acquisition = held()
-        pushes = [acquisition.push(at(seconds)) for seconds in (-1, 5, 3, 5, 6)]
-        assert [push.newest for push in pushes] == [False, True, False, True, True]
+        pushes = []
+        for outcome in (Done(9), Done(7), Done(11)):
+            pushes.append(push := acquisition.push(at(50)))
+            assert acquisition.pushed(push, outcome, at(50).monotonic)
+        assert [push.revision for push in pushes] == [5, 9, 9]
+        assert acquisition.push(at(-50)).revision == 11  # also when the wall clock was set back
+
+    def test_after_another_hand_s_write_it_is_pushed_again(self) -> None:
+        """What stands there nobody has promised us, so it counts for nothing but its revision."""
+        acquisition = held()
+        deadline, before = acquisition.deadline, acquisition.holder
+        push = acquisition.push(at(50))
+        assert not acquisition.pushed(push, Moved(9), at(50).monotonic)
+        assert (acquisition.deadline, acquisition.holder) == (deadline, before)
+        again = acquisition.push(at(50.1))
+        assert (again.stamps.alert_at, again.revision) == (START.wall + 50.1 + 300, 9)
+        assert acquisition.pushed(again, Done(10), at(50.1).monotonic)
+        assert acquisition.deadline == START.monotonic + 50.1 + 900
+
+    def test_a_lock_that_an_earlier_sending_got_is_pushed_until_it_is_confirmed(self) -> None:
+        """Also if somebody writes its stamps in between."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        assert isinstance(steps(acquisition, Taken(5, earlier=True)), Push)
+        again = acquisition.answered(Moved(9), at(0.2))
+        assert isinstance(again, Push)
+        assert (again.stamps.alert_at, again.revision) == (5_300.2, 9)
+        assert acquisition.answered(Done(10), at(0.3)) == Acquired()
+        assert acquisition.token == 5
 
     def test_time_alone_loses_it(self) -> None:
         """From the deadline on it must be taken for lost, and stays so."""
@@ -343,7 +384,7 @@ class TestHoldingIt:
         assert acquisition.check(at(899.9).monotonic) is None
         loss = acquisition.check(at(900).monotonic)
         assert loss is not None
-        assert "no push of its stamps was confirmed for 900 s" in str(loss)
+        assert "confirmed no sign of life of it for 15 min" in str(loss)
         assert (loss.name, loss.uuid, loss.removal) == ("x", "me", None)
         assert acquisition.check(at(0).monotonic) is loss
 
@@ -371,14 +412,14 @@ class TestHoldingIt:
         acquisition.observed(event)
         assert acquisition.loss is not None
         removal = Removal(acquisition.holder, 1.0, "ann", "force-unlock", "")
-        acquisition.saw(Seen(None, 0, (), removal, 10))
+        acquisition.saw(Seen(None, (), removal, 10))
         assert acquisition.loss.removal == removal
 
     def test_its_own_uuid_is_no_loss(self) -> None:
         """An event or a read that shows the own uuid changes nothing."""
         acquisition = held()
         acquisition.observed(Event(9, "me"))
-        acquisition.saw(Seen(acquisition.holder, 9, (), None, 10))
+        acquisition.saw(Seen(acquisition.holder, (), None, 10))
         assert acquisition.loss is None
 
     def test_its_own_release_is_no_loss(self) -> None:
@@ -387,9 +428,9 @@ class TestHoldingIt:
         push = acquisition.push(at(9))
         assert acquisition.release() == Unlock("x", "me")
         acquisition.observed(Event(9))
-        acquisition.saw(Seen(None, 0, (), None, 10))
+        acquisition.saw(Seen(None, (), None, 10))
         acquisition.pushed(push, Gone(None, None), at(9).monotonic)
-        acquisition.released(Done(9))
+        acquisition.released(Gone(None, None, resent=True))
         assert acquisition.check(at(10_000).monotonic) is None
 
     def test_an_unlock_that_finds_it_gone_is_a_loss(self) -> None:

@@ -2,9 +2,10 @@
 
 Acquisitions come, wait, get the lock, push, release, give up and die; requests and answers get
 lost, are sent again, or arrive long after anyone expects them; leases run out; revisions are
-compacted; a client that does not know the line barges in; an unlocker removes. A seeded random
-choice says what is next, and after each event the promises of design 4 must hold. In the end
-everything calms down, and nobody may be left waiting, and nothing be left in the store.
+compacted; a client that does not know the line barges in; hands write and delete stamps; an
+unlocker removes. A seeded random choice says what is next, and after each event the promises of
+design 4 must hold. In the end everything calms down, and nobody may be left waiting, and nothing
+be left in the store.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from random import Random
 
 import pytest
 
-from lockclient.engine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.engine import Acquired, Acquisition, Busy, Pause, Step, UsedUp, Wait
 from lockclient.record import Holder
 from lockclient.store import (
     Claim,
+    Done,
     Event,
+    Gone,
     Push,
     Reclaim,
     Request,
@@ -35,9 +38,11 @@ from lockclient.store import (
 )
 from lockclient.timing import Now, Runtime
 from tests.memory_store import Model
+from tests.written import taker
 
 NAME = "x"
 FOREIGN = "foreign"
+RUNTIME = Runtime(300.0, 900.0)
 
 
 @dataclass
@@ -56,8 +61,8 @@ class Actor:
         self.process = process
         self.uuid = uuid
         self.engine = Acquisition(
-            Holder(NAME, uuid, hostname="h", identity=identity),
-            Runtime(300.0, 900.0),
+            taker(NAME, RUNTIME, uuid=uuid, identity=identity),
+            RUNTIME,
             queue=queue,
             lease_ready=process.has_line,
         )
@@ -68,6 +73,9 @@ class Actor:
         self.missed = False
         self.held = False
         self.over = False
+        self.sent_at = 0.0
+        self.touched_at = 0
+        """The revision at which somebody else wrote its stamps after its last push."""
         self.removed = False
         """Its lock was taken away, by whoever may do that, or by itself."""
 
@@ -138,10 +146,11 @@ class World:
             assert actor.removed or self.model.lock(NAME).uuid() == actor.uuid
             assert actor.engine.token > 0
         else:
+            assert not isinstance(step, Pause)  # there is a line
             self.send(actor, step)
 
     def send(self, actor: Actor, request: Request) -> None:
-        actor.asking, actor.resent = request, False
+        actor.asking, actor.resent, actor.sent_at = request, False, self.time
         if (sending := actor.sending()) is not None:
             sending.under_way = True
         actor.process.has_line |= isinstance(request, TakeOrQueue)
@@ -190,6 +199,9 @@ class World:
             yield "foreigner goes", self.remove
         else:
             yield "removed", self.remove
+            yield "by hand", partial(self.by_hand, holder, "alert_at", b"9999999.000")
+            yield "by hand", partial(self.by_hand, holder, "auto_unlock_at", b"5.000")
+            yield "deleted", partial(self.by_hand, holder, "alert_at", None)
         yield "compaction", lambda: setattr(self.model, "compacted", self.model.revision)
         if self.living():
             yield "time passes", lambda: setattr(self, "time", self.time + 5)
@@ -245,14 +257,18 @@ class World:
         if (sending := actor.sending()) is not None:
             sending.under_way = False
         if isinstance(request, Unlock):
-            engine.released(outcome)  # type: ignore[arg-type]
+            if isinstance(outcome, Gone):
+                engine.released(outcome)
             lock = self.model.lock(NAME)
             assert lock.uuid() != actor.uuid
             assert engine.loss is None or actor.removed, "no false loss"
             self.ended(actor)
         elif isinstance(request, Push) and actor.held:
             actor.asking = None
-            engine.pushed(request, outcome, self.time)  # type: ignore[arg-type]
+            if not engine.pushed(request, outcome, actor.sent_at):  # type: ignore[arg-type]
+                self.send(actor, engine.push(self.now()))
+            if isinstance(outcome, Done) and outcome.revision > actor.touched_at:
+                actor.touched_at = 0
             has_it = self.model.lock(NAME).uuid() == actor.uuid
             assert (engine.loss is None) == has_it, "a push tells the truth"
         else:
@@ -328,12 +344,29 @@ class World:
             actor.removed |= actor.uuid == uuid
         self.model.remove_holder(NAME)
 
+    def by_hand(self, uuid: str, stamp: str, value: bytes | None) -> None:
+        """Somebody writes or deletes a stamp."""
+        self.model.write(NAME, stamp, value)
+        for actor in self.actors:
+            if actor.uuid == uuid:
+                actor.touched_at = self.model.revision
+
     # ------------------------------------------------------------ what must hold
 
     def check(self) -> None:
-        """At most one believes that it holds the lock, rightly."""
-        holders = [each.uuid for each in self.actors if each.believes()]
-        assert holders in ([], [self.model.lock(NAME).uuid()])
+        """At most one believes that it holds the lock, rightly, and no longer than is said of it.
+
+        Whatever pushes of its own came how late: only another's hand may take time from it.
+        """
+        holders = [each for each in self.actors if each.believes()]
+        assert [each.uuid for each in holders] in ([], [self.model.lock(NAME).uuid()])
+        said = self.model.lock(NAME).holder
+        for actor in holders:
+            if not actor.touched_at:
+                assert said is not None
+                assert not said.broken()
+                assert said.undecided() == ""
+                assert (said.auto_unlock_at or 0) > actor.engine.deadline - 0.001, "its own time"
 
     def calm_down(self) -> None:
         """No more faults: everyone gets on, nobody new comes, and what is under way arrives.

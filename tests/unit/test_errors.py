@@ -18,7 +18,8 @@ from lockclient.errors import (
     StoreError,
     StoreUnavailable,
 )
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
+from lockclient.removal import Removal
 
 HOLDER = Holder("x", "u", hostname="h", problems={"pid": "is missing"})
 REMOVAL = Removal(HOLDER, 1.0, "ann", "force-unlock", "why")

@@ -165,6 +165,14 @@ def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
     assert more_telling(tls, "no answer") == "no answer"
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:2379", "localhost:2379", "[::1]:2379"])
+def test_on_this_machine_it_says_how_to_start_one(endpoint: str) -> None:
+    word = "`clustermutex up` starts one"
+    assert word in str(unavailable((endpoint,), "connection refused", unknown=False))
+    assert word not in str(unavailable((endpoint, "a:1"), "connection refused", unknown=False))
+    assert word not in str(unavailable((endpoint,), "no answer", unknown=False))
+
+
 def test_who_did_not_answer_is_named() -> None:
     """Every endpoint, the cause, what to look at, and whether it may have happened."""
     error = unavailable(("a:1", "b:2"), "connection refused", unknown=False)

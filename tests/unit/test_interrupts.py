@@ -91,7 +91,7 @@ def at_each_step(around: Surroundings, act: Callable[[ClusterMutex], object]) ->
         with around(store), interrupted(number) as interrupt:
             act(mutex)
         if act is take_and_release_by_with:  # a statement has no gap at all
-            wait_until(lambda: not mutex.locked(), 5, interrupt.where)  # noqa: B023
+            wait_until(lambda: not mutex.locked(), what=interrupt.where)  # noqa: B023
         elif mutex.locked():
             mutex.release()
         wait_until(

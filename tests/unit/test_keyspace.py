@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
 from lockclient.etcd.keyspace import KINDS, Keyspace, decode, encode
-from lockclient.record import check_name
+from lockclient.record import MAX_UUID, SUBKEYS, check_name
 
 SPACE = Keyspace("/base")
 ALIKE = [
@@ -56,13 +56,15 @@ def test_a_name_comes_back(name: str) -> None:
     assert set(segment) <= set("%-._~") | {chr(each) for each in range(128) if chr(each).isalnum()}
 
 
-@given(names, st.sampled_from(["uuid", "alert_at", "new"]), names)
+@given(names, st.sampled_from(SUBKEYS), names)
 def test_a_key_says_whose_it_is(name: str, part: str, uuid: str) -> None:
     """Kind, name and part, for each kind of key."""
     keys = SPACE.keys_of(name)
     assert SPACE.parse(keys.subkey(part)) == ("locks", name, part)
     assert SPACE.parse(keys.ticket(uuid)) == ("queue", name, uuid)
     assert SPACE.parse(keys.removal(uuid)) == ("removed", name, uuid)
+    assert SPACE.parse(keys.mark(uuid)) == ("withdrawn", name, uuid)
+    assert SPACE.parse(SPACE.code("c0de")) == ("code", "c0de", "")
     assert SPACE.parse(SPACE.unlocker(name)) == ("unlockers", name, "")
     for (first, end), key in zip(
         spans(name), (keys.uuid, keys.ticket(uuid), keys.removal(uuid)), strict=True
@@ -79,6 +81,9 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
         "queue": keys.ticket("u"),
         "removed": keys.removal("u"),
         "unlockers": SPACE.unlocker("u"),
+        "withdrawn": keys.mark("u"),
+        "code": SPACE.code("c0de"),
+        "restored": SPACE.restored,
     }
     start, end = SPACE.kind(kind)  # type: ignore[arg-type]
     assert [each for each, key in whole.items() if start <= key < end] == [kind]
@@ -123,3 +128,47 @@ def test_any_key_is_parsed_or_ignored(rest: bytes) -> None:
 def test_it_is_the_encoding_of_the_protocol(name: str) -> None:
     """As `docs/protocol.md` tells other languages."""
     assert encode(name) == quote(name, safe="")
+
+
+def test_what_tells_of_a_restore_is_one_key_and_nothing_below_it() -> None:
+    assert SPACE.parse(SPACE.restored) == ("restored", "", "")
+    assert SPACE.parse(SPACE.restored + b"/x") is None
+    assert SPACE.parse(SPACE.restored + b"/x/y") is None
+
+
+@given(
+    st.binary(max_size=12), st.sampled_from([b"", b"a", b"a/", b"a/uuid", b"a/new", b"a/about/"])
+)
+def test_what_is_passed_over_is_of_no_use(rest: bytes, name: bytes) -> None:
+    """After any key the next one that is read is later, and between them lies nothing of ours."""
+    for folder in (b"/base/locks/", b"/base/queue/", b"/base/locks0", b"/base/"):
+        key = folder + name + rest
+        following = SPACE.following(key)
+        assert following > key
+        for part in SUBKEYS:
+            for known in (b"/base/locks/a/", b"/base/locks/a0/", b"/base/locks/b/"):
+                assert not key < known + part.encode() < following
+        assert SPACE.parse(key + b"\0") is None or following == key + b"\0"
+
+
+def test_an_unknown_subkey_is_followed_by_the_next_known_one() -> None:
+    follows = {
+        "a/about": "a/alert_at",
+        "a/aaa": "a/about",
+        "a/junk": "a/uuid",
+        "a/uuid": "a0",
+        "a/uuid/deeper": "a0",
+        "a/zzz": "a0",
+        "a%2Fb/zzz": "a%2Fb0",
+    }
+    for key, following in follows.items():
+        assert SPACE.following(f"/base/locks/{key}".encode()) == f"/base/locks/{following}".encode()
+
+
+def test_what_follows_a_name_is_no_longer_than_a_uuid() -> None:
+    """Tables keep it, and etcd takes keys of a megabyte."""
+    for kind in ("queue", "removed", "withdrawn", "code"):
+        for part in ("u" * MAX_UUID, quote("🔒" * (MAX_UUID // 4))):
+            assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is not None
+        for part in ("u" * (MAX_UUID + 1), "u" * 1_000_000, quote("🔒" * (MAX_UUID // 4 + 1))):
+            assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is None

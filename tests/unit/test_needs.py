@@ -52,7 +52,7 @@ def test_tests_are_left_out_and_counted(
         env={**os.environ, "PATH": str(tmp_path), "CLUSTERMUTEX_TEST_NO_SKIPS": no_skips},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     *said, last = done.stdout.splitlines()
     counts = ["1 test left out: no promtool", "3 tests left out: no zsh"]

@@ -6,13 +6,16 @@ request wants is read off the request here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lockclient.cli.setup_auth import WRITES
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.rights import wanted
 from lockclient.etcd.transactions import Transactions
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
     Claim,
     Look,
@@ -29,8 +32,9 @@ from lockclient.store import (
 from lockclient.timing import Stamps
 
 ROOT = "/r"
-STAMPS = Stamps(1.0, 2.0, 3.0)
+STAMPS = Stamps(2.0, 3.0)
 HOLDER = Holder("a/b", "me", identity="w").stamped(STAMPS)
+REMOVED = replace(HOLDER, backtrace="x" * 1000)
 SENT: dict[str, tuple[Request, ...]] = {
     "client": (
         Take(HOLDER),
@@ -39,19 +43,19 @@ SENT: dict[str, tuple[Request, ...]] = {
         Look("a/b", "me", 8, predecessor="it", left_at=9),
         Claim(HOLDER, 8),
         Reclaim(HOLDER, Holder("a/b", "dead", identity="w", fencing_token=7)),
-        Push("a/b", "me", STAMPS),
+        Push("a/b", "me", STAMPS, 7),
         Unlock("a/b", "me"),
         Withdraw("a/b", "me"),
         Withdraw("a/b", "me", mark=True),
         Read("a/b", "me", waiters=True),
     ),
     "unlocker": (
-        Remove(Removal(HOLDER, 9.0, "it", "auto-unlock", "why"), 5),
+        Remove(Removal(REMOVED, 9.0, "it", "auto-unlock", "why"), (5, 5)),
         Read("a/b", "me", waiters=True),
     ),
     "dashboard": (Read("a/b", "me", waiters=True),),
     "operator": (
-        Remove(Removal(HOLDER, 9.0, "ann", "force-unlock", "why"), None),
+        Remove(Removal(REMOVED, 9.0, "ann", "force-unlock", "why"), None),
         Read("a/b", "me", waiters=True),
     ),
 }

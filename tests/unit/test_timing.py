@@ -37,12 +37,14 @@ class TestDurations:
         """Anything else is refused by name, before any I/O."""
         with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
             Runtime(value, None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
+            Runtime.of(value)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("value", [*NONSENSE, 0])
     def test_so_is_the_time_until_auto_unlock(self, value: object) -> None:
         """None is never; anything else is a number of seconds."""
         with pytest.raises(ValueError, match=r"^auto_unlock_after must be .*not "):
-            Runtime(1.0, value)  # type: ignore[arg-type]
+            Runtime.of(1.0, value)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("value", NONSENSE)
     def test_so_is_a_timeout(self, value: object) -> None:
@@ -55,13 +57,20 @@ class TestDurations:
         assert require_timeout("timeout", None) is None
         assert require_timeout("timeout", 0) == 0
         assert require_timeout("timeout", LONGEST) == LONGEST
-        assert Runtime(1, 2).stamps(10) == Stamps(10, 11, 12)
-        assert Runtime(0.001, None).stamps(10) == Stamps(10, 10.001, None)
+        assert Runtime(1, 2).stamps(10) == Stamps(11, 12)
+        assert Runtime(0.001, None).stamps(10) == Stamps(10.001, None)
+
+    def test_unsaid_the_unlock_comes_after_three_times_the_expected_runtime(self) -> None:
+        """However long that is, so that it fits; None still is never."""
+        assert Runtime.of(300) == Runtime.of(300, "auto") == Runtime(300, 900)
+        assert Runtime.of(5000.5) == Runtime(5000.5, 15001.5)
+        assert Runtime.of(300, 400) == Runtime(300, 400)
+        assert Runtime.of(300, None) == Runtime(300, None)
 
     @pytest.mark.parametrize("unlock", [300, 299.9, 1])
     def test_the_alert_comes_before_the_unlock(self, unlock: float) -> None:
         """An unlock at the same time or before is refused, with both figures."""
-        with pytest.raises(ValueError, match=r"auto_unlock_after \(.*\) must exceed .*\(300 s\)"):
+        with pytest.raises(ValueError, match=r"auto_unlock_after \(.*\) must exceed .*\(5 min\)"):
             Runtime(300, unlock)
 
     @pytest.mark.parametrize(("expected", "interval"), [(300, 1.0), (50, 1.0), (5, 0.1), (1, 0.02)])
@@ -76,14 +85,15 @@ class TestDeadlines:
         never = Deadline.after(None)
         assert never.remaining() == math.inf
         assert not never.expired()
-        assert 0 < never.sooner(5).remaining() <= 5
+        assert 0 < never.within(1, 5).remaining() <= 5
 
     def test_it_passes(self) -> None:
         """What is left is never less than nothing."""
         past = Deadline(time.monotonic() - 1)
         assert past.expired()
         assert past.remaining() == 0
-        assert past.sooner(5) == past
+        assert 0 < past.within(1, 5).remaining() <= 1
+        assert 2 < Deadline.after(3).within(1, 5).remaining() <= 3
 
     def test_both_clocks_are_read(self) -> None:
         """A moment has a monotonic and a wall-clock side."""

@@ -10,7 +10,8 @@ import pytest
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.transactions import Transactions
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
     Claim,
     Look,
@@ -26,8 +27,8 @@ from lockclient.store import (
 )
 from lockclient.timing import Stamps
 
-HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(1.0, 2.0, 3.0))
-NEVER = Holder("a/b", "me", hostname="h", identity="w").stamped(Stamps(1.0, 2.0, None))
+HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(2.0, 3.0))
+NEVER = Holder("a/b", "me", hostname="h", pid=7).stamped(Stamps(2.0, None))
 DEAD = Holder("a/b", "dead", identity="w", fencing_token=77)
 TICKET = Ticket("a/b", "me", hostname="h")
 REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
@@ -35,10 +36,9 @@ REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
 PUT_HOLDER = """\
 put locks/a%2Fb/uuid me
 put locks/a%2Fb/hostname h
-put locks/a%2Fb/locked_at 1.000
-put locks/a%2Fb/alive_at 1.000
 put locks/a%2Fb/alert_at 2.000
 put locks/a%2Fb/auto_unlock_at 3.000
+put locks/a%2Fb/about {"locked_at": 1.0, …}
 """
 FREE_AND_NO_LINE = """\
 version locks/a%2Fb/uuid = 0
@@ -128,44 +128,25 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """,
     ),
     "push": (
-        Push("a/b", "me", Stamps(4.0, 5.0, 6.0)),
-        "value locks/a%2Fb/uuid = me\n",
+        Push("a/b", "me", Stamps(5.0, 6.0), 44),
         """\
-        put locks/a%2Fb/alive_at 4.000
+        value locks/a%2Fb/uuid = me
+        mod locks/a%2Fb/alert_at < 45
+        """,
+        """\
         put locks/a%2Fb/alert_at 5.000
         put locks/a%2Fb/auto_unlock_at 6.000
         """,
-        WHO_AND_WHY,
+        WHO_AND_WHY + "get locks/a%2Fb/alert_at\n",
     ),
     "push without an end": (
-        Push("a/b", "me", Stamps(4.0, 5.0, None)),
-        "value locks/a%2Fb/uuid = me\n",
-        """\
-        put locks/a%2Fb/alive_at 4.000
-        put locks/a%2Fb/alert_at 5.000
-        """,
-        WHO_AND_WHY,
-    ),
-    "push unless a newer one is there": (
-        Push("a/b", "me", Stamps(4.0, 5.0, 6.0), newest=True),
+        Push("a/b", "me", Stamps(5.0, None), 44),
         """\
         value locks/a%2Fb/uuid = me
-        value locks/a%2Fb/alive_at > 4.000
-        value locks/a%2Fb/alive_at < :
+        mod locks/a%2Fb/alert_at < 45
         """,
-        "",
-        """\
-        txn
-          if
-            value locks/a%2Fb/uuid = me
-          then
-            put locks/a%2Fb/alive_at 4.000
-            put locks/a%2Fb/alert_at 5.000
-            put locks/a%2Fb/auto_unlock_at 6.000
-          else
-            get locks/a%2Fb/uuid
-            get removed/a%2Fb/me
-        """,
+        "put locks/a%2Fb/alert_at 5.000\n",
+        WHO_AND_WHY + "get locks/a%2Fb/alert_at\n",
     ),
     "unlock": (
         Unlock("a/b", "me"),
@@ -199,7 +180,11 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Read("a/b"),
         "",
         """\
-        get locks/a%2Fb/..locks/a%2Fb0
+        get locks/a%2Fb/uuid
+        get locks/a%2Fb/hostname
+        get locks/a%2Fb/alert_at
+        get locks/a%2Fb/auto_unlock_at
+        get locks/a%2Fb/about
         txn
           if
           then
@@ -211,7 +196,11 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Read("a/b", "me", waiters=True),
         "",
         """\
-        get locks/a%2Fb/..locks/a%2Fb0
+        get locks/a%2Fb/uuid
+        get locks/a%2Fb/hostname
+        get locks/a%2Fb/alert_at
+        get locks/a%2Fb/auto_unlock_at
+        get locks/a%2Fb/about
         get queue/a%2Fb/..queue/a%2Fb0
         get removed/a%2Fb/me
         txn
@@ -222,9 +211,10 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         "",
     ),
     "auto-unlock": (
-        Remove(REMOVAL, 44),
+        Remove(REMOVAL, (43, 44)),
         """\
         value locks/a%2Fb/uuid = me
+        mod locks/a%2Fb/alert_at = 43
         mod locks/a%2Fb/auto_unlock_at = 44
         """,
         """\
@@ -248,29 +238,31 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         Reclaim(NEVER, DEAD),
         """\
         value locks/a%2Fb/uuid = dead
-        value locks/a%2Fb/identity = w
-        mod locks/a%2Fb/identity = 77
+        mod locks/a%2Fb/uuid = 77
         version withdrawn/a%2Fb/me = 0
         """,
         """\
         delete locks/a%2Fb/auto_unlock_at
         put locks/a%2Fb/uuid me
         put locks/a%2Fb/hostname h
-        put locks/a%2Fb/identity w
-        put locks/a%2Fb/alive_at 1.000
         put locks/a%2Fb/alert_at 2.000
+        put locks/a%2Fb/about {"pid": 7, …}
         delete queue/a%2Fb/me
-        delete locks/a%2Fb/thread
-        delete locks/a%2Fb/reason
-        delete locks/a%2Fb/backtrace
-        delete locks/a%2Fb/client
-        delete locks/a%2Fb/pid
-        delete locks/a%2Fb/process
-        delete locks/a%2Fb/locked_at
         """,
         "get locks/a%2Fb/uuid\n",
     ),
 }
+
+
+def test_a_push_is_two_puts_and_a_take_is_five(transactions: Transactions) -> None:
+    """Each is an entry in etcd's history, and an event for everybody who follows."""
+    puts = {
+        name: sum(each.WhichOneof("kind") == "put" for each in built.success)
+        for name in TXNS
+        if (built := transactions.build(TXNS[name][0], 5))
+    }
+    assert puts["take"] == puts["take or queue"] == puts["claim"] == 5
+    assert puts["push"] == 2
 
 
 def shown(txn: wire.Txn) -> tuple[str, str, str]:
@@ -343,7 +335,10 @@ def operations(txn: wire.Txn) -> Iterator[wire.Operation]:
             yield from operations(each.txn)
 
 
-@pytest.mark.parametrize("request_", [Unlock("x", "me"), Withdraw("x", "me"), Remove(REMOVAL, 4)])
+@pytest.mark.parametrize(
+    "request_",
+    [Unlock("x", "me"), Withdraw("x", "me"), Remove(REMOVAL, None, recorded=False)],
+)
 def test_what_lets_go_needs_no_space(transactions: Transactions, request_: Request) -> None:
     """No put in any branch (a removal: without its record), or a full etcd would refuse it."""
     built = transactions.build(request_, 0)

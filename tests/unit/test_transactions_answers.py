@@ -7,12 +7,14 @@ import pytest
 from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.keyspace import Keyspace
 from lockclient.etcd.transactions import Transactions
-from lockclient.record import Holder, Removal, Ticket
+from lockclient.record import SUBKEYS, Holder, Ticket
+from lockclient.removal import Removal
 from lockclient.store import (
     Claim,
     Done,
     Gone,
     Look,
+    Moved,
     Outcome,
     Position,
     Push,
@@ -31,7 +33,7 @@ from lockclient.store import (
 )
 from lockclient.timing import Stamps
 
-HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(1.0, 2.0, 3.0))
+HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(2.0, 3.0))
 DEAD = Holder("a/b", "dead", identity="w", fencing_token=77)
 TICKET = Ticket("a/b", "me", hostname="h")
 REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
@@ -54,13 +56,19 @@ def answer(*ranges: list[wire.KeyValue], succeeded: bool = False) -> wire.TxnAns
     return wire.TxnAnswer(header=wire.Header(revision=50), succeeded=succeeded, responses=responses)
 
 
+def lock_of(*kvs: wire.KeyValue) -> list[list[wire.KeyValue]]:
+    """The first answers to a `Read`: one for each subkey that is known."""
+    return [[each for each in kvs if each.key.endswith(f"/{part}".encode())] for part in SUBKEYS]
+
+
 def nested(inner: wire.TxnAnswer) -> wire.TxnAnswer:
     outer = answer()
     outer.responses.add().txn.CopyFrom(inner)
     return outer
 
 
-UUID, LINE = "locks/a%2Fb/uuid", "queue/a%2Fb"
+UUID, ALERT, LINE = "locks/a%2Fb/uuid", "locks/a%2Fb/alert_at", "queue/a%2Fb"
+PUSH = Push("a/b", "me", Stamps(2.0, 3.0), 44)
 MINE = kv(UUID, "me", 40)
 OTHER = kv(UUID, "other", 40)
 OWN = kv(f"{LINE}/me", "{}", 8, 8)
@@ -140,24 +148,26 @@ READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
     (Claim(HOLDER, 8), answer([OTHER], [OWN]), Refused("other", 50, ticket=True)),
     (Claim(HOLDER, 8), answer([], []), Refused(None, 50, ticket=False)),
     (Claim(HOLDER, 6), answer([], [OWN]), Refused(None, 50, ticket=False)),
-    (Push("a/b", "me", Stamps(1, 2, 3)), YES, Done(50)),
-    (Push("a/b", "me", Stamps(1, 2, 3)), answer([OTHER], []), Gone("other", None)),
-    (Push("a/b", "me", Stamps(1, 2, 3), newest=True), YES, Done(50)),
-    (Push("a/b", "me", Stamps(1, 2, 3), newest=True), nested(YES), Done(50)),
-    (
-        Push("a/b", "me", Stamps(1, 2, 3), newest=True),
-        nested(answer([OTHER], [RECORD])),
-        Gone("other", REMOVAL),
+    (PUSH, YES, Done(50)),
+    (PUSH, answer([OTHER], [], []), Gone("other", None)),
+    (PUSH, answer([OTHER], [], [kv(ALERT, "2.000", 45)]), Gone("other", None)),
+    (PUSH, answer([], [RECORD], []), Gone(None, REMOVAL)),
+    (PUSH, answer([OTHER], [RECORD], []), Gone("other", REMOVAL)),
+    # An earlier sending has done it, and when: what is known is its revision, not this one's.
+    (PUSH, answer([MINE], [], [kv(ALERT, "2.000", 45)]), Done(45)),
+    *(
+        (PUSH, answer([MINE], [], [kv(ALERT, other, 45)]), Moved(45))
+        for other in ("1.999", "2.001", "7200.000", "2", "soon", "")
     ),
     (Unlock("a/b", "me"), YES, Done(50)),
     (Unlock("a/b", "me"), answer([], []), Gone(None, None)),
     (Unlock("a/b", "me"), answer([], [RECORD]), Gone(None, REMOVAL)),
     (Withdraw("a/b", "me"), YES, Done(50)),
     (Withdraw("a/b", "me"), answer([]), Done(50)),
-    (Remove(REMOVAL, 4), YES, Done(50)),
-    (Remove(REMOVAL, 4), answer([], [RECORD]), Done(50)),
-    (Remove(REMOVAL, 4), answer([MINE], []), Gone("me", None)),
-    (Read("a/b"), answer([]), Seen(None, 0, (), None, 50)),
+    (Remove(REMOVAL, (4, 4)), YES, Done(50)),
+    (Remove(REMOVAL, (4, 4)), answer([], [RECORD]), Done(50)),
+    (Remove(REMOVAL, (4, 4)), answer([MINE], []), Gone("me", None)),
+    (Read("a/b"), answer(*lock_of()), Seen(None, (), None, 50)),
 ]
 
 
@@ -183,19 +193,18 @@ def test_a_second_sending_is_told(
 
 
 def test_a_lock_is_read_whole(transactions: Transactions) -> None:
-    """Holder with token, stamp revision, the line in its order, removal; unknown keys no matter."""
+    """Holder, token, stamps' revisions, the line in its order, removal."""
     keys = {f"locks/a%2Fb/{key}": text for key, text in HOLDER.subkeys().items()}
-    lock = [
-        kv(key, text, 60 if key.endswith("auto_unlock_at") else 40) for key, text in keys.items()
-    ]
-    lock += [kv("locks/a%2Fb/new", "?"), kv("locks/a%2Fb/deep/er", "?")]
+    moved = {"alert_at": 45, "auto_unlock_at": 60}
+    lock = [kv(key, text, moved.get(key.rpartition("/")[2], 40)) for key, text in keys.items()]
     line = [kv(f"{LINE}/%F0%9F%94%92", "{}", 9, 9), AHEAD]
     seen = transactions.read(
-        Read("a/b", "me", waiters=True), answer(lock, line, [RECORD]), resent=False
+        Read("a/b", "me", waiters=True), answer(*lock_of(*lock), line, [RECORD]), resent=False
     )
     assert isinstance(seen, Seen)
     assert seen.holder is not None
-    assert (seen.holder.fencing_token, seen.stamp_revision, seen.revision) == (40, 60, 50)
+    assert (seen.holder.fencing_token, seen.holder.stamp_revisions) == (40, (45, 60))
+    assert seen.revision == 50
     assert seen.holder.subkeys() == HOLDER.subkeys()
     assert [each.uuid for each in seen.waiters] == ["ahead", "🔒"]
     assert seen.removal == REMOVAL
@@ -203,6 +212,21 @@ def test_a_lock_is_read_whole(transactions: Transactions) -> None:
 
 def test_half_a_lock_is_read(transactions: Transactions) -> None:
     """A range without `uuid` is no holder with a token, but shows what there is."""
-    seen = transactions.read(Read("a/b"), answer([kv("locks/a%2Fb/hostname", "h")]), resent=False)
+    half = answer(*lock_of(kv("locks/a%2Fb/hostname", "h")))
+    seen = transactions.read(Read("a/b"), half, resent=False)
     assert isinstance(seen, Seen)
     assert seen.holder == Holder("a/b", hostname="h")
+
+
+def test_leftovers_are_not_read(transactions: Transactions) -> None:
+    """What was written before the `uuid` is somebody else's, and `about` is written with it."""
+    lock = [kv("locks/a%2Fb/hostname", "h"), kv(UUID, "me", 40), kv(ALERT, "2.0", 39)]
+    about = '{"identity": "w"}'
+    for revision, problem in ((39, False), (40, False), (41, True)):
+        answered = answer(*lock_of(*lock, kv("locks/a%2Fb/about", about, revision)))
+        seen = transactions.read(Read("a/b"), answered, resent=False)
+        assert isinstance(seen, Seen)
+        assert seen.holder is not None
+        assert (seen.holder.alert_at, seen.holder.stamp_revisions) == (None, (0, 0))
+        assert seen.holder.identity == ("w" if revision == 40 else None)
+        assert ("about" in seen.holder.problems) == problem

@@ -19,31 +19,51 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Holder
+from lockclient.reading import Row
+from lockclient.record import STATES, Holder
+from lockclient.restoring import Restored
 from lockclient.store import Batch, Read, Request, ServiceStore
+from lockclient.texts import plain
 from lockclient.timing import Deadline, Now, monotonic
 from tests.processes import needed
 from unlocker import metrics
 from unlocker.brake import Braking
 from unlocker.counted import CountedStore
+from unlocker.labels import Labels
 from unlocker.metrics import LISTED, TASKS, Metrics, Picture, Skews
-from unlocker.policy import ClockCheck
+from unlocker.policy import ClockCheck, judge
+from unlocker.watchlist import Item
 
 QUIET = Picture(
-    locks={"ok": 0, "alert": 0, "overdue": 0, "broken": 0},
-    undecided=0,
+    locks={"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 0},
+    kept=0,
     lines=(),
     unlockers=0,
     past_alert=(),
+    unlisted={"alert": 0, "overdue": 0},
+    failing=(),
     store_up=False,
+    out_of_space=False,
+    proven_at=1.7e9,
     loads=0,
+    restored=None,
     watch_restarts=0,
     check=None,
     braking=Braking(engaged=False, withheld=0, limit=50),
 )
 SILENT = Holder(
-    "nightly", "u", "web-1", 4711, reason="totals", alert_at=1_800_000_000.5, auto_unlock_at=1.9e9
+    *("nightly", "u", "web-1", 4711),
+    reason="totals",
+    alert_at=1_800_000_000.5,
+    auto_unlock_at=1.9e9,
+    auto_unlock_after=900,
 )
+
+
+def past_alert(holder: Holder = SILENT, *, found: bool = False) -> Item:
+    """Return a lock past its alert that was seen a second ago, by the monotonic clock."""
+    row = Row(holder, monotonic() - 1, found)
+    return Item(row, judge(row, None), "alert", told=True)
 
 
 def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
@@ -64,7 +84,7 @@ def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[An
     [
         ("clustermutex_auto_unlocks_total", "result", ["removed", "changed", "gone", "failed"]),
         ("clustermutex_removals_seen_total", "how", ["auto-unlock", "force-unlock", "other"]),
-        ("clustermutex_locks", "state", ["ok", "alert", "overdue", "broken"]),
+        ("clustermutex_locks", "state", [*STATES]),
         (
             "clustermutex_unlocker_store_failures_total",
             "task",
@@ -106,12 +126,14 @@ def test_what_the_service_knows_is_shown() -> None:
     found = samples(
         replace(
             QUIET,
-            locks={"ok": 7, "alert": 2, "overdue": 1, "broken": 3},
-            undecided=4,
+            locks={"ok": 7, "alert": 2, "overdue": 1, "undecided": 5, "broken": 3},
+            kept=4,
             lines=[3, 1],
             unlockers=2,
             store_up=True,
+            out_of_space=True,
             loads=5,
+            restored=Restored("", 9.5),
             watch_restarts=6,
             check=ClockCheck(Now(1, 1), -0.25),
             braking=Braking(engaged=True, withheld=8, limit=math.inf),
@@ -122,11 +144,14 @@ def test_what_the_service_knows_is_shown() -> None:
     assert before <= last <= time.time()
     expected = {
         ("clustermutex_locks", ("state", "broken")): 3,
-        ("clustermutex_locks_undecided",): 4,
+        ("clustermutex_locks", ("state", "undecided")): 5,
+        ("clustermutex_unlocker_locks_kept",): 4,
         ("clustermutex_waiters",): 4,
         ("clustermutex_longest_line_waiters",): 3,
         ("clustermutex_unlockers",): 2,
         ("clustermutex_unlocker_store_up",): 1,
+        ("clustermutex_store_restored_timestamp_seconds",): 9.5,
+        ("clustermutex_unlocker_store_out_of_space",): 1,
         ("clustermutex_unlocker_table_loads_total",): 5,
         ("clustermutex_unlocker_watch_restarts_total",): 6,
         ("clustermutex_unlocker_clock_trusted",): 1,
@@ -146,7 +171,7 @@ def test_an_unknown_clock_is_not_shown_as_right() -> None:
 
 
 def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
-    found = samples(replace(QUIET, past_alert=[SILENT]))
+    found = samples(replace(QUIET, past_alert=[past_alert()]))
     who = {"hostname": "web-1", "name": "nightly", "pid": "4711", "reason": "totals"}
     info = ("clustermutex_lock_info", *who.items())
     assert found[info] == 1
@@ -154,9 +179,44 @@ def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
     assert found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")] == 1.9e9
 
 
-def test_a_lock_that_is_never_removed_has_no_time_for_it() -> None:
-    found = samples(replace(QUIET, past_alert=[replace(SILENT, auto_unlock_at=None)]))
+def test_what_has_no_series_is_counted_and_a_failing_removal_is_named() -> None:
+    found = samples(
+        replace(
+            QUIET,
+            past_alert=[past_alert(), past_alert(replace(SILENT, name="stuck"))],
+            unlisted={"alert": 7, "overdue": 2},
+            failing={"stuck", "elsewhere"},
+        )
+    )
+    assert found["clustermutex_locks_unlisted", ("state", "alert")] == 7
+    assert found["clustermutex_locks_unlisted", ("state", "overdue")] == 2
+    failing = [key for key in found if key[0] == "clustermutex_unlocker_removal_failing"]
+    assert failing == [("clustermutex_unlocker_removal_failing", ("name", "stuck"))]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"auto_unlock_at": None, "auto_unlock_after": None},
+        {"auto_unlock_after": None},
+        {"expected_runtime": 300},
+        {"needs": ("warp",)},
+    ],
+    ids=lambda facts: ", ".join(facts),
+)
+def test_a_lock_that_is_not_removed_has_no_time_for_it(facts: dict[str, Any]) -> None:
+    """Never, or undecided: LockOverdue is made of this series, and would ring for ever."""
+    found = samples(replace(QUIET, past_alert=[past_alert(replace(SILENT, **facts))]))
+    assert ("clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")) in found
     assert not any(key[0] == "clustermutex_lock_auto_unlock_timestamp_seconds" for key in found)
+
+
+def test_a_lock_that_was_found_is_removed_when_its_whole_time_has_passed_since() -> None:
+    """Its stamp may be long over, and LockOverdue is made of this: no start must ring."""
+    before = time.time()
+    found = samples(replace(QUIET, past_alert=[past_alert(found=True)]))
+    unlock = found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")]
+    assert before + 899 * 1.001 - 1 <= unlock <= time.time() + 899 * 1.001 + 1
 
 
 HOSTILE = 'a"b\\c\nd\r\x00\u2028{}=,#🙂' + "x" * 10_000
@@ -166,7 +226,7 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
     holder = replace(SILENT, name='<b>"\\\n🙂', hostname=HOSTILE, reason=HOSTILE)
     metrics = Metrics("1")
     metrics.skews.note(HOSTILE, 1.5)
-    metrics.show(lambda: replace(QUIET, past_alert=[holder]))
+    metrics.show(lambda: replace(QUIET, past_alert=[past_alert(holder)]))
     for generate, read in (
         (generate_latest, parse),
         (generate_openmetrics, parse_openmetrics),
@@ -176,8 +236,8 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
             each for each in families if each in ("clustermutex_lock", "clustermutex_lock_info")
         ]
         [sample] = families[infos[0]].samples
-        assert sample.labels["name"] == holder.name
-        assert sample.labels["reason"] == HOSTILE[:99] + "…"
+        assert sample.labels["name"] == '<b>"\\\\n🙂', "a backslash, and a line end that shows"
+        assert sample.labels["reason"] == plain(HOSTILE)[:99] + "…"
         [skew] = families["clustermutex_client_clock_skew_seconds"].samples
         assert len(skew.labels["hostname"]) == 100
 
@@ -188,7 +248,7 @@ def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
         skews.note(f"host-{number}", number)
     skews.note("host-0", 0.5)
     skews.note("new", 1.0)
-    kept = skews.all()
+    kept = skews.all(Labels())
     assert len(kept) == LISTED
     assert kept["host-0"] == 0.5
     assert kept["new"] == 1.0
@@ -204,12 +264,12 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
     later = monotonic() + 3601
     monkeypatch.setattr(metrics, "monotonic", lambda: later)
     skews.note("here", 1.0)
-    assert skews.all() == {"here": 1.0}
+    assert skews.all(Labels()) == {"here": 1.0}
 
 
 def test_promtool_has_nothing_to_say() -> None:
     """Neither at the start nor with all there is: names, types, help texts, units."""
-    full = replace(QUIET, past_alert=[SILENT], check=ClockCheck(Now(1, 1), 0.1), lines=[2])
+    full = replace(QUIET, past_alert=[past_alert()], check=ClockCheck(Now(1, 1), 0.1), lines=[2])
     for picture in (QUIET, full):
         metrics = Metrics("1")
         metrics.skews.note("web-1", 0.1)
@@ -227,11 +287,14 @@ def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
         metrics.skews.note(f"host-{number}", 0.0)
     many = replace(
         QUIET,
-        past_alert=[replace(SILENT, name=f"lock {number}") for number in range(LISTED)],
+        past_alert=[past_alert(replace(SILENT, name=f"lock {number}")) for number in range(LISTED)],
         lines=range(1000),
     )
     metrics.registry = CollectorRegistry()
     assert len(samples(many, metrics)) <= few + 4 * LISTED
+    metrics.registry = CollectorRegistry()
+    failing = replace(many, failing={each.row.holder.name for each in many.past_alert})
+    assert len(samples(failing, metrics)) <= few + 5 * LISTED
 
 
 class FlakyStore:
@@ -254,8 +317,8 @@ class FlakyStore:
     def clock_offsets(self, _timeout: float) -> list[float]:
         return [] if self.trouble else [0.1]
 
-    def announce(self, *_: object) -> None:
-        self._answer(None)
+    def announce(self, *_: object) -> int:
+        return int(self._answer(7))
 
     def connected(self) -> bool:
         return True

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockclient.reading import Row
 from lockclient.record import Holder
-from lockclient.table import Row
 from lockclient.timing import Now
+from tests.written import found as as_found
+from tests.written import written
 from unlocker.policy import NEVER, ClockCheck, judge
 
-GRACE = 10.0
 WALL = 1_800_000_000.0
 """The right time when the monotonic clock is at 1000."""
 
@@ -22,23 +24,20 @@ def lock(
     *,
     found: bool = False,
     seen_at: float = 1000.0,
-    locked_at: float | None = WALL,
-    alive_at: float | None = WALL,
-    alert_at: float | None = WALL + 30,
-    auto_unlock_at: float | None = WALL + 60,
-    hostname: str | None = "host",
+    pushed_at: float = WALL,
+    runtime: float | None = 30.0,
+    after: float | None = 60.0,
+    **facts: Any,
 ) -> Row:
-    """Return a lock that was pushed at the right time 1000, as this process has it."""
+    """Return a lock as this process has it, pushed at the right time 1000 unless it says else."""
     holder = Holder(
-        "a",
-        "uuid",
-        hostname,
-        locked_at=locked_at,
-        alive_at=alive_at,
-        alert_at=alert_at,
-        auto_unlock_at=auto_unlock_at,
+        *("a", "uuid", "host"),
+        alert_at=pushed_at + (runtime or 30.0),
+        auto_unlock_at=None if after is None else pushed_at + after,
+        expected_runtime=runtime,
+        auto_unlock_after=after,
     )
-    return Row(holder, stamp_revision=5, seen_at=seen_at, found=found)
+    return Row(replace(holder, **facts), seen_at=seen_at, found=found)
 
 
 def check(at: float = 1000.0, *, wrong: float = 0.0, offset: float | None = 0.0) -> ClockCheck:
@@ -47,9 +46,8 @@ def check(at: float = 1000.0, *, wrong: float = 0.0, offset: float | None = 0.0)
 
 
 def due(row: Row, clock: ClockCheck | None) -> Any:
-    """Return when the lock may be removed, but for what is added for rounding and drift."""
-    moment = judge(row, clock, GRACE).due
-    return None if moment is None else pytest.approx(moment, abs=0.2)
+    """Return when the lock may be removed, but for what is added for drift."""
+    return pytest.approx(judge(row, clock).due, abs=0.2)
 
 
 class TestAWriteThatWasSeen:
@@ -73,143 +71,174 @@ class TestAWriteThatWasSeen:
         seen_at: float,
         checked: float,
     ) -> None:
-        alive_at = round(WALL + skew, 3)
-        unlock_at = round(WALL + skew + length, 3)
-        row = lock(
-            seen_at=seen_at, alive_at=alive_at, alert_at=alive_at + 0.001, auto_unlock_at=unlock_at
-        )
-        moment = judge(row, check(checked, wrong=wrong, offset=offset), GRACE).due
-        assert moment is not None
-        assert seen_at + length * 1.001 <= moment <= seen_at + length * 1.001 + 0.01
+        row = lock(seen_at=seen_at, pushed_at=WALL + skew, runtime=length / 2, after=length)
+        moment = judge(row, check(checked, wrong=wrong, offset=offset)).due
+        assert moment == seen_at + length * 1.001
 
-    def test_counts_from_locked_at_where_there_is_no_alive_at(self) -> None:
-        assert due(lock(alive_at=None, locked_at=WALL - 100), None) == 1160
+    def test_the_alert_needs_no_clock_either(self) -> None:
+        assert judge(lock(), None).alert == pytest.approx(1030, abs=0.1)
 
-    def test_with_neither_it_waits_for_a_clock_and_gets_the_grace(self) -> None:
-        row = lock(alive_at=None, locked_at=None)
-        assert due(row, None) is None
-        assert due(row, check()) == 1070
-
-    def test_with_neither_and_no_clock_to_trust_it_is_never_removed(self) -> None:
-        row = lock(alive_at=None, locked_at=None)
-        verdict = judge(row, check(offset=None), GRACE)
-        assert verdict.due is None
-        assert not verdict.decided
+    def test_an_alert_in_the_past_is_one_now(self) -> None:
+        """Of a lock that says nothing but `alert_at`: the write itself was a sign of life."""
+        row = lock(runtime=None, after=None, alert_at=WALL - 1000)
+        assert judge(row, check(1001)).alert == 1000
 
     def test_a_check_from_before_it_was_seen_does_not_count(self) -> None:
         """The wall clock may have jumped in between."""
-        row = lock(alive_at=None, locked_at=None, seen_at=1000)
-        assert due(row, check(999)) is None
-        assert due(row, check(1001)) == 1070
-
-    @pytest.mark.parametrize("unlock_at", [WALL - 1e6, WALL - 1, WALL])
-    def test_stamps_that_contradict_each_other_give_it_the_grace_at_least(
-        self, unlock_at: float
-    ) -> None:
-        row = lock(auto_unlock_at=unlock_at)
-        assert due(row, None) is None
-        assert due(row, check()) == 1010
-        assert due(row, check(offset=None)) is None
-
-    def test_the_alert_needs_no_clock_either(self) -> None:
-        assert judge(lock(), None, GRACE).alert == pytest.approx(1030, abs=0.1)
+        row = lock(runtime=None, seen_at=1000)
+        assert judge(row, check(999)).alert is None
+        assert judge(row, check(1001)).alert == 1030
 
 
 class TestALockThatWasFound:
-    def test_waits_for_a_clock_check(self) -> None:
-        assert due(lock(found=True), None) is None
-        assert due(lock(found=True), check(999.9)) is None
+    @given(
+        wrong=st.floats(-1e9, 1e9),
+        offset=st.none() | st.floats(-1e9, 1e9),
+        skew=st.floats(-1e9, 1e9),
+        length=st.floats(0.01, 1e6),
+        checked=st.none() | st.floats(0, 1e6),
+    )
+    def test_gets_its_whole_duration_from_when_it_was_seen_whatever_any_wall_clock_says(
+        self,
+        wrong: float,
+        offset: float | None,
+        skew: float,
+        length: float,
+        checked: float | None,
+    ) -> None:
+        """Also where ours and the members' are wrong together: they may be one and the same."""
+        clock = None if checked is None else check(checked, wrong=wrong, offset=offset)
+        row = lock(
+            found=True, seen_at=5000, pushed_at=WALL + skew, runtime=length / 2, after=length
+        )
+        assert judge(row, clock).due == 5000 + length * 1.001
 
-    def test_with_a_clock_to_trust_it_is_due_a_grace_after_its_stamp(self) -> None:
-        row = lock(found=True, seen_at=1050)
-        assert due(row, check(1050)) == 1070
-        assert due(row, check(1059)) == 1070  # it does not matter when the check was
-
-    def test_it_may_be_long_overdue(self) -> None:
-        verdict = judge(lock(found=True, seen_at=5000), check(5000), GRACE)
-        assert verdict.due == pytest.approx(1070, abs=0.01)
-        assert verdict.silent_since == pytest.approx(1000, abs=0.01)
-
-    def test_the_alert_gets_no_grace(self) -> None:
-        verdict = judge(lock(found=True, seen_at=1010), check(1010), GRACE)
-        assert verdict.alert == pytest.approx(1030, abs=0.1)
+    def test_with_a_clock_to_trust_people_are_rung_at_its_stamp(self) -> None:
+        assert judge(lock(found=True, seen_at=1010), check(1010)).alert == 1030
+        assert judge(lock(found=True, seen_at=1010), check(1020)).alert == 1030
+        assert judge(lock(found=True, seen_at=5000), check(5000)).alert == 1030
 
     @pytest.mark.parametrize("offset", [None, 2.1, -2.1, 3600.0, -3600.0])
-    def test_with_no_clock_to_trust_it_gets_its_whole_duration_from_when_it_was_seen(
-        self, offset: float | None
-    ) -> None:
-        wrong = -(offset or 0.0)
-        row = lock(found=True, seen_at=5000)
-        verdict = judge(row, check(5000, wrong=wrong, offset=offset), GRACE)
-        assert verdict.due == pytest.approx(5060, abs=0.1)
-        assert verdict.alert == pytest.approx(5030, abs=0.1)
-        assert verdict.silent_since == 5000
+    def test_with_none_it_gets_its_whole_runtime(self, offset: float | None) -> None:
+        row, clock = lock(found=True, seen_at=5000), check(5000, offset=offset)
+        assert judge(row, clock).alert == pytest.approx(5030, abs=0.1)
 
-    @given(offset=st.floats(-2, 2), skew=st.floats(-GRACE, GRACE), seen_after=st.floats(0, 1e6))
-    def test_it_keeps_its_time_if_its_host_is_within_the_grace_of_the_right_time(
-        self, offset: float, skew: float, seen_after: float
-    ) -> None:
-        """Also where our own clock is as wrong as it may be and still be believed."""
-        row = lock(
-            found=True,
-            seen_at=1000 + seen_after,
-            locked_at=WALL + skew,
-            alive_at=WALL + skew,
-            alert_at=WALL + skew + 30,
-            auto_unlock_at=WALL + skew + 60,
-        )
-        moment = judge(row, check(1000 + seen_after, wrong=-offset, offset=offset), GRACE).due
-        assert moment is not None
-        assert moment >= 1060 - 0.001
-
-    def test_with_stamps_from_the_future_it_gets_its_whole_duration(self) -> None:
-        """Its host's clock is ahead, so the moment of its stamp comes too late, not too early."""
-        row = lock(found=True, alive_at=WALL + 11, auto_unlock_at=WALL + 71)
-        assert due(row, check()) == 1060
-
-    @pytest.mark.parametrize("ahead", [0, 9, 11, 3600, 1e9])
-    def test_it_never_gets_more_than_its_whole_duration(self, ahead: float) -> None:
-        """That is safe without any clock, so a grace longer than that changes nothing."""
-        row = lock(found=True, alive_at=WALL + ahead, auto_unlock_at=WALL + ahead + 5)
-        assert due(row, check()) == 1005
-
-    def test_a_host_further_behind_than_the_grace_cannot_be_told_from_a_dead_one(self) -> None:
-        """That is the limit of what is promised; a grace of a day gives it its whole duration."""
-        row = lock(found=True, alive_at=WALL - 3600, auto_unlock_at=WALL - 3540)
-        assert judge(row, check(), GRACE).due == pytest.approx(1000 - 3540 + GRACE)
-        assert judge(row, check(), 86400.0).due == pytest.approx(1060, abs=0.2)
-
-    def test_with_contradicting_stamps_and_no_clock_it_is_never_removed(self) -> None:
-        row = lock(found=True, alive_at=WALL + 100, auto_unlock_at=WALL + 60)
-        assert due(row, check(offset=None)) is None
-        assert due(row, check()) is None  # from the future, so no clock will do
+    @pytest.mark.parametrize("ahead", [1, 11, 3600, 1e9, 2.5e11])
+    def test_a_host_ahead_is_rung_for_no_later_than_that(self, ahead: float) -> None:
+        row = lock(found=True, pushed_at=WALL + ahead, runtime=1, after=5)
+        assert judge(row, check()).alert == pytest.approx(1001, abs=0.1)
 
 
 class TestNever:
-    def test_without_auto_unlock_at_there_is_an_alert_and_no_removal(self) -> None:
-        verdict = judge(lock(auto_unlock_at=None), None, GRACE)
-        assert verdict.alert == pytest.approx(1030, abs=0.1)
-        assert verdict.due == NEVER
-        assert verdict.decided
-
     @pytest.mark.parametrize("found", [True, False])
     def test_broken_locks_are_left_alone(self, found: bool) -> None:
-        verdict = judge(lock(found=found, hostname=None), check(5000), GRACE)
+        verdict = judge(lock(found=found, hostname=None), check(5000))
         assert (verdict.alert, verdict.due) == (NEVER, NEVER)
 
-    @pytest.mark.parametrize("key", ["auto_unlock_at", "alive_at", "alert_at", "reason"])
+    @pytest.mark.parametrize("key", ["auto_unlock_at", "alert_at", "hostname", "about"])
     def test_a_value_that_cannot_be_read_leaves_the_lock_alone(self, key: str) -> None:
-        row = lock(found=True)
-        damaged = row.holder.updated({key: b"\xff\xfe"})
-        verdict = judge(Row(damaged, 5, 1000, found=True), check(5000), GRACE)
-        assert verdict.due == NEVER
+        sound = written(lock().holder)
+        assert judge(Row(sound, 1000, found=True), check(5000)).due < NEVER
+        damaged = sound.updated(as_found({key: b"\xff\xfe"}))
+        assert judge(Row(damaged, 1000, found=True), check(5000)).due == NEVER
 
-    @pytest.mark.parametrize("unlock_at", [253_402_300_799.0, WALL + 1e9])
-    def test_absurdly_late_stamps_are_taken_at_their_word(self, unlock_at: float) -> None:
-        for found in (True, False):
-            moment = judge(lock(found=found, auto_unlock_at=unlock_at), check(), GRACE).due
-            assert moment is not None
-            assert moment > 1e9
+    @pytest.mark.parametrize("found", [True, False])
+    @pytest.mark.parametrize("clock", [None, check(5000), check(5000, offset=3600.0)])
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"auto_unlock_at": WALL - 1e6},
+            {"auto_unlock_at": WALL + 1e6},
+            {"alert_at": WALL - 1e6},
+            {"alert_at": WALL + 1e6},
+            {"auto_unlock_at": None},
+            {"auto_unlock_after": None},
+            {"needs": ("warp",)},
+        ],
+        ids=lambda facts: ", ".join(facts),
+    )
+    def test_what_contradicts_itself_or_needs_more_is_left_alone(
+        self, facts: dict[str, Any], clock: ClockCheck | None, found: bool
+    ) -> None:
+        """And a further clock check changes nothing; the holder's next push does."""
+        row = lock(found=found, **facts)
+        verdict = judge(row, clock)
+        assert verdict.due == NEVER
+        assert (verdict.alert is None) == (clock is None)
+
+    @pytest.mark.parametrize("found", [True, False])
+    def test_a_stamp_of_the_future_does_not_keep_people_from_being_rung(self, found: bool) -> None:
+        """Whoever gave the holder another day before it is unlocked did not silence the alert."""
+        row = lock(found=found, seen_at=1020, auto_unlock_at=WALL + 86400)
+        assert judge(row, check(1021)).alert == 1030
+
+    @pytest.mark.parametrize("found", [True, False])
+    def test_a_moved_alert_rings_when_it_was_moved_to(self, found: bool) -> None:
+        for alert_at in (WALL - 500, WALL + 500):
+            verdict = judge(lock(found=found, alert_at=alert_at), check())
+            assert verdict.alert == 1000 + alert_at - WALL
+
+
+NO_CLOCK = {
+    "none yet": None,
+    "from before": check(1019),
+}
+UNTRUSTED = {
+    "nobody told": check(1021, offset=None),
+    "an hour off": check(1021, wrong=3600, offset=-3600),
+}
+TRUSTED = {"to trust": check(1021), "a second off": check(1021, wrong=1.0, offset=-1.0)}
+PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    # the lock: alert and due without a clock, with an untrusted one, and with one to trust:
+    #                                    if its write was seen                  if it was found
+    "sound": (
+        {},
+        [(1050, 1080), (1050, 1080), (1050, 1080)],
+        [(None, 1080), (1050, 1080), (1030, 1080)],
+    ),
+    "no expected runtime": (
+        {"runtime": None},
+        [(None, 1080), (None, 1080), (1030, 1080)],
+        [(None, 1080), (None, 1080), (1030, 1080)],
+    ),
+    "no end": (
+        {"after": None},
+        [(1050, NEVER), (1050, NEVER), (1050, NEVER)],
+        [(None, NEVER), (1050, NEVER), (1030, NEVER)],
+    ),
+    "four keys": (
+        {"runtime": None, "after": None},
+        [(None, NEVER), (None, NEVER), (1030, NEVER)],
+        [(None, NEVER), (None, NEVER), (1030, NEVER)],
+    ),
+    "undecided": (
+        {"alert_at": WALL + 100},
+        [(None, NEVER), (1050, NEVER), (1100, NEVER)],
+        [(None, NEVER), (1050, NEVER), (1100, NEVER)],
+    ),
+    "undecided, no expected runtime": (
+        {"runtime": None, "auto_unlock_after": None},
+        [(None, NEVER), (None, NEVER), (1030, NEVER)],
+        [(None, NEVER), (None, NEVER), (1030, NEVER)],
+    ),
+    "broken": (
+        {"hostname": None},
+        [(NEVER, NEVER), (NEVER, NEVER), (NEVER, NEVER)],
+        [(NEVER, NEVER), (NEVER, NEVER), (NEVER, NEVER)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PUSHED_AT_1000_SEEN_AT_1020)
+@pytest.mark.parametrize("found", [False, True], ids=["seen", "found"])
+@pytest.mark.parametrize("clocks", range(3), ids=["no clock", "untrusted", "trusted"])
+def test_every_kind_of_lock_with_every_kind_of_clock(kind: str, found: bool, clocks: int) -> None:
+    facts, seen, there = PUSHED_AT_1000_SEEN_AT_1020[kind]
+    alert, due = (there if found else seen)[clocks]
+    for clock in (NO_CLOCK, UNTRUSTED, TRUSTED)[clocks].values():
+        verdict = judge(lock(found=found, seen_at=1020, **facts), clock)
+        assert verdict.alert == (None if alert is None else pytest.approx(alert, abs=0.2))
+        assert verdict.due == pytest.approx(due, abs=0.2)
 
 
 class TestClockChecks:

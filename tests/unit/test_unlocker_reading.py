@@ -28,10 +28,12 @@ class SlowStore:
             revision = 20
             self.pushed_at = time.monotonic()
         self.asked.set()
-        parts = {b"uuid": b"u", b"hostname": b"h", b"alert_at": b"30", b"auto_unlock_at": b"60"}
+        about = b'{"expected_runtime": 30, "auto_unlock_after": 60}'
+        taken = {"uuid": b"u", "hostname": b"h", "about": about}
+        pushed = {"alert_at": b"%d" % (20 + revision), "auto_unlock_at": b"%d" % (50 + revision)}
         changes = [
-            Change("locks", "a", part.decode(), value, revision, 10)
-            for part, value in {**parts, b"alive_at": b"0"}.items()
+            *(Change("locks", "a", part, value, 10, 10) for part, value in taken.items()),
+            *(Change("locks", "a", part, value, revision, 10) for part, value in pushed.items()),
         ]
         yield Batch(tuple(changes), revision)
 
@@ -60,6 +62,7 @@ def test_a_push_during_a_reading_that_hangs_is_not_counted_from_before_it() -> N
         row = table.row("a")
         assert row is not None
         assert not row.found
+        assert not row.holder.broken()
         assert row.seen_at >= store.pushed_at
     finally:
         table.stop()

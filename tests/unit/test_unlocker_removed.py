@@ -8,7 +8,9 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.record import Holder, Removal
+from lockclient.record import Holder
+from lockclient.removal import Removal
+from unlocker.labels import Labels
 from unlocker.removed import SHOWN, Removed
 
 HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
@@ -21,8 +23,9 @@ def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Re
 def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
     """Return labels to age, as Prometheus would read it."""
     registry = CollectorRegistry()
-    registry.register(Removed(lambda: removals))
-    (family,) = parse(generate_latest(registry).decode())
+    registry.register(Removed(lambda: removals, Labels()))
+    family, unlisted = parse(generate_latest(registry).decode())
+    assert unlisted.samples[0].value == 0
     assert family.name == "clustermutex_lock_auto_unlocked_timestamp_seconds"
     found = [
         (

@@ -6,7 +6,6 @@ real etcd is in the integration tests.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -17,10 +16,12 @@ from typing import Any, cast
 import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.record import Holder, Removal
+from lockclient.reading import Row, Transition
+from lockclient.record import Holder
+from lockclient.removal import Removal
 from lockclient.store import Done, Gone, Outcome, Read, Remove, Request, Seen, ServiceStore
-from lockclient.table import Row, Transition
 from lockclient.timing import Deadline
+from tests.written import REVISION, found, written
 from unlocker.brake import Brake
 from unlocker.metrics import Metrics
 from unlocker.remover import Remover
@@ -33,7 +34,7 @@ ME = "unlocker@here:1-abcd"
 class FakeStore:
     """Locks by name, and what to do instead of removing one."""
 
-    locks: dict[str, tuple[Holder, int]] = field(default_factory=dict)
+    locks: dict[str, Holder] = field(default_factory=dict)
     removals: dict[str, Removal] = field(default_factory=dict)
     instead: dict[str, Callable[[Remove], Outcome]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -42,8 +43,7 @@ class FakeStore:
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         assert deadline.remaining() <= 2
         if isinstance(request, Read):
-            holder, revision = self.locks.get(request.name, (None, 0))
-            return Seen(holder, revision, (), self.removals.get(request.name), 1)
+            return Seen(self.locks.get(request.name), (), self.removals.get(request.name), 1)
         assert isinstance(request, Remove)
         name = request.removal.holder.name
         self.asked.append(name)
@@ -51,8 +51,12 @@ class FakeStore:
 
     def remove(self, request: Remove) -> Outcome:
         holder = request.removal.holder
-        there, revision = self.locks.get(holder.name, (None, 0))
-        if there is None or there.uuid != holder.uuid or revision != request.stamp_revision:
+        there = self.locks.get(holder.name)
+        if (
+            there is None
+            or there.uuid != holder.uuid
+            or there.stamp_revisions != request.stamp_revisions
+        ):
             return Gone(there.uuid if there else None, self.removals.get(holder.name))
         del self.locks[holder.name]
         self.removals[holder.name] = request.removal
@@ -70,7 +74,7 @@ class Case:
 
     def __init__(self, most: int | None = 1000, *, told: bool = True) -> None:
         self.store = FakeStore()
-        self.watchlist = Watchlist(grace=0)
+        self.watchlist = Watchlist()
         self.metrics = Metrics("1")
         self.ending = threading.Event()
         self.brake = Brake(most)
@@ -88,11 +92,17 @@ class Case:
         wall, now = time.time(), time.monotonic()
         for name in names:
             holder = Holder(
-                name, f"uuid-{name}", "host", 1, locked_at=wall, alive_at=wall, alert_at=wall + 1
+                *(name, f"uuid-{name}", "host", 1),
+                locked_at=wall,
+                alert_at=wall + 1,
+                auto_unlock_at=wall + 2,
+                expected_runtime=1,
+                auto_unlock_after=2,
+                backtrace="here",
             )
-            holder = replace(holder, auto_unlock_at=wall + 2, backtrace="here", **facts)
-            self.store.locks[name] = (holder, 5)
-            row = Row(replace(holder, backtrace=None), 5, now, found=False)
+            holder = replace(written(holder), **facts)
+            self.store.locks[name] = holder
+            row = Row(replace(holder, backtrace=None), now, found=False)
             self.watchlist.update([Transition(name, None, row, live=True)])
         return self.watchlist.advance(now + 100).due
 
@@ -125,18 +135,43 @@ def test_a_lock_that_is_due_is_removed_with_a_record(
     assert (removal.removed_by, removal.how) == (ME, "auto-unlock")
     assert removal.holder.backtrace == "here"
     assert re.fullmatch(
-        r"no sign of life for [\d.]+ s; auto_unlock_at was [\d-]+ [\d:]+ UTC", removal.why
+        r"no sign of life for [\d.]+ s; its time ran out after [\d.]+ s", removal.why
     )
-    [line] = [each.getMessage() for each in caplog.records]
-    assert json.loads(line.partition("The record: ")[2]) == removal.facts()
+    [record] = caplog.records
+    assert record.__dict__["removal"] == removal
 
 
-def test_a_push_before_the_look_wins(case: Case) -> None:
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"stamp_revisions": (6, 6)},
+        {"stamp_revisions": (6, REVISION)},
+        {"stamp_revisions": (REVISION, 6)},
+        {"auto_unlock_after": None, "expected_runtime": None},
+        {"needs": ("warp",)},
+    ],
+    ids=["a push", "alert_at by hand", "auto_unlock_at by hand", "about deleted", "needs more"],
+)
+def test_what_was_written_before_the_look_wins(case: Case, facts: dict[str, Any]) -> None:
     due = case.due("a")
-    case.store.locks["a"] = (case.store.locks["a"][0], 6)
+    case.store.locks["a"] = replace(case.store.locks["a"], **facts)
     case.remover.run(due)
     assert case.results() == {"changed": 1}
     assert case.store.asked == []
+
+
+def test_the_removal_compares_both_stamps(case: Case) -> None:
+    """What a store does of it is in the contract."""
+    asked: list[Remove] = []
+
+    def note(request: Remove) -> Outcome:
+        asked.append(request)
+        return case.store.remove(request)
+
+    case.store.instead["a"] = note
+    case.remover.run(case.due("a", stamp_revisions=(7, 9)))
+    assert [each.stamp_revisions for each in asked] == [(7, 9)]
+    assert case.results() == {"removed": 1}
 
 
 def test_a_push_after_the_look_wins(case: Case) -> None:
@@ -154,7 +189,7 @@ def test_a_lock_that_was_unlocked_first_is_gone(case: Case) -> None:
 
 def test_a_lock_that_another_holder_has_by_now_is_left_alone(case: Case) -> None:
     due = case.due("a")
-    case.store.locks["a"] = (replace(case.store.locks["a"][0], uuid="other"), 5)
+    case.store.locks["a"] = replace(case.store.locks["a"], uuid="other")
     case.remover.run(due)
     assert case.results() == {"gone": 1}
     assert case.store.asked == []
@@ -162,7 +197,7 @@ def test_a_lock_that_another_holder_has_by_now_is_left_alone(case: Case) -> None
 
 def test_a_lock_whose_data_broke_meanwhile_is_left_alone(case: Case) -> None:
     due = case.due("a")
-    case.store.locks["a"] = (case.store.locks["a"][0].updated({"reason": b"\xff"}), 5)
+    case.store.locks["a"] = case.store.locks["a"].updated(found({"hostname": b"\xff"}))
     case.remover.run(due)
     assert case.results() == {"changed": 1}
     assert case.store.asked == []
@@ -189,10 +224,19 @@ def test_a_removal_whose_answer_was_lost_is_counted_as_ours(
     case.store.instead["a"] = remove_silently
     with pytest.raises(StoreUnavailable):
         case.remover.run(case.due("a"))
-    assert "The record" not in caplog.text
+    assert "Removed lock" not in caplog.text
     case.remover.run([])
     assert case.results() == {"failed": 1, "removed": 1}
-    assert "The record" in caplog.text
+    assert "Removed lock" in caplog.text
+
+
+def test_a_removal_that_is_refused_is_known_by_name_until_it_works(case: Case) -> None:
+    case.store.instead["a"] = refuse
+    case.remover.run(case.due("a", "b"))
+    assert case.remover.failing() == {"a"}
+    case.store.instead.clear()
+    case.remover.run([])
+    assert case.remover.failing() == set()
 
 
 def test_a_store_that_is_away_ends_the_run_and_the_next_one_goes_on(case: Case) -> None:
@@ -249,13 +293,13 @@ def test_a_run_leaves_what_it_has_no_time_for_to_the_next(
 
 
 def test_the_record_of_a_lock_that_says_too_much_fits_into_a_request(case: Case) -> None:
-    """Twelve bytes of JSON for each of the characters that it takes the most for."""
-    text = "🙂" * 16_000
-    facts = dict.fromkeys(("reason", "thread", "identity", "client"), text)
-    case.remover.run(case.due("a", **facts))
+    """Six bytes of JSON for each of the characters that it takes the most for."""
+    text = "\x01" * 64_000
+    facts = ("hostname", "reason", "thread", "identity", "client", "process", "backtrace")
+    case.remover.run(case.due("a", **dict.fromkeys(facts, text), needs=None))
     removal = case.store.removals["a"]
-    assert len(removal.value()) < 1024 * 1024
-    assert removal.holder.reason == text[:4096]
+    assert len(removal.value().encode()) < 512 * 1024
+    assert (removal.holder.reason, removal.holder.backtrace) == (text[:4096], text[:16384])
 
 
 def test_a_removal_in_doubt_that_did_not_happen_does_not_happen_when_the_lock_has_changed(

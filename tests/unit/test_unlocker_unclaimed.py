@@ -12,16 +12,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.record import MAX_VALUE, Ticket
-from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
+from lockclient.store import Batch, Change, Kind, Line, ServiceStore, Subscription
 from lockclient.table import Table
+from lockclient.texts import plain
 from lockclient.timing import Deadline
 from tests.processes import wait_until
+from unlocker.labels import Labels
 from unlocker.metrics import LISTED
-from unlocker.unclaimed import NORMAL, Unclaimed
+from unlocker.unclaimed import ASK, NORMAL, Unclaimed
 
 COUNT = "clustermutex_locks_free_with_waiters"
 SINCE = "clustermutex_lock_free_with_waiters_timestamp_seconds"
 HEAD = "clustermutex_lock_head_info"
+UNLISTED = f"{COUNT}_unlisted"
 TICKET = Ticket("", "", "web-1", 4711, "main", "totals", 1.8e9)
 
 
@@ -34,7 +37,7 @@ class Board:
         self.deaf = False
         self._notify: Callable[[Batch], None] = lambda _: None
         self.table = Table(cast("ServiceStore", self), on_change=lambda e: self.unclaimed.update(e))
-        self.unclaimed = Unclaimed(self.table)
+        self.unclaimed = Unclaimed(self.table, cast("ServiceStore", self), Labels())
 
     # -------------------------------------------------------- the store
 
@@ -55,6 +58,15 @@ class Board:
 
     def connected(self) -> bool:
         return True
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+        tickets = [
+            Ticket.read(name, part, value if len(value) <= MAX_VALUE else b"", created)
+            for (kind, of, part), (value, created) in self.keys.items()
+            if (kind, of) == ("queue", name)
+        ]
+        tickets.sort(key=lambda each: each.revision)
+        return Line(len(tickets), tuple(tickets[:limit]))
 
     # -------------------------------------------------------- who writes to it
 
@@ -77,7 +89,7 @@ class Board:
     def settle(self) -> None:
         """Wait until all that was written is in the table, and told to who listens."""
         self.revision += 1  # when this one is in, the listener is done with the one before it
-        self._notify(Batch((), self.revision))
+        self._notify(Batch((), self.revision, started=True))
         while self.table.revision < self.revision:
             time.sleep(0.0001)
 
@@ -117,18 +129,20 @@ class Board:
         """Return each metric's samples: labels and value."""
         registry = CollectorRegistry()
         registry.register(self.unclaimed)
-        found: dict[str, list[tuple[dict[str, str], float]]] = {COUNT: [], SINCE: [], HEAD: []}
+        found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for family in parse(generate_latest(registry).decode()):
             for sample in family.samples:
-                found[sample.name].append((sample.labels, sample.value))
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
         return found
 
     def shown(self) -> dict[str, float]:
         """Return the names that are shown, and for how many seconds they have been free."""
         found = self.scrape()
         [(_, count)] = found[COUNT]
-        assert count == len(found[SINCE]) == len(found[HEAD])
-        return {labels["name"]: time.time() - since for labels, since in found[SINCE]}
+        since, head = found.get(SINCE, []), found.get(HEAD, [])
+        assert count == len(since) == len(head)
+        assert found[UNLISTED] == [({}, 0)]
+        return {labels["name"]: time.time() - at for labels, at in since}
 
 
 @pytest.fixture
@@ -147,6 +161,8 @@ def looks(board: Board, *seconds: float) -> list[str]:
     """Look at these seconds of the monotonic clock; return the names shown after the last."""
     for each in seconds:
         board.unclaimed.look(START + each)
+        if not board.deaf:  # what the table does not follow the service does not ask about
+            board.unclaimed.ask()
     return sorted(board.shown())
 
 
@@ -252,12 +268,13 @@ def test_since_when_is_told_by_the_wall_clock_and_counted_by_the_other(
     board.unclaimed.look(began + NORMAL - 1)
     assert board.shown() == {}
     board.unclaimed.look(began + 2 * NORMAL)
+    board.unclaimed.ask()
     assert board.shown() == {"a": pytest.approx(2 * NORMAL, abs=1)}
 
 
 def test_a_reading_of_everything_does_not_begin_anew(board: Board) -> None:
     board.queue("a")
-    looks(board, 0)
+    looks(board, 0, ASK)
     board.read_anew()
     assert looks(board, NORMAL) == ["a"]
     board.read_anew()
@@ -309,12 +326,12 @@ def test_looks_that_take_long_are_made_less_often(
     """Very many lines must not keep the unlocker from its work."""
     looked: list[float] = []
 
-    def slow() -> dict[str, Ticket]:
+    def slow() -> list[str]:
         until = time.thread_time() + 0.1
         while time.thread_time() < until:
             pass
         looked.append(now)
-        return {}
+        return []
 
     monkeypatch.setattr(board.table, "unclaimed", slow)
     for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
@@ -331,11 +348,13 @@ def test_the_longest_are_listed_and_all_are_counted(board: Board) -> None:
         board.write(("queue", f"lock {number:03}", "b", b"{}"))
         board.unclaimed.look(START + number / 10)
     board.unclaimed.look(START + 2 * NORMAL)
+    board.unclaimed.ask()
     found = board.scrape()
     assert found[COUNT] == [({}, more)]
     names = sorted(labels["name"] for labels, _ in found[SINCE])
     assert names == [f"lock {number:03}" for number in range(LISTED)]
     assert len(found[HEAD]) == LISTED
+    assert found[UNLISTED] == [({}, 20)]
 
 
 def test_what_a_ticket_says_may_be_anything(board: Board) -> None:
@@ -345,11 +364,11 @@ def test_what_a_ticket_says_may_be_anything(board: Board) -> None:
     board.queue("none", value=b"\xff[1")
     assert looks(board, 0, NORMAL) == ["long", "longer", "none"]
     heads = {labels.pop("name"): labels for labels, _ in board.scrape()[HEAD]}
-    cut = hostile[:99] + "…"
+    cut = plain(hostile)[:99] + "…"
     assert heads["long"] == {"hostname": cut, "pid": "7", "reason": cut}
     assert heads["none"] == {"hostname": "", "pid": "", "reason": ""}
     assert heads["longer"] == heads["none"]
-    assert [each.hostname for each in board.table.line("longer")] == [None]
+    assert board.table.line("longer").waiting == 1
 
 
 def test_promtool_has_nothing_to_say(board: Board) -> None:

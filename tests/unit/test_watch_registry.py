@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd import watch_registry
 from lockclient.etcd.channels import Channels
 from lockclient.etcd.watch_registry import (
     BELIEF,
@@ -110,12 +111,15 @@ class TestWhereItBegins:
         assert client.told == [Started(12)]
 
     def test_who_wants_to_know_is_told_that_it_stands(self, client: Client) -> None:
-        """Once, and not before the one that counts."""
+        """Not before the one that counts, and again on each stream."""
         _, create = client.add(8, tell_start=True)
         (_, again) = client.created(create.watch_id, 9)
         assert client.told == []
         client.created(again.create.watch_id, 9)
         assert client.told == [Started(7)]
+        (again,) = client.watches.opened(client.now)
+        client.created(again.create.watch_id, 9)
+        assert client.told == [Started(7), Started(7)]
 
 
 class TestAgain:
@@ -226,3 +230,45 @@ def test_one_listener_s_mistake_is_its_own(caplog: pytest.LogCaptureFixture) -> 
     watcher._take(wire.WatchAnswer(watch_id=1, created=True))
     assert "A listener of a watch failed" in caplog.text
     assert watcher.connected()
+
+
+class TestAnswersInPieces:
+    """etcd cuts what is more than about one request: a revision is told whole all the same."""
+
+    def hear(self, client: Client, number: int, *revisions: int, more: bool) -> None:
+        events = [event(each) for each in revisions]
+        client.hear(wire.WatchAnswer(watch_id=number, events=events, fragment=more))
+
+    def test_the_last_revision_waits_for_its_rest(self, client: Client) -> None:
+        _, create = client.add(8)
+        assert create.fragment
+        client.created(create.watch_id, 7)
+        self.hear(client, create.watch_id, 8, 9, 9, more=True)
+        assert client.revisions() == [8]
+        self.hear(client, create.watch_id, 9, 9, more=True)
+        assert client.revisions() == [8]
+        self.hear(client, create.watch_id, 9, 10, more=False)
+        assert client.told[1:] == [[event(9)] * 5 + [event(10)]]
+
+    def test_what_was_held_back_is_told_again_by_the_next_stream(self, client: Client) -> None:
+        watch, create = client.add(8)
+        client.created(create.watch_id, 7)
+        self.hear(client, create.watch_id, 8, 9, more=True)
+        (again,) = client.watches.opened(client.now)
+        assert again.create.start_revision == 8
+        client.created(again.create.watch_id, 9)
+        self.hear(client, again.create.watch_id, 8, 9, 9, more=False)
+        assert client.revisions() == [8, 9, 9]
+        assert watch.held == []
+
+    def test_one_revision_without_end_is_missed(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody has deleted very many keys with long names: whoever follows reads anew."""
+        monkeypatch.setattr(watch_registry, "HELD", 100)
+        _, create = client.add(8)
+        client.created(create.watch_id, 7)
+        for _ in range(30):
+            self.hear(client, create.watch_id, 8, more=True)
+        assert client.told == [Missed()]
+        assert client.watches.empty()

@@ -1,0 +1,78 @@
+"""Section `bucket`: a lock in a bucket that answers after 50 ms, beside one bare request to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import requests
+
+from benchmarks.samples import Rounds, compare, flat, summary, timed
+from benchmarks.servers import Servers
+from lockclient import ClusterMutex, Settings, open_store
+from tests.buckets.server import BucketServer
+
+DELAY = 0.05
+"""Seconds: what a bucket in the same region takes, about."""
+
+
+def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
+    """Take and release a free lock, and count what that asks of the bucket."""
+    rounds, each = (2, 3) if quick else (10, 20)
+    with BucketServer() as server, _emulated(server):
+        store = open_store(Settings.load(f"gs://{server.bucket.name}"))
+        mutex = ClusterMutex("measured", store=store)
+        mutex.acquire()
+        mutex.alive()
+        mutex.release()
+        counted = {method: server.counted(method) for method in ("POST", "DELETE")}
+        between = len(server.asked) - sum(counted.values())
+        server.delay = DELAY
+        calls: dict[str, Callable[[], object]] = {  # in turns: what is taken is released next
+            "request": _bare(server),
+            "acquire": mutex.acquire,
+            "release": mutex.release,
+        }
+        found: dict[str, Rounds] = {name: [[] for _ in range(rounds)] for name in calls}
+        for number in range(rounds):
+            for _ in range(each):
+                for name, call in calls.items():
+                    found[name][number] += timed(call, 1)
+        store.close()
+    return {
+        "delay": DELAY,
+        "take": counted["POST"],
+        "release": counted["DELETE"],
+        "between": between,
+        "seconds": {name: summary(flat(every)) for name, every in found.items()},
+        "acquire_over_request": compare(found["acquire"], found["request"]),
+    }
+
+
+def _bare(server: BucketServer) -> Callable[[], object]:
+    """Return what sends the upload of a take, with its bytes, to another object."""
+    take, session = server.asked[0], requests.Session()
+    ask = partial(
+        session.post,
+        f"{server.url}{take.path}",
+        params={"uploadType": take.query["uploadType"], "name": "bare"},
+        data=take.body,
+        headers={"Content-Type": take.headers["Content-Type"]},
+    )
+    return lambda: ask().raise_for_status()
+
+
+@contextmanager
+def _emulated(server: BucketServer) -> Iterator[None]:
+    before = os.environ.get("STORAGE_EMULATOR_HOST")
+    os.environ["STORAGE_EMULATOR_HOST"] = server.url
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["STORAGE_EMULATOR_HOST"]
+        else:
+            os.environ["STORAGE_EMULATOR_HOST"] = before

@@ -1,0 +1,59 @@
+"""Durations as people read and write them, everywhere the same."""
+
+from __future__ import annotations
+
+import re
+
+_SECONDS = {"d": 86400, "h": 3600, "min": 60, "m": 60, "s": 1}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) *(d|h|min|m|s) *")
+_EXAMPLES = "like 90, 90s, 5m or 1h30m"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in its two largest units; less than none is none."""
+    whole = max(0, int(seconds))
+    days, hours = divmod(whole // 3600, 24)
+    minutes = whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {whole % 60} s"
+    return f"{whole} s"
+
+
+def period(seconds: float) -> str:
+    """Write a duration that does not count on, as of a setting: `5 min`, `0.5 s`, `1 h 30 min`."""
+    exact = round(seconds, 3)  # two stamps have a rest after that
+    if exact < 60:
+        return f"{exact:g} s"
+    return re.sub(r" 0 \w+$", "", duration(exact))
+
+
+def roughly(seconds: float) -> str:
+    """Write a duration in its largest unit, where there is little room: `15 min`."""
+    number, unit, *_ = duration(seconds).split()
+    return f"{number} {unit}"
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration: a number of seconds, or numbers with units (d, h, m or min, s).
+
+    The units go from the largest to the smallest, each once; so what we show, `4 min 12 s`, can
+    be given as it is.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    said = text.strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", said):
+        return float(said)
+    parts, end = [], 0
+    while (found := _PART.match(said, end)) is not None:
+        parts.append((float(found[1]), _SECONDS[found[2]]))
+        end = found.end()
+    units = [unit for _, unit in parts]
+    if not parts or end < len(said) or units != sorted(set(units), reverse=True):
+        raise ValueError(f"{text[:40]!r} is no duration: give seconds or units, {_EXAMPLES}.")
+    return sum(number * unit for number, unit in parts)

@@ -1,0 +1,195 @@
+"""What a picture of all locks is made of: a row for each, and a reading of everything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from lockclient.record import STAMPS, SUBKEYS, Found, Holder, listed
+from lockclient.removal import Removal
+from lockclient.restoring import Restored
+from lockclient.store import Batch, Change
+from lockclient.timing import monotonic
+
+_STAMPING = frozenset({"uuid", "about", *STAMPS})
+MOST_UNLOCKERS = 1000
+"""Of which no more are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One lock as this process knows it.
+
+    Attributes:
+        holder: what the lock says about itself, its backtrace aside.
+        seen_at: monotonic time at which this process saw the last write of the stamps.
+        found: the lock was there, with these stamps, when this process first looked, so that
+            `seen_at` says nothing about when they were written.
+    """
+
+    holder: Holder
+    seen_at: float
+    found: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a `uuid`, readable or not: without it the lock is free to take."""
+        return self.holder.fencing_token != 0
+
+
+class Waiting(NamedTuple):
+    """A lock's line as a picture of all locks has it: so many wait, by a change at `revision`."""
+
+    waiting: int
+    revision: int
+
+    def after(self, change: Change) -> Waiting:
+        """Return the line after a ticket was written or deleted.
+
+        One that is written again, by a second sending, does not count twice; and nothing is deleted
+        that was not there. So the count is exact, and who waits need not be kept for it.
+        """
+        more = -1 if change.value is None else change.created == change.revision
+        return Waiting(max(0, self.waiting + more), change.revision)
+
+
+NOBODY = Waiting(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A lock's row changed: None before it was taken and after it went.
+
+    `live` tells that the watch brought it as it happened, and not a reading of everything.
+    """
+
+    name: str
+    before: Row | None
+    after: Row | None
+    live: bool
+
+
+class Reading:
+    """A reading of everything, put together from its pages.
+
+    Of each page only what is kept in the end outlives the next one: a store full of records that
+    were written by others must not become as much memory here.
+
+    Args:
+        known: the rows that there were before.
+        found: nothing was read before.
+        newest: how many removals are kept, the newest.
+        told: the revision up to which all removals were told; later ones are kept, too.
+    """
+
+    def __init__(self, known: dict[str, Row], *, found: bool, newest: int, told: int) -> None:
+        self.rows: dict[str, Row] = {}
+        self.lines: dict[str, Waiting] = {}
+        self.unlockers: dict[str, str] = {}
+        self.recorded = 0
+        self.said: Restored | None = None
+        self.revision = self.term = 0
+        self.known_at = -math.inf
+        self._found = found
+        self._known = known
+        self._newest = newest
+        self._told = math.inf if found else told
+        self._removals: list[tuple[int, str, str, Change, Removal]] = []  # a heap, the oldest first
+        self._arrived = 0.0
+        self._lock = ""
+        self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
+
+    def add(self, batch: Batch) -> None:
+        """Take in the next page."""
+        self.revision, self.term, self.known_at = batch.revision, batch.term, batch.known_at
+        self._arrived = monotonic()
+        if batch.changes and batch.changes[0].kind != "locks":  # a page is of one kind
+            self._end_lock()
+        for change in batch.changes:
+            kind, name, part, value, revision, _, version = change
+            if kind == "locks":
+                if name != self._lock:
+                    self._end_lock()
+                    self._lock = name
+                if part in SUBKEYS:
+                    self._values[part] = value, version or revision
+            elif kind == "queue":
+                known = self.lines.get(name, NOBODY)
+                self.lines[name] = Waiting(known.waiting + 1, max(known.revision, revision))
+            elif kind == "unlockers":
+                if len(self.unlockers) < MOST_UNLOCKERS:
+                    self.unlockers[name] = saying_of(value or b"")
+            elif kind == "removed":
+                self._add_removal(change)
+            elif kind == "restored" and value is not None:
+                self.said = Restored.read(value, revision, time.time())
+
+    def end(self) -> None:
+        """Take note that this was all."""
+        self._end_lock()
+
+    def removals(self) -> list[tuple[Change, Removal]]:
+        """Return the removals that are kept, the oldest first, the values of their keys aside."""
+        return [(change, removal) for *_, change, removal in sorted(self._removals)]
+
+    def _add_removal(self, change: Change) -> None:
+        self.recorded += 1
+        kept, created = self._removals, change.created
+        if len(kept) >= self._newest and created <= self._told:
+            if not kept or created < kept[0][0]:
+                return
+            heappop(kept)
+        removal = Removal.listed(change.name, change.part, change.value or b"")
+        slim = change._replace(value=None)
+        heappush(kept, (created, change.name, change.part, slim, removal))
+
+    def _end_lock(self) -> None:
+        name, values, self._values = self._lock, self._values, {}
+        if not values:
+            return
+        # When its last page has arrived, or the one after it, and not when that was asked for:
+        # nothing on it was written later.
+        row = updated(None, name, values, self._arrived, found=self._found)
+        if row is not None:
+            self.rows[name] = self._kept(row)
+
+    def _kept(self, row: Row) -> Row:
+        """Return the row that was known already, if nothing about it has changed."""
+        known = self._known.get(row.holder.name)
+        return known if known is not None and known.holder == row.holder else row
+
+
+def updated(
+    row: Row | None, name: str, values: Mapping[str, Found], seen_at: float, *, found: bool
+) -> Row | None:
+    """Return the row after these subkeys of one lock were written; None if nothing is left."""
+    if row is None:
+        holder = Holder.read(name, values, backtrace=False)
+    else:
+        holder = row.holder.updated(values, backtrace=False)
+    # Without a uuid nothing else is kept but a hostname, and what is wrong.
+    if not holder.fencing_token and holder.hostname is None and not holder.problems:
+        return None
+    holder = listed(holder)
+    if row is not None and _STAMPING.isdisjoint(values):
+        return replace(row, holder=holder)
+    return Row(holder, seen_at, found)
+
+
+def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Transition]:
+    """Yield what happened between two pictures that were not followed from one to the other."""
+    for name, row in before.items():
+        if name not in after:
+            yield Transition(name, row, None, live=False)
+    for name, row in after.items():
+        if (old := before.get(name)) is not row:
+            yield Transition(name, old, row, live=False)
+
+
+def saying_of(value: bytes) -> str:
+    """Return what an unlocker says of itself."""
+    return value[:1000].decode(errors="replace")

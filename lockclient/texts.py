@@ -1,0 +1,170 @@
+"""How a text of others leaves this program, so that it deceives nobody and steers nothing.
+
+What locks, clients, etcd and the command line say may be any text. Every way out goes by this file:
+pages, terminal, logs, tracebacks, errors, labels of metrics, CSV. Only JSON keeps a text as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from textwrap import indent
+from typing import Any, Final
+
+# ---------------------------------------------------------------- what can't be seen
+
+_INVISIBLE: Final = (
+    "\x00-\x1f\x7f-\x9f"  # controls
+    "\u2028\u2029"  # line ends of another kind
+    "\xa0\u1680\u2000-\u200a\u202f\u205f\u3000"  # spaces that are no U+0020
+    # What Unicode calls Default_Ignorable_Code_Point: joiners, fillers, variation selectors,
+    # marks, overrides and isolates of direction, tags. Most programs draw nothing for them.
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    # Blank, or a format, by other names: Braille, annotations, Egyptian, Khitan, a musical one.
+    "\u2800\ufff9-\ufffb\U00013430-\U0001343f\U00013441\U00013442\U00016fe4\U0001d159"
+    # What no font has, or each its own: no characters, private ones, lone surrogates (which can't
+    # even be written as UTF-8), planes without a character.
+    "\ufdd0-\ufdef\ufffe\uffff\ue000-\uf8ff\ud800-\udfff"
+    "\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U000dffff\U000e1000-\U0010ffff"
+)
+INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
+_BLANK: Final = r"(?<![^ ]) | (?= *\Z)"
+"""A space that nobody sees: at the beginning, after another one, at the end."""
+ONE_LINE: Final = re.compile(f"([{_INVISIBLE}]|{_BLANK})")
+BLOCK: Final = re.compile(rf"((?![\n\t])[{_INVISIBLE}])")
+APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
+
+
+def escaped(char: str) -> str:
+    """Write an invisible character so that it shows, like `\\u202e`."""
+    return char.encode("unicode_escape").decode() if char != " " else "\\x20"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return escaped(found[0])
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text has nothing but what is seen, all of it ASCII: most are like this."""
+    seen = text.isascii() and text.isprintable() and "  " not in text
+    return seen and text[:1] != " " and text[-1:] != " "
+
+
+def plain(text: object, *, block: bool = False) -> str:
+    """Return a hostile text in which all of it shows, and nothing outside it is moved.
+
+    What would be invisible, change the order of what stands around it or steer a terminal is
+    written as an escape; in a `block`, line ends, tabs and spaces stay.
+    """
+    text = str(text)
+    return text if is_plain(text) else (BLOCK if block else ONE_LINE).sub(_escaped, text)
+
+
+def apart(name: str) -> str:
+    """Return a name with all that is not ASCII written as escapes: it looks like no other one."""
+    return APART.sub(_escaped, name)
+
+
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f]|10)[0-9a-f]{4}))")
+
+
+def meant(text: str) -> str:
+    """Return the text that is shown like this, with escapes; the same one if there is no other."""
+    read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+    return read if text in (plain(read), apart(read)) else text
+
+
+# ---------------------------------------------------------------- secrets
+
+_AT: Final = r"(?:[@\uff20\ufe6b]|%(?:25)*40)"
+HAS_AT: Final = re.compile(_AT).search
+_BEFORE_AT: Final = re.compile(rf"\A([a-z]{{2,9}}://)?.*{_AT}", re.DOTALL)
+_WORD: Final = re.compile(r"\S+")
+_GIVEN: Final = re.compile(rf"\S*:(?=\S).*{_AT}", re.DOTALL)
+
+
+def hidden(url: str) -> str:
+    """Return what was given as a URL without what may be a password: all before its last `@`.
+
+    However malformed it is: nobody can tell where in it a password begins.
+    """
+    return _BEFORE_AT.sub(r"\1…@", url)
+
+
+def without_secrets(text: str, *, given: bool = False) -> str:
+    """Return a text without what stands before the `@` of the URLs in it.
+
+    Args:
+        given: it quotes what a person has typed, where a URL may lack its `//`.
+    """
+    if not HAS_AT(text):
+        return text
+    return _GIVEN.sub("…@", text) if given else _WORD.sub(_without_secret, text)
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    head, slashes, rest = found[0].partition("://")
+    return f"{head}{slashes}{hidden(rest)}"
+
+
+# ---------------------------------------------------------------- ways out
+
+
+def trace_of(error: BaseException) -> str:
+    """Return an error's traceback, as Python prints it, for a terminal or a log."""
+    return as_trace("".join(traceback.format_exception(error)))
+
+
+def as_trace(text: str) -> str:
+    """Return a traceback in which texts steer nothing, and no line looks like one of a log.
+
+    An error's text may have several lines: so all but the first are indented.
+    """
+    first, _, rest = plain(without_secrets(text), block=True).rstrip("\n").partition("\n")
+    return f"{first}\n{indent(rest, '  ')}" if rest else first
+
+
+def ascii_json(document: Any, *, indent: int | None = None) -> str:
+    """Write JSON in which everything outside of printable ASCII is escaped, and nothing lost."""
+    return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
+
+
+_SHOWN: Final = 100
+"""Characters of a text in a label."""
+
+
+def label(text: str) -> str:
+    """Return a text as a label of a metric: all of it shows, and there is not too much of it."""
+    shown = plain(text[: _SHOWN + 1])
+    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+
+
+_BETWEEN: Final = ";|\t\n \"'"
+_FORMULA: Final = re.compile(
+    # Whole runs, each looked at once: a text of nothing else must not take minutes.
+    rf"(?:\A|(?<![{_BETWEEN}])(?=[{_BETWEEN}]))[{_BETWEEN}]*"
+    # In all widths and heights: some take them for the same.
+    "(?=[=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207c\u207a\u207b"
+    "\u208c\u208a\u208b\u2212])"
+)
+_ENDS_CELL: Final = re.compile("[;|\t\n]")
+
+
+def _defused(found: re.Match[str]) -> str:
+    # A cell begins where the text does, or after what some spreadsheet takes for the end of the
+    # cell before: many split at `;`, and a line end then ends the row, quotes or not. Blanks and
+    # quotes in front of a formula are taken away by some.
+    begins = found.start() == 0 or _ENDS_CELL.search(found[0])
+    return f"{found[0]}'" if begins else found[0]
+
+
+def cell(text: str) -> str:
+    """Return a text as a cell of CSV, of which no spreadsheet takes any part for a formula.
+
+    A `'` is put in front of what might be one, and of a line end or tab at the beginning.
+    """
+    text = _FORMULA.sub(_defused, plain(text, block=True))
+    return f"'{text}" if text[:1] in ("\n", "\t") else text

@@ -1,0 +1,1 @@
+"""The store in Valkey or Redis servers, by Redlock; nobody else knows of it."""

@@ -1,0 +1,224 @@
+"""That a lock was let go of, as servers tell it: a thread that listens for those who wait.
+
+A hint is only that. It is told when a release is confirmed, by each server that somebody listens
+to, and may get lost with a connection: who waits looks for itself besides, from time to time.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from lockclient.store import Event
+from lockclient.timers import IDLE, Crew
+from lockclient.timing import Deadline, monotonic
+from lockclient.valkey import faults
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.lines import connection_to
+from lockclient.valkey.place import Place
+
+log = logging.getLogger(__name__)
+
+_AGAIN: Final = 2.0
+"""Seconds between two tries to reach a server."""
+
+
+class Listener:
+    """One who waits for hints about one lock."""
+
+    def __init__(self, hints: Hints, channel: str, notify: Callable[[Event], None]) -> None:
+        self.channel = channel
+        self.heard: bytes | None = None
+        """The acquisition of which it was told last: each server tells of it."""
+        self._hints = hints
+        self._notify = notify
+
+    def tell(self, event: Event) -> None:
+        """Tell it."""
+        self._notify(event)
+
+    def close(self) -> None:
+        """See `Subscription.close`."""
+        self._hints.forget(self)
+
+
+class Hints:
+    """Listens to all servers while somebody waits; with nobody it has no thread and no connection.
+
+    Args:
+        place: the servers.
+        keys: their keys.
+    """
+
+    def __init__(self, place: Place, keys: Keys) -> None:
+        self._place = place
+        self._keys = keys
+        self._new: deque[tuple[bool, Listener]] = deque()  # the thread's own is all else
+        self._crew = Crew("hints", 1)
+        self._running = deque[bool]()
+        self._ring: socket.socket | None = None  # while it runs: what wakes it
+        self._closed = False
+
+    def listen(self, name: str, notify: Callable[[Event], None]) -> Listener:
+        """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun."""
+        listener = Listener(self, self._keys.channel(name), notify)
+        self._say(True, listener)
+        return listener
+
+    def forget(self, listener: Listener) -> None:
+        """Tell it nothing more."""
+        self._say(False, listener)
+
+    def _say(self, comes: bool, listener: Listener) -> None:
+        self._new.append((comes, listener))
+        self._wake()
+        # First what is new, then the look: the thread does it the other way round as it ends.
+        if not self._running:
+            self._crew.do(self._run)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._wake()
+        self._crew.close()
+
+    def _wake(self) -> None:
+        ring = self._ring
+        if ring is not None:
+            with suppress(OSError):  # full: it will wake anyway; or closed: it looks once more
+                ring.send(b"!")
+
+    def _run(self) -> None:
+        bell, self._ring = socket.socketpair()
+        with bell, self._ring:
+            bell.setblocking(False)
+            self._ring.setblocking(False)
+            self._running.append(True)
+            try:
+                self._listen(bell)
+            finally:
+                self._ring = None
+                self._running.pop()
+        if self._new and not self._closed:
+            self._crew.do(self._run)
+
+    def _listen(self, bell: socket.socket) -> None:
+        ears = [_Ear(self._place, each) for each in self._place.endpoints]
+        listeners: dict[str, set[Listener]] = {}
+        idle = Deadline.after(IDLE)
+        try:
+            while not self._closed and not (idle.expired() and not listeners and not self._new):
+                self._take_note(bell, listeners, ears)
+                if listeners:
+                    idle = Deadline.after(IDLE)
+                for ear in ears:
+                    ear.see_to(listeners)
+                self._wait(bell, ears, listeners)
+        finally:
+            for ear in ears:
+                ear.close()
+
+    def _take_note(
+        self, bell: socket.socket, listeners: dict[str, set[Listener]], ears: list[_Ear]
+    ) -> None:
+        with suppress(BlockingIOError):
+            bell.recv(4096)
+        while self._new:
+            comes, listener = self._new.popleft()
+            if comes:
+                listeners.setdefault(listener.channel, set()).add(listener)
+                if any(listener.channel in ear.confirmed for ear in ears):
+                    listener.tell(Event(0, started=True))
+            elif listener.channel in listeners:
+                listeners[listener.channel].discard(listener)
+                if not listeners[listener.channel]:
+                    del listeners[listener.channel]
+
+    def _wait(
+        self, bell: socket.socket, ears: list[_Ear], listeners: dict[str, set[Listener]]
+    ) -> None:
+        poll = select.poll()
+        poll.register(bell, select.POLLIN)
+        by_fd = {ear.fd: ear for ear in ears if ear.fd >= 0}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(1000 * _AGAIN / 2):
+            if fd in by_fd:
+                for kind, channel, payload in by_fd[fd].read():
+                    self._tell(kind, listeners.get(channel, ()), payload)
+
+    @staticmethod
+    def _tell(kind: str, listeners: Any, payload: bytes) -> None:
+        for each in list(listeners):
+            if kind == "subscribe":
+                each.tell(Event(0, started=True))
+            elif kind == "message" and each.heard != payload:
+                each.heard = payload
+                each.tell(Event(0))
+
+
+class _Ear:
+    """A connection that listens to one server."""
+
+    def __init__(self, place: Place, endpoint: str) -> None:
+        self.fd = -1
+        self.confirmed: set[str] = set()
+        self._connection = connection_to(place, endpoint)
+        self._endpoint = endpoint
+        self._asked: set[str] = set()
+        self._next_try = 0.0
+        self._refused = False
+
+    def see_to(self, wanted: dict[str, set[Listener]]) -> None:
+        """Listen to these channels, and to no other one; nothing is waited for but a connection."""
+        if self.fd < 0 and (not wanted or monotonic() < self._next_try):
+            return
+        try:
+            if self.fd < 0:
+                self._connection.connect()
+                self.fd = self._connection._sock.fileno()
+            for command, channels in (
+                ("SUBSCRIBE", wanted.keys() - self._asked),
+                ("UNSUBSCRIBE", self._asked - wanted.keys()),
+            ):
+                if channels:
+                    self._connection.send_command(command, *channels)
+            self._asked = set(wanted)
+            self.confirmed &= self._asked
+        except (*faults.Unanswered, faults.Refused) as error:
+            self._failed(error)
+
+    def read(self) -> list[tuple[str, str, bytes]]:
+        """Return what was told: kind, channel, and what was said."""
+        told: list[tuple[str, str, bytes]] = []
+        try:
+            while True:
+                kind, channel, payload = self._connection.read_response()
+                kind, channel = kind.decode(), channel.decode(errors="replace")
+                if kind == "subscribe":
+                    self.confirmed.add(channel)
+                told.append((kind, channel, payload if isinstance(payload, bytes) else b""))
+                if not self._connection.can_read(0):
+                    return told
+        except (*faults.Unanswered, faults.Refused) as error:
+            self._failed(error)
+        return told
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, faults.Refused) and not self._refused:
+            self._refused = True
+            words = faults.answered(error).words
+            log.warning("%s tells no hints, so waiters only look: %s", self._endpoint, words)
+        self.close()
+        self._next_try = monotonic() + _AGAIN
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._connection.disconnect()
+        self.fd = -1
+        self._asked, self.confirmed = set(), set()

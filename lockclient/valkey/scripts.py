@@ -1,0 +1,270 @@
+"""What is done in a server, each in one step: the scripts, and what they answer.
+
+All but three begin with the same question: is this the server that it was? `<root>/server` is
+written when a server is first met, and says of which process that was (`run`, the server's
+`run_id`), by which terms all clients use it (`terms`: how many servers there are, and how long a
+lock may go without a sign of life), and from when on it votes. A client with other terms is told
+so, and has no vote: of three servers and of five a majority is another one.
+
+- It is not there: the server was emptied (restarted without its data, `FLUSHALL`), or is new.
+- It names another process than the one that the connection leads to: that was restarted, or it is
+  another server that has copied this one's data.
+
+Either way it may not know of locks that it has given. `SETTLE` decides, once for each process, as a
+connection is opened: a server that provably writes everything down before it answers
+(`appendfsync always`, and it is no replica that was promoted) goes on; any other one votes when
+that longest time has passed, by its own clock. Until then its answer is no vote, to nobody and for
+nothing: not even that a lock is not there.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Final, NamedTuple
+
+
+class Script(NamedTuple):
+    """A script, and the name under which a server keeps it."""
+
+    source: str
+    sha: str
+
+
+def _script(source: str) -> Script:
+    return Script(source, sha1(source.encode()).hexdigest())  # noqa: S324 - it is their name for it
+
+
+_VOTES: Final = """
+local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at')
+if not said[1] then return {'empty'} end
+if said[1] ~= ARGV[1] then return {'another'} end
+if said[2] ~= ARGV[2] then return {'terms', said[2] or ''} end
+local time = redis.call('TIME')
+local wait = (tonumber(said[3]) or 0) - (time[1] * 1000 + math.floor(time[2] / 1000))
+if wait > 0 then return {'waits', string.format('%d', wait)} end
+"""
+
+SETTLE: Final = _script("""
+-- KEYS server; ARGV run, terms, kept (1: it writes all down), votes (1: somebody vouches for it),
+-- the longest that a lock may be silent, in milliseconds
+local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'kept')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if said[1] and said[2] ~= ARGV[2] then return {'terms', said[2] or ''} end
+local at = tonumber(said[3]) or 0
+if not said[1] or (said[1] ~= ARGV[1] and not (said[4] == '1' and ARGV[3] == '1')) then
+    at = math.max(at, now + ARGV[5] * 1.01)
+end
+if ARGV[4] == '1' then at = 0 end
+local text = string.format('%d', at)
+if said[1] ~= ARGV[1] or said[3] ~= text or said[4] ~= ARGV[3] then
+    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text,
+        'kept', ARGV[3])
+end
+return {'settled', string.format('%d', math.max(0, at - now))}
+""")
+
+TAKE: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
+-- taken over and at which push (empty: nobody, any), then the fields
+local mark = redis.call('GET', KEYS[3])
+if mark == 'all' then return {'used_up'} end
+if mark and tonumber(mark) >= tonumber(ARGV[4]) then return {'given_up'} end
+local has = redis.call('HMGET', KEYS[2], 'uuid', 'take', 'push', 'expiry')
+if has[1] == ARGV[3] then
+    -- A try has its own time, and none is kept because an earlier one was.
+    if (tonumber(has[2]) or 0) < tonumber(ARGV[4]) then
+        redis.call('HSET', KEYS[2], 'take', ARGV[4], 'expiry', ARGV[5])
+        redis.call('PEXPIRE', KEYS[2], ARGV[5])
+    end
+    return {'had'}
+end
+-- One that missed a push is no sign of life: what was seen is the latest that any of them has.
+local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
+if has[1] and (has[1] ~= ARGV[6] or later) then
+    return {'held', has[1], has[2] or '0', has[4] or '', redis.call('PTTL', KEYS[2])}
+end
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+return {'taken'}
+"""
+)
+
+KEEP: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, lock; ARGV run, terms, uuid, number of the try: a lock that is never auto-unlocked
+-- stays, of the try that a majority gave and of no later one
+local has = redis.call('HMGET', KEYS[2], 'uuid', 'take')
+if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'gone'} end
+redis.call('HSET', KEYS[2], 'expiry', '0')
+redis.call('PERSIST', KEYS[2])
+return {'kept'}
+"""
+)
+
+PUSH: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, lock, record; ARGV run, terms, uuid, the last push that is known of, number,
+-- alert_at, auto_unlock_at (or empty)
+local has = redis.call('HMGET', KEYS[2], 'uuid', 'push', 'alert_at', 'expiry')
+if has[1] ~= ARGV[3] then
+    return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''}
+end
+if (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
+    -- With its own stamps it is done, by an earlier sending.
+    return {has[3] == ARGV[6] and 'pushed' or 'moved', has[2]}
+end
+redis.call('HSET', KEYS[2], 'push', ARGV[5], 'alert_at', ARGV[6])
+if ARGV[7] ~= '' then redis.call('HSET', KEYS[2], 'auto_unlock_at', ARGV[7]) end
+local expiry = tonumber(has[4]) or 0
+if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
+return {'pushed', ARGV[5]}
+"""
+)
+
+READ: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, lock, record; ARGV run, terms, whether to read it whole
+if ARGV[3] == '' then
+    local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
+    return {'seen', has[1] and {'uuid', has[1], 'push', has[2] or '0'} or {}, ''}
+end
+return {'seen', redis.call('HGETALL', KEYS[2]), redis.call('GET', KEYS[3]) or ''}
+"""
+)
+
+REMOVE: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
+-- record (or empty), for how long that stands, for how long the mark does
+local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
+if has[1] ~= ARGV[3] then
+    return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''}
+end
+-- A lower number is no sign of life: this server missed the push that was seen on another.
+if ARGV[4] ~= '' and (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
+    return {'moved', has[2]}
+end
+-- First what a user may lack the right to: a script that fails does not undo what it has done.
+if ARGV[6] ~= '' then
+    redis.call('SET', KEYS[3], ARGV[6], 'PX', ARGV[7])
+    redis.call('SET', KEYS[4], 'all', 'PX', ARGV[8])
+end
+redis.call('DEL', KEYS[2])
+return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[5])[2]}
+"""
+)
+
+DROP: Final = _script("""
+-- KEYS lock, mark, record; ARGV uuid, up to which try (or all), for how long to mark that (or
+-- empty), channel, whether to tell who listens (1; else it answers how many do). Whatever the
+-- server has lost, this it may do.
+local has = redis.call('HMGET', KEYS[1], 'uuid', 'take')
+local all = ARGV[2] == 'all'
+local ours = has[1] == ARGV[1] and (all or (tonumber(has[2]) or 0) <= tonumber(ARGV[2]))
+if ours then redis.call('DEL', KEYS[1]) end
+if ARGV[3] ~= '' then
+    local mark = redis.call('GET', KEYS[2])
+    if mark ~= 'all' and (all or not mark or tonumber(mark) < tonumber(ARGV[2])) then
+        redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+    end
+end
+if not ours then return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''} end
+if ARGV[5] == '1' then
+    redis.call('PUBLISH', ARGV[4], ARGV[1])
+    return {'dropped', 0}
+end
+return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[4])[2]}
+""")
+
+TELL: Final = _script("""
+-- ARGV channel, uuid
+redis.call('PUBLISH', ARGV[1], ARGV[2])
+return {'told'}
+""")
+
+UNRECORD: Final = _script("""
+-- KEYS record; ARGV record, what stands instead (or empty), for how long: a removal that came to
+-- nothing, or that another one has done
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+    if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+end
+return {'done'}
+""")
+
+LIST: Final = _script(
+    _VOTES
+    + """
+-- KEYS server; ARGV run, terms, cursor, what all keys begin with, how many to look at, which
+-- folders to tell of (locks and unlockers; or removed: else of that a count and a sum alone)
+local page = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[4] .. '*', 'COUNT', ARGV[5])
+local found, records, sum = {locks = {}, unlockers = {}, removed = {}}, 0, 0
+for _, key in ipairs(page[2]) do
+    local folder, rest = string.match(string.sub(key, #ARGV[4] + 1), '^(%a+)/(.+)$')
+    if folder == 'removed' and ARGV[6] ~= folder then
+        records = records + 1
+        sum = sum + tonumber(string.sub(redis.sha1hex(key), 1, 8), 16)
+    elseif folder == 'removed' then
+        local size = redis.pcall('STRLEN', key)
+        if type(size) == 'number' then found.removed[rest] = tostring(size) .. ' ' end
+    elseif ARGV[6] ~= 'removed' and (folder == 'locks' or folder == 'unlockers') then
+        local has = redis.pcall('HMGET', key, 'uuid', folder == 'locks' and 'push' or 'number')
+        if not has.err and (has[1] or folder == 'unlockers') then
+            local number, uuid = string.sub(has[2] or '0', 1, 20), string.sub(has[1] or '', 1, 256)
+            found[folder][rest] = number .. ' ' .. uuid
+        end
+    end
+end
+local now = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
+return {'listed', page[1], cjson.encode(found), records, string.format('%d', sum), now}
+"""
+)
+
+SHOW: Final = _script(
+    _VOTES
+    + """
+-- KEYS server; ARGV run, terms, how many bytes of a value at most, how many fields, these, then
+-- keys (with no fields they are no hashes)
+local most, fields = tonumber(ARGV[3]), tonumber(ARGV[4])
+local found = {}
+for i = 5 + fields, #ARGV do
+    local has
+    if fields > 0 then
+        has = redis.pcall('HMGET', ARGV[i], unpack(ARGV, 5, 4 + fields))
+    else
+        has = {redis.pcall('GET', ARGV[i])}
+        if type(has[1]) == 'table' then has = {err = true} end
+    end
+    if has.err then has = {false} end
+    for k = 1, #has do has[k] = has[k] and string.sub(has[k], 1, most) end
+    table.insert(found, has)
+end
+return {'shown', found}
+"""
+)
+
+SAY: Final = _script(
+    _VOTES
+    + """
+-- KEYS server, sign of life; ARGV run, terms, number, what it says, for how long it stands
+if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
+    redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
+    redis.call('PEXPIRE', KEYS[2], ARGV[5])
+end
+return {'said'}
+"""
+)
+
+FORGET: Final = _script("""
+-- KEYS any that is over
+redis.call('DEL', KEYS[1])
+return {'done'}
+""")

@@ -1,0 +1,114 @@
+"""The store in Valkey or Redis servers: requests by threads, hints for those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from lockclient.errors import StoreClosed, StoreUnavailable
+from lockclient.looking import Looking
+from lockclient.store import Abilities, Event, Finding, Outcome, Sending, Subscription, Target
+from lockclient.threaded import CLOSING, ThreadedStore
+from lockclient.timing import Deadline
+from lockclient.valkey import faults
+from lockclient.valkey.asking import Asking
+from lockclient.valkey.debts import Debts
+from lockclient.valkey.examining import examine
+from lockclient.valkey.hints import Hints
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.lines import Refusal
+from lockclient.valkey.place import Place
+from lockclient.valkey.servers import Servers
+from lockclient.valkey.services import ServicesOfServers
+from lockclient.valkey.steps import Steps
+
+
+class ValkeyStore(ThreadedStore, ServicesOfServers):
+    """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
+
+    Args:
+        place: which servers, and where in them.
+    """
+
+    can = Abilities(
+        "Valkey",
+        line=False,
+        watch=False,
+        fencing=False,
+        guard=False,
+        hints=True,
+    )
+    _name = "valkey"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.can = replace(type(self).can, expires=place.expire)
+        super().__init__()
+
+    @property
+    def keys(self) -> Keys:
+        """The names of the keys, as every client has them."""
+        return self._servers.keys
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._servers = Servers(self.place, lambda i: self._debts.pay(i))
+        self._debts = Debts(self._servers)
+        at = Asking(self._servers, self._debts)
+        self._steps = Steps(at)
+        self._hints = Hints(self.place, self._servers.keys)
+        self._serve(at)
+
+    def _disconnect(self) -> None:
+        self._hints.close()
+        self._debts.settle(CLOSING)
+        self._servers.close()
+        self._debts.close()
+
+    def _do(self, sending: Sending, deadline: Deadline) -> Outcome:
+        return self._steps.do(sending, deadline)
+
+    def _was_closed(self) -> StoreClosed:
+        return faults.closed(self.place)
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+        """See `MutexStore.watch`: from a revision on it is looked every few seconds who has it.
+
+        From now on, as who waits asks and looks for itself besides, there are hints and nothing
+        else: that somebody has let go of it.
+        """
+        if not revision:
+            return self._hints.listen(target.name, notify)
+        return Looking(self.ask, target, notify, self._lookers)
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Name the store's addresses, for messages."""
+        return self.place.endpoints
+
+    def examine(self) -> Iterator[Finding]:
+        """See `Examined.examine`."""
+        return examine(self._servers)
+
+    def vouch(self) -> None:
+        """Say that nobody holds a lock of this keyspace, so that all its servers vote at once.
+
+        For a new one, and after all who held locks have ended. Else a server that is new to the
+        keyspace, or was emptied, votes when `Place.longest` has passed.
+
+        Raises:
+            StoreUnavailable: a server can't be told.
+        """
+        try:
+            self.background.away(self._servers.vouch)
+        except Refusal as refusal:
+            raise StoreUnavailable(
+                f"Not all servers of {self.place.url()} could be told that nobody holds a lock: "
+                f"{refusal}.",
+                unknown=False,
+            ) from refusal
+
+    def settle(self, seconds: float) -> None:
+        """See `OpenedStore.settle`."""
+        deadline = Deadline.after(seconds)
+        super().settle(deadline.remaining())
+        self._debts.settle(deadline.remaining())

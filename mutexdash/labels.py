@@ -1,0 +1,33 @@
+"""Which cluster a dashboard shows, as its operator says it, on every page and in the tab."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+COLOURS: Final = ("grey", "blue", "green", "yellow", "red", "purple")
+_LONGEST: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a cluster is called, like `prod`, and its colour, one of `COLOURS`; empty: none."""
+
+    title: str = ""
+    colour: str = ""
+
+
+def read_title(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Check a title as click's callback.
+
+    Raises:
+        click.UsageError: it is too long for the top of a page, or has what can't be seen.
+    """
+    if len(value) > _LONGEST or not value.isprintable():
+        raise click.UsageError(
+            f"--title must have at most {_LONGEST} characters, all of which can be seen, "
+            f"not {value[:60]!r}."
+        )
+    return value

@@ -1,0 +1,106 @@
+"""`clustermutex doctor` on a bucket: what it finds of the bucket, and of any store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.gcs.store import GcsStore
+from tests.bucketed import settings_of, store_of
+from tests.buckets.server import BucketServer
+from tests.processes import wait_until
+from tests.terminals import COMMAND, environment
+from tests.unlockers import unlocker
+
+PATIENCE = 120.0
+
+
+@pytest.fixture
+def settings(server: BucketServer) -> Settings:
+    return settings_of(server)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[GcsStore]:
+    opened = store_of(settings)
+    yield opened
+    opened.close()
+
+
+def examine(settings: Settings, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit status and what was found."""
+    done = subprocess.run(
+        [COMMAND, "doctor", "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(settings),
+    )
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)["findings"]
+
+
+def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
+    return [(each["level"], each["text"]) for each in findings if each["check"] == check]
+
+
+def test_a_healthy_one(settings: Settings, server: BucketServer, store: GcsStore) -> None:
+    """With an unlocker, and a lock that somebody has: nothing is written by it."""
+    with unlocker(settings, "--poll", "0.5") as running, ClusterMutex("x", store=store):
+        assert running.url
+        wait_until(lambda: len(server.bucket.names()) == 2, what="the unlocker's sign of life")
+        before = server.bucket.names()
+        status, found = examine(settings, "--listen", "20s")
+        assert server.bucket.names() == before
+    assert status == 0, found
+    checks = ["bucket", "rights", "settings", "latency", "unlocker", "clock", "locks"]
+    assert [each["check"] for each in found] == checks
+    assert "1 running: unlocker@" in of(found, "unlocker")[0][1]
+    assert "Google Cloud Storage" in of(found, "clock")[0][1]
+    assert "1 lock held" in of(found, "locks")[0][1]
+    assert not [each for each in found if "etcd" in each["text"]]
+
+
+def test_an_ill_one(settings: Settings, server: BucketServer) -> None:
+    """A wrong clock, rules that delete locks, a right that is missing: each with what to do."""
+    server.ahead = 120.0
+    server.denied = {"storage.objects.update"}
+    server.settings = {
+        "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 3}}]},
+        "versioning": {"enabled": True},
+    }
+    status, found = examine(settings, "--listen", "0")
+    assert status == 2
+    assert all(each["advice"] for each in found if each["level"] != "ok")
+    assert [level for level, _ in of(found, "settings")] == ["error", "warning"]
+    ((level, text),) = of(found, "rights")
+    assert (level, "storage.objects.update" in text) == ("error", True)
+    ((level, text),) = of(found, "clock")
+    assert level == "warning"
+    assert "The clock of Google Cloud Storage is" in text
+    assert "ahead of this machine's" in text
+    assert of(found, "unlocker")[0][0] == "error"
+
+
+def test_no_bucket_and_no_right_to_list(settings: Settings, server: BucketServer) -> None:
+    """What can be looked at is; the rest is left out with the reason."""
+    status, found = examine(settings_of_another(), "--listen", "0")
+    assert status == 2
+    ((level, text),) = of(found, "gcs")
+    assert (level, "Create the bucket" in text) == ("error", True)
+    assert len(found) == 1
+    server.denied = {"storage.objects.list"}
+    status, found = examine(settings, "--listen", "0")
+    assert status == 2
+    assert of(found, "rights")[0][0] == "error"
+    ((level, text),) = of(found, "gcs")
+    assert (level, "storage.objects.list" in text) == ("error", True)
+
+
+def settings_of_another() -> Settings:
+    return Settings.load("gs://another")

@@ -1,0 +1,200 @@
+"""Whatever a client writes that may write locks: both services keep their memory, honest locks go
+in time, and probes are answered.
+
+It takes 20 seconds; `CLUSTERMUTEX_TEST_HOSTILE=120` is the whole of it. The machine may be slow and
+busy: so a control, a thread that asks a server which does nothing else, says how long a probe takes
+here anyway, and that is taken off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lockclient import Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.store import Event, Take, Taken, Target
+from lockclient.timing import Deadline, Runtime
+from tests.processes import Figure, Service, start_service, wait_until
+from tests.unlockers import ready, unlocker
+from tests.written import taker
+
+SECONDS = float(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE", "20"))
+SEED = int(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE_SEED", "14"))
+MEMORY, LATE, UNANSWERED = 300, 5.0, 1.0
+"""MB of a service; seconds of a removal beyond its time; seconds of a probe."""
+RUNTIME = Runtime(1.0, 2.0)
+PATHS = ("healthz", "readyz")
+EACH_PROBE, EACH_LOCK, EACH_LOOK = 0.1, 0.5, 2.0
+"""Seconds between two of them."""
+
+_NOTHING = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(f"http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()
+"""
+
+
+class Probes:
+    """Asks one address again and again, and takes down how long each answer took."""
+
+    def __init__(self, url: str, every: float) -> None:
+        self.waits: list[float] = []
+        self.unwell = 0
+        self._url, self._every = url, every
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Probes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._every):
+            began = time.monotonic()
+            try:
+                with urllib.request.urlopen(self._url, timeout=30) as answer:
+                    answer.read()
+            except urllib.error.HTTPError as error:
+                error.close()
+                self.unwell += 1
+            except OSError:
+                self.unwell += 1
+            self.waits.append(time.monotonic() - began)
+
+
+class Honest:
+    """Takes locks and falls silent, as if it had died, and sees when each of them goes."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.due: dict[str, float] = {}
+        self.gone: dict[str, float] = {}
+        self._store = store
+
+    def die_holding(self, name: str) -> None:
+        """Take a lock, and never come back."""
+        holder = taker(name, RUNTIME, uuid=uuid4().hex)
+        taken = self._store.ask(Take(holder), Deadline.after(30))
+        now = time.monotonic()
+        assert isinstance(taken, Taken)
+        assert RUNTIME.auto_unlock is not None
+        self.due[name] = now + RUNTIME.auto_unlock
+
+        def hear(event: Event) -> None:
+            if event.uuid is None and not event.started and not event.missed:
+                self.gone.setdefault(name, time.monotonic())
+
+        self._store.watch(Target(name), taken.token + 1, hear)
+
+    def all_gone(self) -> bool:
+        """Tell whether every lock has gone."""
+        return self.gone.keys() == self.due.keys()
+
+    def late(self) -> list[float]:
+        """Return how many seconds after its time each lock went."""
+        return sorted(self.gone[name] - due for name, due in self.due.items())
+
+
+def peak(service: Service) -> int:
+    """Return the most memory that a program has had, MB."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+@contextmanager
+def _client(endpoint: str) -> Iterator[Service]:
+    words = ["-m", "tests.acceptance.hostile_client", endpoint, str(SECONDS), str(SEED)]
+    with start_service([sys.executable, *words]) as client:
+        yield client
+
+
+@pytest.fixture
+def roomy_etcd(own_etcd: Etcd) -> Etcd:
+    """One that forgets what is past, and is not full too soon."""
+    own_etcd.stop()
+    own_etcd.extra = [
+        *("--quota-backend-bytes", str(8 << 30)),
+        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "2000"),
+    ]
+    own_etcd.start()
+    return own_etcd
+
+
+def test_whatever_a_client_writes_the_services_do_their_work(
+    roomy_etcd: Etcd, figure: Figure
+) -> None:
+    settings = Settings(endpoints=(roomy_etcd.endpoint,))
+    store = EtcdStore(settings)
+    honest = Honest(store)
+    dash_words = ["-m", "mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
+    with (
+        unlocker(settings, "--max-removals", "off") as service,
+        start_service([sys.executable, *dash_words]) as dash,
+        start_service([sys.executable, "-c", _NOTHING]) as nothing,
+    ):
+        for each in (service, dash):
+            wait_until(lambda: ready(each), what="readiness")  # noqa: B023
+        probed = [f"{each.url}/{path}" for each in (service, dash) for path in PATHS]
+        with (
+            Probes(nothing.url, EACH_PROBE) as control,
+            Probes(probed[0], EACH_PROBE) as first,
+            Probes(probed[1], EACH_PROBE) as second,
+            Probes(probed[2], EACH_PROBE) as third,
+            Probes(probed[3], EACH_PROBE) as fourth,
+            Probes(f"{dash.url}/lock/line", EACH_LOOK),
+            Probes(f"{dash.url}/lock/line", EACH_LOOK),
+            _client(roomy_etcd.endpoint) as client,
+        ):
+            number = 0
+            while client.process.poll() is None:
+                honest.die_holding(f"honest-{number}")
+                number += 1
+                time.sleep(EACH_LOCK)
+            said = client.log_text()
+            wait_until(
+                lambda: honest.gone.keys() == honest.due.keys(), what="all honest locks to go"
+            )
+        memory = peak(service), peak(dash)
+        log = service.log_text()
+    store.close()
+
+    where = f"seed {SEED}:\n{said[-3000:]}"
+    assert client.process.returncode == 0, where
+    done = json.loads(said.splitlines()[-1])
+    probes = (first, second, third, fourth)
+    anyway, worst = max(control.waits), [max(each.waits) for each in probes]
+    late = honest.late()
+    asked = sum(len(each.waits) for each in probes)
+    figure(
+        f"{SECONDS:.0f} s, {done}: unlocker {memory[0]} MB, dashboard {memory[1]} MB at most; "
+        f"{len(late)} due locks went {late[len(late) // 2]:.1f} s after their time, "
+        f"{late[-1]:.1f} s at most; of {asked} probes the longest took {max(worst):.2f} s, of a "
+        f"server that does nothing {anyway:.2f} s; not ready: {second.unwell}, {fourth.unwell}"
+    )
+    assert max(memory) <= MEMORY, where
+    assert late[-1] <= LATE + anyway, f"{where}\n{log[-3000:]}"
+    assert max(worst) <= UNANSWERED + anyway, f"{where}\n{worst}"

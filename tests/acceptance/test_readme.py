@@ -1,0 +1,52 @@
+"""README.md: its programs, as they stand, in a directory where nothing else is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from lockclient import Settings
+from lockclient.cli.local import end
+from lockclient.etcd.store import EtcdStore
+from lockclient.timing import Deadline
+from tests.processes import wait_until
+from tests.terminals import environment
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+    """One has the lock, the other waits for it, and has it after that."""
+    with ExitStack() as running:
+
+        def start(number: int, name: str) -> subprocess.Popen[bytes]:
+            (tmp_path / name).write_text(PROGRAMS[number])
+            with (tmp_path / f"{name}.log").open("wb") as log:
+                program = subprocess.Popen(
+                    [sys.executable, "-u", name],
+                    cwd=tmp_path,
+                    env=environment(settings),
+                    stdout=log,
+                    stderr=log,
+                )
+            running.callback(end, program)
+            return program
+
+        def said(name: str) -> str:
+            return (tmp_path / f"{name}.log").read_text()
+
+        first = start(0, "report.py")
+        wait_until(lambda: "step 0" in said("report.py"), what="the first step")
+        second = start(1, "report_async.py")
+        wait_until(lambda: len(store.names("", 9, Deadline.after(20))) == 1, what="the lock")
+        assert first.wait(180) == 0, said("report.py")
+        assert said("report.py").endswith("step 29\nreleased\n")
+        wait_until(lambda: "step 0" in said("report_async.py"), what="the next one's first step")
+        assert "released" not in said("report_async.py")
+        assert second.wait(180) == 0, said("report_async.py")
+        assert said("report_async.py").startswith("I have the lock, with the fencing token ")

@@ -1,0 +1,121 @@
+"""The programs on Valkey servers: a holder that dies is alerted on and removed, and is seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.valkey.store import ValkeyStore
+from tests.acceptance.polled import watch_tells
+from tests.asked import read
+from tests.bucketed import die_with
+from tests.processes import start_service, wait_until
+from tests.terminals import one_line, piped
+from tests.unlockers import REMOVED, fetch, figure, ready, unlocker
+from tests.valkeys import Servers, running
+
+
+@pytest.fixture(params=[1, 5], ids=["one", "five"])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    with running(tmp_path_factory.mktemp("valkeys"), request.param) as some:
+        yield some
+
+
+@pytest.fixture
+def store(servers: Servers) -> Iterator[ValkeyStore]:
+    with servers.store() as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(servers: Servers, store: ValkeyStore) -> Settings:
+    del store  # it has vouched
+    return Settings.load(servers.place().url())
+
+
+def test_a_killed_holder_is_alerted_on_removed_and_shown(
+    settings: Settings, store: ValkeyStore, servers: Servers
+) -> None:
+    """With a record that has the code which took the lock; also with one of five servers away."""
+    dashboard = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", "--poll", "0.5"]
+    with unlocker(settings, "--poll", "0.5") as service, start_service(dashboard) as pages:
+        wait_until(lambda: ready(service))
+        away = servers.all[0].endpoint if len(servers.all) > 1 else ""
+        if away:
+            servers.all[0].freeze()
+        uuid = die_with(settings, "nightly", 2, 8)
+        wait_until(lambda: "/lock/nightly" in fetch(pages, "/")[1])
+        assert "in &lt;module&gt;" in fetch(pages, "/lock/nightly")[1]
+        wait_until(lambda: "Lock 'nightly' is past its alert" in service.log_text())
+        assert read(store, "nightly").holder is not None
+        wait_until(lambda: read(store, "nightly", uuid).removal)
+        removal = read(store, "nightly", uuid).removal
+        assert removal is not None
+        assert removal.how == "auto-unlock"
+        assert removal.removed_by.startswith("unlocker@")
+        assert "in <module>" in (removal.holder.backtrace or "")
+        wait_until(lambda: figure(service, REMOVED) == 1)
+        wait_until(lambda: "nightly" in fetch(pages, "/removed")[1])
+        wait_until(lambda: f"{away} has no vote" in fetch(pages, "/")[1] if away else True)
+        page = fetch(pages, f"/removal?name=nightly&uuid={uuid}")[1]
+        assert "in &lt;module&gt;" in page
+        with ClusterMutex("nightly", store=store):
+            wait_until(lambda: "/lock/nightly" in fetch(pages, "/")[1])
+        assert "Valkey connected" in fetch(pages, "/")[1]
+        for path in ("/", "/removed", "/timeline", "/lock/nightly"):
+            assert "etcd" not in fetch(pages, path)[1], path
+
+
+def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: ValkeyStore) -> None:
+    """Each push is seen by a look, and its time counts from then."""
+    mutex = ClusterMutex(
+        "kept", expected_runtime=2, auto_unlock_after=4, keepalive=True, store=store
+    )
+    with unlocker(settings, "--poll", "0.5") as service, mutex:
+        wait_until(lambda: ready(service))
+        other = die_with(settings, "dead", 1, 6)
+        wait_until(lambda: read(store, "dead", other).removal)
+        assert mutex.healthy
+        assert "kept" not in service.log_text()
+
+
+def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
+    """And nothing is done until a majority is back."""
+    with unlocker(settings, "--poll", "0.5") as service:
+        wait_until(lambda: ready(service))
+        for each in servers.all:
+            each.freeze()
+        wait_until(lambda: not ready(service), 90)
+        for each in servers.all:
+            each.thaw()
+        wait_until(lambda: ready(service), 90)
+
+
+def test_the_command(settings: Settings, store: ValkeyStore) -> None:
+    """`ls`, `show`, `force-unlock`, `removed`; no line, and no number that is no fencing token."""
+    mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
+    mutex.acquire()
+    assert "deploy/prod" in piped(settings, "ls").stdout
+    (lock,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
+    assert (lock["uuid"], lock["fencing_token"]) == (mutex.uuid, 0)
+    said = piped(settings, "show", "deploy/prod").stdout
+    assert "release 7" in said
+    assert "test_the_command" in said  # the backtrace
+    assert "waiters" not in said
+    assert "Fencing" not in said
+    piped(settings, "force-unlock", "deploy/prod", "--reason", "it hangs", "--yes")
+    with pytest.raises(LockLost):
+        mutex.alive(force=True)
+    (gone,) = json.loads(piped(settings, "removed", "--json").stdout)["removed"]
+    assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
+    assert "it hangs" in one_line(piped(settings, "show", "deploy/prod", status=1))
+    assert "can't be told" in one_line(piped(settings, "restored", status=69))
+
+
+def test_watch(settings: Settings, store: ValkeyStore) -> None:
+    watch_tells(settings, store)

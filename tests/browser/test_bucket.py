@@ -1,0 +1,64 @@
+"""The dashboard of locks in a bucket, in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.gcs.store import GcsStore
+from tests.bucketed import settings_of, store_of
+from tests.buckets.server import BucketServer
+from tests.processes import Service, start_service
+
+
+@pytest.fixture
+def settings(server: BucketServer) -> Settings:
+    return settings_of(server)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[GcsStore]:
+    opened = store_of(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def dash(settings: Settings) -> Iterator[Service]:
+    words = ["--listen", "127.0.0.1:0", "--poll", "0.5", "--allow-force-unlock"]
+    with start_service(["mutexdash", "--url", settings.url(), *words]) as service:
+        yield service
+
+
+def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
+    dash: Service, store: GcsStore, viewer: Callable[..., Any]
+) -> None:
+    """The list shows it by itself, its page has the code; force-unlocked it is gone, and recorded.
+
+    How old the picture is stands on each page; a line, which a bucket does not have, on none.
+    """
+    with viewer(f"{dash.url}/") as page:
+        page.get_by_text("Google Cloud Storage connected").wait_for()
+        assert page.get_by_text("last look").is_visible()
+        assert page.get_by_role("link", name="Waiting", exact=True).count() == 0
+        mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
+        mutex.acquire()
+        page.get_by_role("link", name="deploy/prod").first.click()
+        page.get_by_text("took the lock here").wait_for()
+        page.get_by_text("Google Cloud Storage has no line").wait_for()
+        assert page.get_by_text("Fencing").count() == 0
+        found = Axe().run(page).response["violations"]
+        assert not [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+        page.get_by_role("link", name="Force-unlock…").click()
+        page.get_by_label("Type the lock's name").fill("deploy/prod")
+        page.get_by_label("Why?").fill("it hangs")
+        page.get_by_role("button", name="Force-unlock now").click()
+        page.get_by_text("Nobody holds the lock now.").wait_for()
+        page.get_by_role("link", name="Removed", exact=True).click()
+        page.get_by_text("it hangs").first.wait_for()
+    with pytest.raises(LockLost):
+        mutex.alive(force=True)

@@ -1,0 +1,81 @@
+"""A page of somebody else's, in the browser of who runs an etcd of ours, and what it can do."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from lockclient.cli.local import Etcd
+from tests.etcds import OPEN, etcdctl_of
+
+pytestmark = pytest.mark.browser
+
+ASK = """async ([url, words, mode]) => {
+  try {
+    const answer = await fetch(url, {method: "POST", mode, body: JSON.stringify(words)});
+    return mode === "cors" ? `${answer.status} ${await answer.text()}` : "sent";
+  } catch (error) { return `refused: ${error}`; }
+}"""
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>kittens</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """Where somebody else's page is: another port is another origin."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["as we start it", "as etcd starts by itself"])
+def test_a_page_of_another_origin_reads_and_deletes_no_lock(
+    kind: str, etcd_binary: str, tmp_path: Path, chromium: Browser, elsewhere: str
+) -> None:
+    """Not of our etcd; of one that is open it does both, which shows that it would."""
+    lock = "/clustermutex/locks/deploy/uuid"
+    key = base64.b64encode(lock.encode()).decode()
+    with Etcd(etcd_binary, tmp_path / "data", tmp_path / "log") as server:
+        if kind != "as we start it":
+            server.stop()
+            server.extra = OPEN
+            server.start()
+        etcdctl = etcdctl_of(server)
+        etcdctl("put", lock, "u1")
+        page = chromium.new_page()
+        page.goto(elsewhere)
+
+        def ask(path: str, mode: str) -> Any:
+            url = f"http://{server.endpoint}/v3/kv/{path}"
+            return page.evaluate(ASK, [url, {"key": key}, mode])
+
+        read = ask("range", "cors")
+        # A browser need not let the page see the answer: the request alone would delete.
+        assert ask("deleterange", "no-cors") == "sent"
+        left = etcdctl("get", lock, "--print-value-only").strip()
+        page.close()
+    if kind == "as we start it":
+        assert read.startswith("refused")
+        assert left == "u1"
+    else:
+        assert base64.b64encode(b"u1").decode() in read
+        assert left == ""

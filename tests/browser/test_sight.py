@@ -1,0 +1,68 @@
+"""What a person sees at a glance, and what a click does: rows, hosts, links, times."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Story, Viewer
+from tests.browser.test_screenshots import SIZES
+from tests.processes import Service
+
+pytestmark = pytest.mark.browser
+
+
+def test_twenty_locks_are_in_sight_in_one_line_each(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    """At 1400 by 900, with ordinary names: what is looked for at night is not below the fold."""
+    for number in range(40):
+        story.hold(
+            f"billing/tenant-{number:04}/invoice-run", 31.7 * number, pid=30_000 + number,
+            hostname=f"bill-{number}.prod.example.com", reason="invoices of October, once more",
+        )  # fmt: skip
+    with viewer(dash.url, viewport=SIZES["wide"]) as page:
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(40)
+        heights = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
+        assert max(heights) < 40, "one line"
+        seen = rows.evaluate_all(
+            "rows => rows.filter(row => row.getBoundingClientRect().bottom <= innerHeight).length"
+        )
+        assert seen >= 20
+        for part in (".pid", ".c-locked_at", ".c-alive_at", ".left", ".host .head"):
+            cut = page.locator(f"tbody {part}").evaluate_all(
+                "all => all.filter(each => each.scrollWidth > each.clientWidth + 1 && "
+                "each.clientWidth > 0).length"
+            )
+            assert cut == 0, part
+
+
+def test_a_click_on_a_row_opens_it(dash: Service, story: Story, viewer: Viewer) -> None:
+    story.hold("deploy/prod", hostname="ci-1.example.com", reason="see https://ci.example.com/7")
+    with viewer(dash.url) as page:
+        link = page.get_by_role("link", name="https://ci.example.com/7")
+        assert link.get_attribute("href") == "https://ci.example.com/7"
+        page.locator("tbody .c-locked_at").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("deploy/prod")
+        page.go_back()
+        page.locator("tbody .host").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("ci-1.example.com")
+
+
+def test_times_are_in_the_viewers_zone_and_in_utc_on_demand(
+    dash: Service, story: Story, viewer: Viewer
+) -> None:
+    story.hold("a", 3600)
+    with viewer(f"{dash.url}/lock/a", timezone_id="Asia/Kolkata") as page:
+        taken = page.locator("time.at").first
+        expect(taken).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d GMT\+5:30$"))
+        local = taken.inner_text()
+        page.get_by_role("button", name="Times").click()
+        expect(taken).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
+        page.reload()
+        expect(taken).to_have_text(re.compile("UTC$"))
+        page.get_by_role("button", name="Times").click()
+        expect(taken).to_have_text(local)

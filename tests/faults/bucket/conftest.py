@@ -1,0 +1,27 @@
+"""A bucket to break, and two programs' stores in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient.gcs.store import GcsStore
+from tests.bucketed import settings_of, store_of
+from tests.buckets.server import BucketServer
+
+
+@pytest.fixture
+def store(server: BucketServer) -> Iterator[GcsStore]:
+    """A store in it."""
+    opened = store_of(settings_of(server, ""))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def other(server: BucketServer) -> Iterator[GcsStore]:
+    """Another program's, that knows only what it sees."""
+    opened = store_of(settings_of(server, ""))
+    yield opened
+    opened.close()

@@ -1,0 +1,85 @@
+"""A bucket that answers "too many requests" for a long time: it is there, and nothing was done."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from lockclient import ClusterMutex, StoreUnavailable
+from lockclient.gcs.store import GcsStore
+from lockclient.store import Done, Push, Sending
+from lockclient.timing import Deadline, Stamps, monotonic
+from tests.asked import PATIENCE, ask, has, take
+from tests.buckets.server import Asked, BucketServer, Fault
+from tests.contract.asking import NAME
+from tests.processes import wait_until
+
+BUSY = Fault("", 429)
+
+
+@pytest.mark.parametrize("timeout", [-1, PATIENCE])
+def test_who_waits_outlasts_it(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
+    """Also beyond the time after which a bucket that does not answer is an error."""
+    monkeypatch.setattr("lockclient.driving.PATIENCE", 1.0)
+    monkeypatch.setattr("lockclient.waiting.ONE_ANSWER", 1.0)
+    first: list[float] = []
+
+    def refuse(_: Asked) -> Fault | None:
+        first.append(monotonic())
+        return BUSY if monotonic() < first[0] + 1.5 else None
+
+    server.trouble = refuse
+    assert ClusterMutex(NAME, store=store).acquire(timeout=timeout)
+    assert server.counted("POST") > 1
+
+
+def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told that neither push nor release was done; the release goes on by itself."""
+    held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
+    held.acquire()
+    monkeypatch.setattr("lockclient.driving.PATIENCE", 0.3)
+    server.trouble = lambda _: BUSY
+    with pytest.raises(StoreUnavailable):
+        held.alive(force=True)
+    assert held.healthy
+    with pytest.raises(StoreUnavailable):
+        held.release()
+    server.trouble = lambda _: None
+    wait_until(lambda: has(store) is None, what="the release")
+
+
+def test_it_is_told_for_what_it_is(
+    server: BucketServer,
+    store: GcsStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is answered, though by a refusal, does not hear that there was no answer."""
+    for each in ("FIRST_TRY", "LONGEST_TRY"):
+        monkeypatch.setattr(f"lockclient.gcs.calls.{each}", PATIENCE)
+    uuid, token = take(store)
+    push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
+    sending, asked = Sending(push), server.counted("PATCH")
+
+    def refuse(_: Asked) -> Fault:
+        sending.given_up = server.counted("PATCH") >= asked + 3
+        return BUSY
+
+    server.trouble = refuse
+    with (
+        caplog.at_level(logging.WARNING, "lockclient.gcs"),
+        pytest.raises(StoreUnavailable, match="asks us to slow down") as caught,
+    ):
+        store.send(sending, Deadline.after(PATIENCE))
+    assert (caught.value.busy, caught.value.unknown) == (True, False)
+    server.trouble = lambda _: None
+    with caplog.at_level(logging.WARNING, "lockclient.gcs"):
+        assert isinstance(ask(store, push), Done)
+    first, last = (each.getMessage() for each in caplog.records)
+    assert "asks us to slow down (HTTP status 429: " in first
+    assert "takes requests again after" in last

@@ -1,0 +1,41 @@
+"""Many tasks that want one lock in a bucket, whose object takes no more: they cost no other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lockclient import AsyncClusterMutex
+from lockclient.gcs.store import GcsStore
+from tests.buckets.server import BucketServer
+from tests.processes import wait_until
+
+CROWD = 200
+
+
+def test_a_crowd_costs_no_other_lock(server: BucketServer, store: GcsStore) -> None:
+    """Who holds one pushes and releases in time, and who wants a free one has it."""
+    server.fault("", 429, part="locks/hot", times=1e9)
+
+    async def want() -> None:
+        await AsyncClusterMutex("hot", store=store).acquire()
+
+    async def main() -> None:
+        held = AsyncClusterMutex("cold", store=store, expected_runtime=2, auto_unlock_after=8)
+        await held.acquire()
+        crowd = [asyncio.create_task(want()) for _ in range(CROWD)]
+        while server.counted("POST", "locks/hot") < 8:
+            await asyncio.sleep(0.05)
+        for _ in range(3):
+            await held.alive(force=True)
+        async with AsyncClusterMutex("free", store=store, timeout=60):
+            await held.alive(force=True)
+        await held.release()
+        server.heal()
+        for each in crowd:
+            each.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+    asyncio.run(main())
+    wait_until(lambda: not store.background.unfinished(), what="the clean-up")
+    assert server.counted("PATCH", "locks/cold") >= 4
+    assert not any(each in server.bucket.names() for each in ("locks/cold", "locks/free"))

@@ -1,0 +1,130 @@
+"""What others write under the names of locks: theirs is left alone, and none blocks a name."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError
+from lockclient.gcs.objects import LATE, Standing
+from lockclient.gcs.store import GcsStore
+from lockclient.removal import Removal
+from lockclient.store import Done, Read, Reclaim, Remove, Seen, Take, Taken, Withdraw
+from lockclient.timing import Deadline
+from tests.asked import ask
+from tests.bucketed import OBJECT
+from tests.buckets.rules import Conditions
+from tests.buckets.server import Answer, BucketServer
+from tests.contract.asking import NAME, holder, removal
+
+BODY = b"somebody else's data"
+
+
+OF_OTHERS: list[dict[str, str]] = [{}, {"owner": "ann"}, {"removing": "{}"}, {"late_until": "0"}]
+
+
+@pytest.mark.parametrize("metadata", OF_OTHERS)
+class TestSomebodyElseS:
+    """An object that is neither a lock nor a trace."""
+
+    def test_is_never_written_over(
+        self, server: BucketServer, store: GcsStore, metadata: dict[str, str]
+    ) -> None:
+        """Whatever is asked: who asks is told which object is in the way."""
+        before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
+        mine = holder(identity="me")
+        previous = replace(mine, fencing_token=1, stamp_revisions=(1, 1))
+        for request in (
+            Take(mine),
+            Reclaim(mine, previous),
+            Withdraw(NAME, mine.uuid or "", mark=True),
+            Remove(removal(mine), None),
+            Read(NAME),
+        ):
+            with pytest.raises(StoreError, match=OBJECT):
+                ask(store, request)
+        with pytest.raises(StoreError, match=r"is left alone.*prefix of their own"):
+            ClusterMutex(NAME, store=store).acquire()
+        assert server.bucket.get(OBJECT, Conditions()) == (before, BODY)
+
+    def test_is_in_no_list(
+        self, server: BucketServer, store: GcsStore, metadata: dict[str, str]
+    ) -> None:
+        """So that no unlocker completes its removal, nor deletes it for an old trace."""
+        server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
+        half_done = list[str]()
+        store._listing._half_done = lambda name, _: half_done.append(name)
+        for _ in range(3):
+            assert not [
+                item for page in store._listing.live(Deadline.after(60), {}) for item in page
+            ]
+        assert not half_done
+        assert store.names("", 10, Deadline.after(60)) == []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"uuid": ""},
+        {"uuid": "u" * 300},
+        {"uuid": "u" * 8000},
+        {"uuid": "u1", "x": "y" * 8180},
+        {"uuid": "u1", "hostname": "h" * 8000},
+        {"uuid": "u1", "about": "z" * 8000},
+    ],
+    ids=["empty", "300", "8000", "full", "hostname", "about"],
+)
+def test_what_is_no_lock_of_ours_can_be_removed(
+    server: BucketServer, store: GcsStore, metadata: dict[str, str]
+) -> None:
+    """By hand, as it is seen; then the name is free."""
+    server.bucket.insert(OBJECT, b"{}", Conditions(), metadata=metadata)
+    seen = ask(store, Read(NAME))
+    assert isinstance(seen, Seen)
+    assert seen.holder is not None
+    by_hand = Removal(seen.holder, time.time(), "ann" * 30, "force-unlock", "\x01" * 180)
+    assert isinstance(ask(store, Remove(by_hand, None)), Done)
+    assert isinstance(ask(store, Take(holder())), Taken)
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf", "junk", ""])
+def test_a_time_that_is_none_is_a_day(server: BucketServer, store: GcsStore, said: str) -> None:
+    """And no list fails by it."""
+    metadata = {"gone": "z", "late_until": said}
+    there = Standing.told(server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata))
+    assert math.isclose(there.late_until, there.created + LATE)
+    [item] = (item for page in store._listing.live(Deadline.after(60), {}) for item in page)
+    assert item.kind == "withdrawn"
+    assert isinstance(ask(store, Take(holder())), Taken)
+
+
+def test_one_without_a_generation_says_so(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "do", lambda _: Answer(200, b"{}"))
+    with pytest.raises(StoreError, match="named no generation"):
+        ClusterMutex(NAME, store=store).acquire()
+
+
+def test_an_older_form_of_too_many_requests_is_a_pause(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = b'{"error":{"message":"slow","errors":[{"reason":"rateLimitExceeded"}]}}'
+    answers, do = [Answer(403, said)], server.do
+    monkeypatch.setattr(server, "do", lambda asked: answers.pop() if answers else do(asked))
+    assert isinstance(ask(store, Take(holder())), Taken)
+    assert not answers
+
+
+def test_a_trace_is_written_over_by_who_may_delete(server: BucketServer, store: GcsStore) -> None:
+    """As the real one asks for it; and only who may list is told that nothing is there."""
+    server.bucket.insert(OBJECT, b"", Conditions(), metadata={"gone": "z"})
+    server.denied = {"storage.objects.delete"}
+    with pytest.raises(StoreError, match=r"storage\.objects\.delete"):
+        ask(store, Take(holder()))
+    server.denied = {"storage.objects.list"}
+    with pytest.raises(StoreError, match=r"storage\.objects\.list"):
+        ask(store, Read("another"))

@@ -1,0 +1,268 @@
+"""Locks in a bucket whose answers are lost, late or said twice: no two holders, no lock that nobody
+knows of, and no failure that is none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, StoreUnavailable
+from lockclient.gcs.objects import LATE, Version
+from lockclient.gcs.store import GcsStore
+from lockclient.store import (
+    Done,
+    Gone,
+    Moved,
+    Push,
+    Read,
+    Reclaim,
+    Remove,
+    Seen,
+    Sending,
+    Take,
+    Taken,
+    Unlock,
+    Withdraw,
+)
+from lockclient.timing import Deadline, Stamps
+from tests.asked import PATIENCE, ask, has, left_nothing, take
+from tests.bucketed import OBJECT
+from tests.buckets.rules import Conditions
+from tests.buckets.server import DROP, HANG, LOSE, TWICE, BucketServer
+from tests.buckets.server import LATE as COMES_LATE
+from tests.contract.asking import NAME, holder, removal
+from tests.processes import wait_until
+
+
+class TestLostAnswers:
+    def test_a_take_finds_itself(self, server: BucketServer, store: GcsStore) -> None:
+        server.fault("POST", LOSE)
+        mine = holder()
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        assert got.earlier
+        assert has(store) == mine.uuid
+
+    def test_a_push_finds_itself(self, server: BucketServer, store: GcsStore) -> None:
+        uuid, token = take(store)
+        server.fault("PATCH", LOSE)
+        pushed = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
+        assert isinstance(pushed, Done)
+        assert Version.of(pushed.revision).metageneration == 2
+        server.fault("PATCH", LOSE)
+        assert isinstance(ask(store, Push(NAME, uuid, Stamps(260.0, 360.0), token)), Moved)
+
+    def test_a_release_was_done(self, server: BucketServer, store: GcsStore) -> None:
+        uuid, _ = take(store)
+        server.fault("DELETE", LOSE)
+        assert ask(store, Unlock(NAME, uuid)) == Gone(None, None, resent=True)
+        assert server.bucket.names() == []
+
+    def test_one_that_is_lost_in_the_middle_of_anything_harms_nothing(
+        self, server: BucketServer, store: GcsStore
+    ) -> None:
+        """Each request of a life in turn: lost before it is done, and after."""
+        for kind in (LOSE, DROP):
+            for method in ("POST", "PATCH", "DELETE", "GET"):
+                server.fault(method, kind)
+                with ClusterMutex("x", store=store, expected_runtime=60) as held:
+                    held.alive(force=True)
+                    assert held.holder() is not None
+                server.heal()
+                assert ClusterMutex("x", store=store).holder() is None
+
+    @pytest.mark.parametrize("part", ["POST", "PATCH"])
+    def test_a_removal_finds_itself(self, server: BucketServer, store: GcsStore, part: str) -> None:
+        mine = holder()
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        server.fault(part, LOSE, times=2)
+        assert isinstance(ask(store, Remove(removal(mine), (got.token, got.token))), Done)
+        seen = ask(store, Read(NAME, mine.uuid))
+        assert isinstance(seen, Seen)
+        assert seen.holder is None
+        assert seen.removal is not None
+        assert seen.removal.removed_by == "unlocker-1"
+
+
+class TestLateCreates:
+    """A create that arrives when nobody expects it any more takes nothing."""
+
+    def given_up(self, server: BucketServer, store: GcsStore) -> str:
+        """Send a take that nobody answers and that is on its way; return its uuid."""
+        server.fault("POST", COMES_LATE)
+        mine = holder()
+        sending = Sending(Take(mine))
+        server.fault("POST", DROP, times=100)
+        with pytest.raises(StoreUnavailable) as caught:
+            store.send(sending, Deadline.after(0.5))
+        server.heal()
+        assert caught.value.unknown
+        assert sending.may_come_late()
+        return mine.uuid or ""
+
+    def test_after_giving_up(self, server: BucketServer, store: GcsStore) -> None:
+        """The trace stands in its way; without one it would have taken the lock."""
+        uuid = self.given_up(server, store)
+        ask(store, Withdraw(NAME, uuid, mark=True))
+        assert server.deliver() == [412]
+        assert has(store) is None
+
+    def test_after_others_had_it_in_between(
+        self, server: BucketServer, store: GcsStore, other: GcsStore
+    ) -> None:
+        """What stands in its way goes from hand to hand, also through another program's."""
+        uuid = self.given_up(server, store)
+        ask(store, Withdraw(NAME, uuid, mark=True))
+        # The last is let go of by who has not taken it, and has to look.
+        for taker, releaser in ((other, other), (store, store), (other, store)):
+            theirs, _ = take(taker)
+            assert isinstance(ask(releaser, Unlock(NAME, theirs)), Done)
+        assert server.deliver() == [412]
+        assert has(store) is None
+
+    @pytest.mark.parametrize("pushes", [0, 1])
+    def test_while_another_has_it(
+        self, server: BucketServer, store: GcsStore, other: GcsStore, pushes: int
+    ) -> None:
+        """It is written onto that one's lock, whose release can't overlook it."""
+        uuid = self.given_up(server, store)
+        theirs, token = take(other)
+        ask(store, Withdraw(NAME, uuid, mark=True))
+        for _ in range(pushes):
+            push = Push(NAME, theirs, Stamps(250.0, 350.0), token)
+            moved = ask(other, push)
+            assert isinstance(moved, Moved)
+            assert isinstance(ask(other, replace(push, revision=moved.revision)), Done)
+        assert has(other) == theirs
+        assert isinstance(ask(other, Unlock(NAME, theirs)), Done)
+        assert server.deliver() == [412]
+        assert has(store) is None
+        assert isinstance(ask(other, Take(holder())), Taken)
+
+    @pytest.mark.parametrize("how", ["release", "let go", "removed", "reclaimed"])
+    def test_after_a_take_that_was_sent_twice(
+        self, server: BucketServer, store: GcsStore, other: GcsStore, how: str
+    ) -> None:
+        """The second sending got it, and the first is still on its way when it is let go."""
+        server.fault("POST", COMES_LATE)
+        mine = holder(identity="me")
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        assert not got.earlier
+        uuid = mine.uuid or ""
+        if how == "release":
+            assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+        elif how == "let go":
+            ask(store, Withdraw(NAME, uuid, mark=True))
+        elif how == "removed":
+            assert isinstance(ask(other, Remove(removal(mine), None)), Done)
+        else:
+            heir = holder(identity="me")
+            before = replace(mine, fencing_token=got.token)
+            assert isinstance(ask(store, Reclaim(heir, before)), Taken)
+            assert isinstance(ask(store, Unlock(NAME, heir.uuid or "")), Done)
+        if how == "reclaimed":  # its first process knew of it, and withdraws
+            ask(store, Withdraw(NAME, uuid, mark=True))
+        assert server.deliver() == [412]
+        assert has(store) is None
+
+    def test_over_a_trace(self, server: BucketServer, store: GcsStore, other: GcsStore) -> None:
+        """A take over a trace names it, and who gives that up leaves another one."""
+        first = self.given_up(server, store)
+        ask(store, Withdraw(NAME, first, mark=True))
+        server.deliver()
+        mine = holder()
+        sending = Sending(Take(mine))
+        asked = server.counted("POST")
+
+        def second_post() -> None:
+            wait_until(lambda: server.counted("POST") > asked, what="the create")
+            server.fault("POST", COMES_LATE)
+            server.fault("POST", DROP, times=100)
+
+        thread = threading.Thread(target=second_post)
+        server.fault("GET", HANG, part=OBJECT, seconds=0.5)
+        thread.start()
+        with pytest.raises(StoreUnavailable):
+            store.send(sending, Deadline.after(2.0))
+        thread.join(PATIENCE)
+        server.heal()
+        ask(store, Withdraw(NAME, mine.uuid or "", mark=True))
+        assert server.deliver() == [412]
+        assert has(store) is None
+
+    def test_a_day_later_nothing_is_left(self, server: BucketServer, store: GcsStore) -> None:
+        """By the bucket's clock: then no token is accepted that was sent with it."""
+        uuid = self.given_up(server, store)
+        ask(store, Withdraw(NAME, uuid, mark=True))
+        theirs, _ = take(store)
+        server.ahead = LATE - 60
+        ask(store, Unlock(NAME, theirs))
+        assert server.bucket.names() == [OBJECT]
+        theirs, _ = take(store)
+        server.ahead = LATE + 60
+        ask(store, Push(NAME, theirs, Stamps(2.0, 3.0), 0))  # any answer tells the time
+        assert isinstance(ask(store, Unlock(NAME, theirs)), Done)
+        assert server.bucket.names() == []
+
+    def test_a_cancelled_task_leaves_no_lock(self, server: BucketServer, store: GcsStore) -> None:
+        """Whatever its thread has sent arrives after it has gone, or is not sent at all."""
+
+        async def main() -> None:
+            server.fault("POST", HANG, seconds=1.0)
+            task = asyncio.create_task(AsyncClusterMutex(NAME, store=store).acquire())
+            while not server.counted("POST"):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        left_nothing(store)
+        assert isinstance(ask(store, Take(holder())), Taken)
+
+
+class TestTheHole:
+    """The published algorithm goes by metagenerations, which begin at 1 again with each object."""
+
+    def test_who_was_taken_over_changes_nothing(
+        self, server: BucketServer, store: GcsStore, other: GcsStore
+    ) -> None:
+        """However its requests are repeated: its successor's lock has the same metageneration."""
+        mine, (uuid, token) = holder(), take(store)
+        ask(other, Remove(removal(replace(mine, uuid=uuid)), None))
+        successor, _ = take(other)
+        before, _ = server.bucket.get(OBJECT, Conditions())
+        assert before["metageneration"] == "1"
+        for _ in range(3):
+            gone = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
+            assert isinstance(gone, Gone)
+            assert gone.holder == successor
+            assert isinstance(ask(store, Unlock(NAME, uuid)), Gone)
+            ask(store, Withdraw(NAME, uuid))
+        after, _ = server.bucket.get(OBJECT, Conditions())
+        assert after == before
+
+    @pytest.mark.parametrize("kind", [COMES_LATE, TWICE])
+    def test_nor_do_its_requests_that_arrive_late(
+        self, server: BucketServer, store: GcsStore, other: GcsStore, kind: str
+    ) -> None:
+        mine = holder()
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        uuid = mine.uuid or ""
+        server.fault("PATCH", kind)
+        ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token))
+        server.fault("DELETE", kind)
+        ask(store, Unlock(NAME, uuid))
+        successor, _ = take(other)
+        before, _ = server.bucket.get(OBJECT, Conditions())
+        assert set(server.deliver()) <= {404, 412}
+        after, _ = server.bucket.get(OBJECT, Conditions())
+        assert after == before
+        assert has(other) == successor

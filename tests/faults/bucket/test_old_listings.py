@@ -1,0 +1,44 @@
+"""What answers for the bucket with a listing of long ago: an unlocker sees that it is blind."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockclient import StoreUnavailable
+from lockclient.gcs.store import GcsStore
+from lockclient.store import Take
+from lockclient.timing import Deadline
+from tests.asked import PATIENCE, ask
+from tests.buckets.server import Answer, Asked, BucketServer
+from tests.contract.asking import holder
+
+
+def look(store: GcsStore) -> int:
+    return sum(len(each.changes) for each in store.load(("locks",), Deadline.after(PATIENCE)))
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["old", "empty"])
+def test_who_gives_signs_of_life_does_not_believe_it(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """Its own sign of life is not the one in there; once it is again, all is well."""
+    ask(store, Take(holder()))
+    store.announce("one", '{"ttl": 60}', 60, Deadline.after(PATIENCE))
+    assert look(store)
+    kept, do = list[Answer](), server.do
+
+    def cached(asked: Asked) -> Answer:
+        if asked.query.get("prefix") != "locks":  # a look; others list, too, when they like
+            return do(asked)
+        kept.append(do(asked) if old else Answer(200, b"{}"))
+        return kept[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "do", cached)
+        if old:
+            assert look(store)
+        server.ahead += 5
+        store.announce("one", '{"ttl": 60}', 60, Deadline.after(PATIENCE))
+        with pytest.raises(StoreUnavailable, match="sign of life"):
+            look(store)
+    assert look(store)

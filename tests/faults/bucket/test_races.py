@@ -1,0 +1,239 @@
+"""Two at one lock in a bucket at the same time, and a bucket that is busy: one of them wins."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, StoreUnavailable, holding
+from lockclient.gcs import calls
+from lockclient.gcs.place import Place
+from lockclient.gcs.store import GcsStore
+from lockclient.store import (
+    Done,
+    Gone,
+    Push,
+    Read,
+    Reclaim,
+    Refused,
+    Remove,
+    Request,
+    Seen,
+    Take,
+    Taken,
+    Unlock,
+    Withdraw,
+)
+from lockclient.timing import Stamps
+from tests.asked import PATIENCE, ask, has, take
+from tests.bucketed import OBJECT
+from tests.buckets.rules import Conditions
+from tests.buckets.server import DROP, BucketServer
+from tests.contract.asking import NAME, holder, removal
+from tests.processes import wait_until
+
+
+class TestRemovals:
+    @pytest.mark.parametrize("after", [1, 2])
+    @pytest.mark.parametrize("by", ["taker", "holder", "remover", "withdrawer"])
+    def test_one_that_was_begun_is_completed_by_who_meets_it(
+        self, server: BucketServer, store: GcsStore, other: GcsStore, after: int, by: str
+    ) -> None:
+        """Its remover died after the decision, or after the record: from the decision it counts."""
+        mine = holder(backtrace="  File x", reason="why")
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        uuid, record = mine.uuid or "", removal(mine)
+        part = "removed/" if after == 1 else OBJECT
+        server.fault("POST", DROP, part=part, times=1000)
+        with pytest.raises(StoreUnavailable):
+            ask(other, Remove(record, (got.token, got.token)), 0.5)
+        server.heal()
+        assert has(store) is None
+        if by == "taker":
+            assert isinstance(ask(store, Take(holder())), Taken)
+        elif by == "holder":
+            lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), got.token))
+            assert isinstance(lost, Gone)
+            assert lost.removal is not None
+            assert lost.removal.removed_by == "unlocker-1"
+        elif by == "remover":
+            second = ask(store, Remove(replace(record, removed_by="unlocker-2"), None))
+            assert isinstance(second, Gone)
+        else:
+            ask(store, Withdraw(NAME, uuid))
+        seen = ask(store, Read(NAME, uuid))
+        assert isinstance(seen, Seen)
+        assert seen.removal is not None
+        assert (seen.removal.removed_by, seen.removal.why) == ("unlocker-1", "No sign of life.")
+        assert seen.removal.holder.backtrace == "  File x"
+        assert isinstance(ask(store, Unlock(NAME, uuid)), Gone)
+
+    def test_a_push_and_a_removal_at_once_have_one_winner(
+        self, store: GcsStore, other: GcsStore
+    ) -> None:
+        """In both orders, and nobody is in doubt who it was."""
+        won = {"push": 0, "removal": 0}
+        for _ in range(60):
+            mine = holder()
+            got = ask(store, Take(mine))
+            assert isinstance(got, Taken)
+            uuid, outcomes = mine.uuid or "", dict[str, object]()
+            both: list[tuple[str, GcsStore, Request]] = [
+                ("push", store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
+                ("removal", other, Remove(removal(mine), (got.token, got.token))),
+            ]
+
+            def do(what: str, where: GcsStore, request: Request) -> None:
+                outcomes[what] = ask(where, request)  # noqa: B023
+
+            threads = [threading.Thread(target=do, args=each) for each in both]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(PATIENCE)
+            done = [what for what, outcome in outcomes.items() if isinstance(outcome, Done)]
+            assert len(done) == 1, outcomes
+            won[done[0]] += 1
+            ask(store, Withdraw(NAME, uuid))
+        assert sum(won.values()) == 60
+
+
+class TestTakeovers:
+    """Of a lock whose holder has the same identity, and is dead or only slow."""
+
+    @pytest.mark.parametrize("first", ["push", "reclaim"])
+    def test_who_comes_first_wins(self, store: GcsStore, other: GcsStore, first: str) -> None:
+        mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        push = Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), got.token)
+        previous = replace(mine, fencing_token=got.token, stamp_revisions=(got.token, got.token))
+        reclaim = Reclaim(theirs, previous)
+        if first == "push":
+            assert isinstance(ask(store, push), Done)
+            assert isinstance(ask(other, reclaim), Refused)
+            assert has(store) == mine.uuid
+        else:
+            assert isinstance(ask(other, reclaim), Taken)
+            gone = ask(store, push)
+            assert isinstance(gone, Gone)
+            assert gone.holder == has(store) == theirs.uuid
+
+    def test_at_once_there_is_one_winner(self, store: GcsStore, other: GcsStore) -> None:
+        """Hundreds of times; and who lost has changed nothing."""
+        won = {"push": 0, "reclaim": 0}
+        for _ in range(200):
+            mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
+            got = ask(store, Take(mine))
+            assert isinstance(got, Taken)
+            uuid, outcomes = mine.uuid or "", dict[str, object]()
+            seen = replace(mine, fencing_token=got.token, stamp_revisions=(got.token, got.token))
+            ready = threading.Barrier(2)
+            both: list[tuple[str, GcsStore, Request]] = [
+                ("push", store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
+                ("reclaim", other, Reclaim(theirs, seen)),
+            ]
+
+            def do(what: str, where: GcsStore, request: Request) -> None:
+                ready.wait(PATIENCE)  # noqa: B023
+                outcomes[what] = ask(where, request)  # noqa: B023
+
+            threads = [threading.Thread(target=do, args=each) for each in both]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(PATIENCE)
+            pushed = isinstance(outcomes["push"], Done)
+            assert pushed != isinstance(outcomes["reclaim"], Taken), outcomes
+            winner = mine if pushed else theirs
+            assert has(store) == winner.uuid
+            won["push" if pushed else "reclaim"] += 1
+            ask(store if pushed else other, Unlock(NAME, winner.uuid or ""))
+            assert has(store) is None
+        assert sum(won.values()) == 200
+
+
+class TestContention:
+    def test_of_sixteen_that_take_it_one_has_it(self, server: BucketServer) -> None:
+        stores = [GcsStore(Place(server.bucket.name)) for _ in range(16)]
+        for _ in range(5):
+            outcomes: list[object] = []
+
+            def try_it(store: GcsStore, into: list[object] = outcomes) -> None:
+                into.append(ask(store, Take(holder())))
+
+            threads = [threading.Thread(target=try_it, args=(each,)) for each in stores]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(PATIENCE)
+            assert sum(isinstance(each, Taken) for each in outcomes) == 1
+            assert sum(isinstance(each, Refused) for each in outcomes) == 15
+            server.bucket.delete(OBJECT, Conditions())
+        for store in stores:
+            store.close()
+
+    def test_what_is_let_go_just_after_a_refusal_is_tried_again_at_once(
+        self, server: BucketServer, store: GcsStore, other: GcsStore
+    ) -> None:
+        theirs, _ = take(other)
+        server.fault("GET", "slow", part=OBJECT, seconds=0.5)
+        outcomes: list[object] = []
+        thread = threading.Thread(target=lambda: outcomes.append(ask(store, Take(holder()))))
+        thread.start()
+        wait_until(lambda: server.counted("GET"), what="the look")
+        ask(other, Unlock(NAME, theirs))
+        thread.join(PATIENCE)
+        assert isinstance(outcomes[0], Taken)
+
+    def test_a_busy_bucket_is_a_pause(self) -> None:
+        """One write a second and object: a life of several is slow, and no error."""
+        with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            store = GcsStore(Place(server.bucket.name))
+            with ClusterMutex("x", store=store, expected_runtime=60) as held:
+                held.alive(force=True)
+                held.alive(force=True)
+            assert server.bucket.names() == []
+            store.close()
+
+    def test_a_hot_loop_keeps_its_pace(self) -> None:
+        """`alive()` never meets that limit, however often it is called: from the take on."""
+        with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            for module, patience in ((calls, "FIRST_TRY"), (holding, "PUSH_TRY")):
+                patch.setattr(module, patience, PATIENCE)  # else a try that is late is repeated
+            store = GcsStore(Place(server.bucket.name))
+            held = ClusterMutex("x", store=store, keepalive=True)
+            held.acquire()
+            while server.counted("PATCH") < 2:
+                held.alive()
+            assert not server.bucket.refused
+            held.release()
+            store.close()
+
+    def test_a_hung_push_is_no_loss_before_the_time_is_over(
+        self, server: BucketServer, store: GcsStore
+    ) -> None:
+        """Then it is one."""
+        told: list[LockLost] = []
+        held = ClusterMutex(
+            "x",
+            store=store,
+            expected_runtime=1.0,
+            auto_unlock_after=4.0,
+            keepalive=True,
+            on_lost=told.append,
+        )
+        held.acquire()
+        server.fault("PATCH", DROP, times=1000)
+        time.sleep(1.0)
+        assert held.healthy
+        wait_until(lambda: told, what="the loss")
+        assert not held.healthy
+        with pytest.raises(LockLost):
+            held.release()

@@ -1,0 +1,83 @@
+"""A try of a bucket ends when its time is up, whatever the other side does or leaves undone."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lockclient import StoreUnavailable
+from lockclient.gcs.store import GcsStore
+from lockclient.store import Read, Seen, Take
+from lockclient.timing import Deadline, monotonic
+from tests.buckets.server import Answer, BucketServer
+from tests.contract.asking import NAME, holder
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_an_answer_that_drips_is_none(
+    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, head: bool
+) -> None:
+    """Its head, too, has as much time as any, and not as much for each byte."""
+    body = b'{"generation":"17","metageneration":"1"}' + b" " * 300
+    answer = Answer(200, body, {"X-More": "x" * 1000}, drip=0.05, drip_all=head)
+    monkeypatch.setattr(server, "do", lambda _: answer)
+    with pytest.raises(StoreUnavailable, match=r"did not answer in time \(no answer") as caught:
+        store.ask(Take(holder()), Deadline.after(1.0))
+    assert caught.value.unknown
+    assert 0 < server.dripped < (1000 if head else len(body))
+
+
+Silent = Callable[[int, list[str]], None]
+
+
+@pytest.fixture
+def silent(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Silent]:
+    """Give the bucket's host so many addresses that nobody answers, and then these."""
+    port = urlsplit(server.url).port or 0
+    with ExitStack() as stack:
+
+        def resolve(silent: int, answering: list[str]) -> None:
+            addresses = [f"127.0.1.{i}" for i in range(1, silent + 1)]
+            for each in addresses:
+                listener = stack.enter_context(socket.socket())
+                listener.bind((each, port))
+                listener.listen(0)
+                # A queue that is full: what comes now is dropped, as by a firewall.
+                filler = stack.enter_context(socket.socket())
+                filler.connect((each, port))
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+                for each in (*addresses, *answering)
+            ]
+            ask = socket.getaddrinfo
+
+            def answer(host: Any, *args: Any, **how: Any) -> Any:
+                return found if host == "a.bucket.test" else ask(host, *args, **how)
+
+            monkeypatch.setattr(socket, "getaddrinfo", answer)
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://a.bucket.test:{port}")
+
+        yield resolve
+
+
+def test_a_host_of_many_addresses_has_no_more_time(store: GcsStore, silent: Silent) -> None:
+    """Google's has a dozen: where nobody answers, they share the time of a try."""
+    silent(20, [])
+    begun = monotonic()
+    with pytest.raises(StoreUnavailable):
+        GcsStore(store.place).ask(Read(NAME), Deadline.after(1.0))
+    assert monotonic() - begun < 10  # one after the other they would take 20 s
+
+
+def test_one_address_that_nobody_answers_leaves_time_for_another(
+    store: GcsStore, silent: Silent
+) -> None:
+    silent(1, ["127.0.0.1"])
+    other = GcsStore(store.place)
+    assert isinstance(other.ask(Read(NAME), Deadline.after(60)), Seen)
+    other.close()

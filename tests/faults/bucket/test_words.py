@@ -1,0 +1,92 @@
+"""What a lock in a bucket costs, and what is said when it can't be had."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.gcs.place import Place
+from lockclient.gcs.store import GcsStore
+from lockclient.store import (
+    Take,
+)
+from tests.asked import ask
+from tests.buckets.server import Answer, BucketServer
+from tests.contract.asking import holder
+
+
+class TestCost:
+    def test_a_free_lock_is_two_requests(self, server: BucketServer, store: GcsStore) -> None:
+        for _ in range(3):
+            with ClusterMutex("x", store=store):
+                pass
+        assert [each.method for each in server.asked] == ["POST", "DELETE"] * 3
+
+    def test_a_push_is_one_more(self, server: BucketServer, store: GcsStore) -> None:
+        with ClusterMutex("x", store=store) as held:
+            held.alive()
+            held.alive(force=True)
+            held.alive(force=True)
+        assert [each.method for each in server.asked] == ["POST", "PATCH", "PATCH", "DELETE"]
+
+
+class TestErrors:
+    def test_no_right_says_which(self, server: BucketServer, store: GcsStore) -> None:
+        server.denied = {"storage.objects.create"}
+        with pytest.raises(StoreError, match=r"storage\.objects\.create.*objectUser"):
+            ClusterMutex("x", store=store).acquire()
+
+    def test_no_bucket_says_so(self, server: BucketServer) -> None:
+        store = GcsStore(Place("another"))
+        lock = ClusterMutex("x", store=store)
+        for ask_it in (lock.acquire, lock.holder):
+            with pytest.raises(StoreError, match=r"bucket another .*Create the bucket"):
+                ask_it()
+        store.close()
+
+    @pytest.mark.parametrize(
+        ("status", "message", "advice"),
+        [
+            (403, "The billing account for the owning project is disabled", "billing of"),
+            (400, "Bucket is a requester pays bucket but no user project provided.", "owner pay"),
+            (
+                403,
+                "Object 'x' is subject to bucket's retention policy or object retention and cannot "
+                "be deleted or overwritten until 2027-01-01",
+                "without retention",
+            ),
+            (401, "Invalid Credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
+            (413, "Too large", "not foreseen"),
+        ],
+    )
+    def test_what_google_says_is_said_with_what_to_do(
+        self, server: BucketServer, store: GcsStore, status: int, message: str, advice: str
+    ) -> None:
+        said = json.dumps({"error": {"code": status, "message": message}}).encode()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "do", lambda _: Answer(status, said))
+            with pytest.raises(StoreError, match=advice) as caught:
+                ask(store, Take(holder()))
+        assert message.rstrip(".") in str(caught.value)
+
+    def test_a_page_of_somebody_else_s_is_no_answer(
+        self, server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A proxy's: what was asked may have been done, or not."""
+        page = Answer(200, b"<html>Log in!</html>", {"Content-Type": "text/html"})
+        monkeypatch.setattr(server, "do", lambda _: page)
+        with pytest.raises(StoreUnavailable, match="is no JSON") as caught:
+            ask(store, Take(holder()), 0.5)
+        assert caught.value.unknown
+
+    def test_no_network_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with BucketServer() as server:
+            url = server.url
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        store = GcsStore(Place("locks"))
+        with pytest.raises(StoreUnavailable, match="connection refused") as caught:
+            ask(store, Take(holder()), 0.5)
+        assert not caught.value.unknown
+        store.close()

@@ -1,0 +1,366 @@
+"""What must never look healthy: an unlocker or a dashboard of which a part died, hangs or is blind.
+
+By real programs, of which a part breaks while they run (`tests/broken.py`), and by a proxy that
+swallows what a watch brings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from tests.clusters import Cluster
+from tests.etcds import frozen
+from tests.processes import Figure, Service, start_service, wait_until
+from tests.proxy import Proxy
+from tests.unlockers import fetch, figure, ready
+
+BROKEN = [sys.executable, str(Path(__file__).parents[1] / "broken.py")]
+HELD = 'clustermutex_locks{state="ok"}'
+PROVEN = "clustermutex_unlocker_picture_proven_timestamp_seconds"
+LOADS = "clustermutex_unlocker_table_loads_total"
+
+
+@contextmanager
+def program(
+    name: str, settings: Settings, fault: str = "", env: dict[str, str] | None = None
+) -> Iterator[Service]:
+    """Start a program of which a part can be broken, and wait until it is ready."""
+    words = [*BROKEN, fault, name, "--url", settings.url(), "--listen", "127.0.0.1:0"]
+    with start_service(words, {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}) as it:
+        wait_until(lambda: ready(it), what="readiness")
+        yield it
+
+
+def mutex(store: EtcdStore, name: str, after: float = 600) -> ClusterMutex:
+    """Take a lock that is due when it is silent for so many seconds."""
+    found = ClusterMutex(name, expected_runtime=after / 2, auto_unlock_after=after, store=store)
+    assert found.acquire(timeout=20)
+    return found
+
+
+def unready(service: Service) -> str | None:
+    """Return why it is not ready, None if it is."""
+    status, text = fetch(service, "/readyz")
+    return text if status == 503 else None
+
+
+def ends(service: Service) -> str:
+    """Wait until it ends by itself, as it should, and return its log."""
+    wait_until(lambda: service.process.poll() is not None, what="the end of the process")
+    assert service.process.returncode == 1
+    log = service.log_text()
+    assert log.count("Ending, to be started anew.") == 1
+    return log
+
+
+def reading(service: Service) -> float:
+    """Return how often everything was read."""
+    return figure(service, LOADS) or 0
+
+
+# ---------------------------------------------------------------- the picture (row 5)
+
+
+class TestBlindUnlocker:
+    def test_a_table_that_fails_is_tried_on(self, store: EtcdStore) -> None:
+        """Unready, told once, and what is written is seen all the same: by reading it."""
+        with program("unlocker", store.settings, "table fails") as service:
+            service.process.send_signal(signal.SIGUSR1)
+            assert "KeyError" in wait_until(lambda: unready(service), what="unreadiness")
+            mutex(store, "later")
+            wait_until(lambda: figure(service, HELD) == 1, what="the lock")
+            seen = reading(service)
+            wait_until(lambda: reading(service) >= seen + 2, what="two more readings")
+            assert unready(service)
+            assert service.log_text().count("Following the locks failed") == 1
+
+    def test_a_watch_that_fails_is_opened_again(self, store: EtcdStore) -> None:
+        with program("unlocker", store.settings, "watch fails") as service:
+            service.process.send_signal(signal.SIGUSR1)
+            wait_until(lambda: unready(service), what="unreadiness")
+            assert fetch(service, "/healthz")[0] == 200
+            assert "The watch on etcd broke ('a bug')" in service.log_text()
+
+    def test_one_that_stays_silent_ends_the_process(self, store: EtcdStore, figure: Figure) -> None:
+        """A new stream and new readings do not help: so a new process has to."""
+        with program("unlocker", store.settings, "watch is silent") as service:
+            silent_at = time.monotonic()
+            service.process.send_signal(signal.SIGUSR1)
+            why = wait_until(lambda: unready(service), what="unreadiness")
+            assert "late or silent" in why
+            figure(f"a silent watch showed in /readyz after {time.monotonic() - silent_at:.1f} s")
+            mutex(store, "later")
+            proven = _figure(service, PROVEN)
+            wait_until(lambda: _figure(service, HELD) == 1, what="the lock, by a reading")
+            assert unready(service), "the watch has shown nothing yet"
+            assert _figure(service, PROVEN) == pytest.approx(proven, abs=0.5)
+            assert _figure(service, "clustermutex_unlocker_store_up") == 1
+            log = ends(service)
+            assert "the watch has shown none of the signs of life" in log
+            assert log.count("it is opened anew") == 3
+            assert log.count("everything is read again") == 2
+
+    def test_a_stream_that_falls_silent_is_opened_anew(
+        self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
+    ) -> None:
+        """Nothing is missed, and nothing has to be read again."""
+        with (
+            Proxy(own_etcd.endpoint) as proxy,
+            program("unlocker", Settings((proxy.endpoint,))) as service,
+        ):
+            silent_at = time.monotonic()
+            proxy.silence()
+            mutex(own_store, "later")
+            assert "late or silent" in wait_until(lambda: unready(service), what="unreadiness")
+            shown = time.monotonic() - silent_at
+            proxy.speak()
+            wait_until(lambda: ready(service), what="readiness again")
+            figure(f"shown after {shown:.1f} s, over after {time.monotonic() - silent_at:.1f} s")
+            assert _figure(service, HELD) == 1
+            assert reading(service) == 1
+
+    def test_a_member_that_is_frozen_is_left_for_another(
+        self, cluster: Cluster, root: str, figure: Figure
+    ) -> None:
+        """Its stream stands, for keepalive needs 15 s; another member confirms what is written.
+
+        Whether it is unready in between is not asked: a request that was on its way as the member
+        froze may have led the stream away before it was missed.
+        """
+        victim, other = cluster.followers()
+        settings = Settings(endpoints=cluster.endpoints(victim), root=root)
+        with program("unlocker", settings) as service:
+            with (
+                frozen(victim),
+                closing(EtcdStore(replace(settings, endpoints=(other.endpoint,)))) as store,
+            ):
+                frozen_at = time.monotonic()
+                mutex(store, "later")
+                wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
+                wait_until(lambda: ready(service), what="readiness")
+                figure(f"over after {time.monotonic() - frozen_at:.1f} s")
+            assert reading(service) == 1
+
+    def test_an_etcd_that_is_frozen_is_no_reason_to_forget(
+        self, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """Signs of life that are not answered say nothing about the watch."""
+        with program("unlocker", own_store.settings) as service:
+            mutex(own_store, "a")
+            wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
+            with frozen(own_etcd):
+                wait_until(lambda: unready(service), what="unreadiness")
+                time.sleep(12)  # longer than a silent watch is given here
+                assert fetch(service, "/healthz")[0] == 200
+            wait_until(lambda: ready(service), what="readiness again")
+            assert service.process.poll() is None
+
+
+def _figure(service: Service, sample: str) -> float | None:
+    return figure(service, sample)
+
+
+# ---------------------------------------------------------------- threads (row 6)
+
+
+class TestNothingHangsUnnoticed:
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("sweep hangs", "The look for locks that are due hangs"),
+            ("scheduler dies", "hangs, or its thread has ended"),
+            ("heartbeat hangs", "The sign of life hangs"),
+        ],
+    )
+    def test_a_part_that_stands_still_ends_the_unlocker(
+        self, store: EtcdStore, tmp_path: Path, fault: str, words: str
+    ) -> None:
+        """/healthz says it, systemd hears no more; whoever supervises it then starts it anew."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(str(tmp_path / "notify"))
+            systemd.settimeout(30)
+            env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+            with program("unlocker", store.settings, fault, env) as service:
+                assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+                assert fetch(service, "/healthz") == (200, "alive\n")
+                service.process.send_signal(signal.SIGUSR1)
+                wait_until(lambda: "last one ended" in health(service), what="a word in /healthz")
+                assert words in ends(service)
+            told = iter(lambda: systemd.recv(99), b"STOPPING=1")
+            assert set(told) <= {b"WATCHDOG=1"}
+
+    def test_a_dashboard_whose_questions_hang_ends(self, store: EtcdStore) -> None:
+        with program("mutexdash", store.settings, "reading hangs") as dash:
+            dash.process.send_signal(signal.SIGUSR1)
+            wait_until(lambda: "last one ended" in health(dash), what="a word in /healthz")
+            assert "question after the newest sign of life hangs" in ends(dash)
+
+    def test_a_process_that_was_stopped_does_not_end_when_it_goes_on(
+        self, store: EtcdStore
+    ) -> None:
+        """All that it did last is long ago then, for a moment."""
+        with program("unlocker", store.settings) as service:
+            with frozen(service):
+                time.sleep(8)  # longer than a part may be late here
+            wait_until(lambda: ready(service), what="readiness again")
+            wait_until(lambda: health(service) == "alive\n", what="health")
+            assert "Ending" not in service.log_text()
+
+
+def health(service: Service) -> str:
+    """Return what /healthz says; that it ends in the middle of that is no answer."""
+    try:
+        return fetch(service, "/healthz")[1]
+    except OSError:
+        return "last one ended"
+
+
+# ---------------------------------------------------------------- one removal (row 7)
+
+
+def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> None:
+    """It is counted and named once, and the sweep has succeeded all the same."""
+    failed = 'clustermutex_auto_unlocks_total{result="failed"}'
+    success = 'clustermutex_unlocker_last_success_timestamp_seconds{task="sweep"}'
+    with program("unlocker", store.settings, "removal fails") as service:
+        service.process.send_signal(signal.SIGUSR1)
+        mutex(store, "poison", 1)
+        for number in range(3):
+            mutex(store, f"good {number}", 1.5)
+        wait_until(lambda: store.names("good", 9, _soon()) == [], what="the removals")
+        before = figure(service, success) or 0
+        wait_until(lambda: (figure(service, failed) or 0) >= 3, what="three failures")
+        wait_until(lambda: (figure(service, success) or 0) > before, what="a sweep that succeeds")
+        assert ready(service)
+        assert store.names("", 9, _soon()) == ["poison"]
+        log = service.log_text()
+        assert log.count("Lock 'poison' is due and can't be removed, trying on: a bug") == 1
+        assert log.count("ValueError: a bug") == 1
+
+
+def _soon() -> Any:
+    from lockclient.timing import Deadline
+
+    return Deadline.after(10)
+
+
+# ---------------------------------------------------------------- the dashboard (row 5)
+
+
+def said(dash: Service) -> Any:
+    return json.loads(fetch(dash, "/api/locks")[1])
+
+
+def age(dash: Service) -> float:
+    """Return how old the first page says that it is, in seconds."""
+    page = fetch(dash, "/")[1]
+    updated = re.search(r'last update <time [^>]*data-since="([\d.]+)"', page)
+    now = re.search(r'data-now="([\d.]+)"', page)
+    assert updated
+    assert now
+    return float(now[1]) - float(updated[1])
+
+
+class TestBlindDashboard:
+    def test_it_never_calls_a_frozen_etcd_connected(
+        self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
+    ) -> None:
+        with program("mutexdash", own_store.settings) as dash:
+            wait_until(lambda: said(dash)["connected"], what="the watch")
+            assert "etcd connected" in fetch(dash, "/")[1]
+            wait_until(lambda: age(dash) < 5, what="a young picture")
+            with frozen(own_etcd):
+                frozen_at = time.monotonic()
+                wait_until(lambda: not said(dash)["connected"], what="it to be missed")
+                figure(f"a frozen etcd showed after {time.monotonic() - frozen_at:.1f} s")
+                page = fetch(dash, "/")[1]
+                assert "etcd away" in page
+                assert "etcd connected" not in page
+                assert "mutexdash_store_connected 0.0" in fetch(dash, "/metrics")[1]
+                assert age(dash) >= 5
+            wait_until(lambda: said(dash)["connected"], what="it to be back")
+            wait_until(lambda: age(dash) < 5, what="a young picture")
+
+    def test_it_sees_by_the_unlockers_signs_of_life_that_its_watch_is_silent(
+        self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
+    ) -> None:
+        """And opens the stream anew, which brings what was missed."""
+        with (
+            program("unlocker", own_store.settings),
+            Proxy(own_etcd.endpoint) as proxy,
+            program("mutexdash", Settings((proxy.endpoint,))) as dash,
+        ):
+            wait_until(lambda: said(dash)["unlockers"] == 1, what="the unlocker")
+            silent_at = time.monotonic()
+            proxy.silence()
+            mutex(own_store, "later")
+            why = wait_until(lambda: unready(dash), what="unreadiness")
+            assert "The watch on etcd is silent" in why
+            shown = time.monotonic() - silent_at
+            proxy.speak()
+            wait_until(lambda: said(dash)["total"] == 1, what="the lock")
+            wait_until(lambda: ready(dash), what="readiness again")
+            figure(f"shown after {shown:.1f} s, over after {time.monotonic() - silent_at:.1f} s")
+
+    def test_it_says_so_as_long_as_it_is_silent(self, store: EtcdStore) -> None:
+        """And ends, when nothing helps: a new process may have better luck."""
+        with (
+            program("unlocker", store.settings),
+            program("mutexdash", store.settings, "watch is silent") as dash,
+        ):
+            wait_until(lambda: said(dash)["unlockers"] == 1, what="the unlocker")
+            dash.process.send_signal(signal.SIGUSR1)
+            wait_until(lambda: not said(dash)["connected"], what="it to be noticed")
+            page = fetch(dash, "/")[1]
+            assert "What you see is old." in page
+            assert "etcd silent" in page
+            mutex(store, "later")
+            wait_until(lambda: said(dash)["total"] == 1, what="the lock, by a reading")
+            assert not said(dash)["connected"]
+            assert "the watch has not shown what is written" in ends(dash)
+
+    def test_how_old_it_is_comes_with_each_answer_that_nothing_has_changed(
+        self, store: EtcdStore
+    ) -> None:
+        """So the page ticks on, and its ETag stays."""
+        import urllib.error
+        import urllib.request
+
+        with program("mutexdash", store.settings) as dash:
+            wait_until(lambda: said(dash)["connected"], what="the watch")
+
+            def ask(tag: str = "") -> Any:
+                request = urllib.request.Request(f"{dash.url}/", headers={"If-None-Match": tag})
+                try:
+                    return urllib.request.urlopen(request, timeout=60)
+                except urllib.error.HTTPError as error:
+                    return error
+
+            tag, at = "", 0.0
+
+            def later() -> bool:
+                nonlocal tag, at
+                with ask(tag) as answer:
+                    told = float(answer.headers["X-Updated-At"])
+                    if answer.status == 200:  # at first, and whenever the machine was busy
+                        tag, at = answer.headers["ETag"], told
+                        return False
+                    assert answer.status == 304
+                    return told > at + 1
+
+            wait_until(later, what="a newer time")

@@ -1,0 +1,191 @@
+"""An etcd that was restored from a backup: no lock goes early, and everybody is told or notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.local import Etcd
+from lockclient.etcd.store import EtcdStore
+from lockclient.restoring import Restored
+from lockclient.store import Done, Push, Read, Seen, Take, Taken
+from lockclient.table import Table
+from lockclient.timing import Deadline, Runtime
+from tests.etcds import etcdctl_beside, etcdctl_of
+from tests.processes import BIN, wait_until
+from tests.unlockers import figure, ready, unlocker
+from tests.written import taker
+
+RESTORED = "clustermutex_store_restored_timestamp_seconds"
+
+
+def backup(server: Etcd, file: Path) -> None:
+    """Take a snapshot."""
+    etcdctl_of(server)("snapshot", "save", str(file))
+
+
+def restore(server: Etcd, file: Path) -> None:
+    """Put a server back to its snapshot, and start it."""
+    server.stop()
+    shutil.rmtree(server.data)
+    peer = f"http://127.0.0.1:{server.peer_port}"
+    words = [
+        etcdctl_beside(server),
+        "snapshot",
+        "restore",
+        str(file),
+        "--data-dir",
+        str(server.data),
+    ]
+    words += ["--initial-cluster", f"default={peer}", "--initial-advertise-peer-urls", peer]
+    subprocess.run(
+        words, env={**os.environ, "ETCDCTL_API": "3"}, check=True, capture_output=True, timeout=120
+    )
+    server.start()
+
+
+def write(server: Etcd, times: int) -> None:
+    """Raise the revision."""
+    for number in range(times):
+        etcdctl_of(server)("put", "/clustermutex/elsewhere", str(number))
+
+
+@contextmanager
+def following(store: EtcdStore) -> Iterator[Table]:
+    """A table that is loaded and whose watch stands."""
+    table = Table(store)
+    table.start()
+    try:
+        wait_until(table.connected, 60, what="the table")
+        yield table
+    finally:
+        table.stop()
+
+
+def test_an_unlocker_that_starts_after_it_removes_nothing_early(
+    own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
+) -> None:
+    """The push that the backup does not have was confirmed: its holder counts on it for an hour."""
+    runtime = Runtime(1800, 3600)
+    holder = taker("a", runtime, time.time() - 3700)  # and by the stamps that are back it is due
+    taken = own_store.ask(Take(holder), Deadline.after(30))
+    assert isinstance(taken, Taken)
+    backup(own_etcd, tmp_path / "snap")
+    push = Push("a", holder.uuid or "", runtime.stamps(time.time()), taken.token)
+    assert isinstance(own_store.ask(push, Deadline.after(30)), Done)
+    restore(own_etcd, tmp_path / "snap")
+    with unlocker(own_store.settings) as service:
+        wait_until(lambda: ready(service), 60, what="readiness")
+        own_store.ask(Take(taker("silent since", Runtime(1, 2))), Deadline.after(30))
+        removed = 'clustermutex_auto_unlocks_total{result="removed"}'
+        wait_until(lambda: figure(service, removed), 60, what="a removal")
+        seen = own_store.ask(Read("a"), Deadline.after(30))
+        assert isinstance(seen, Seen)
+        assert seen.holder is not None
+        assert seen.holder.auto_unlock_at == pytest.approx(holder.auto_unlock_at), "put back"
+
+
+def test_whoever_runs_notices_by_the_revision(
+    own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ClusterMutex("a", store=own_store).acquire()
+    with following(own_store) as table:
+        backup(own_etcd, tmp_path / "snap")
+        write(own_etcd, 3)
+        wait_until(lambda: table.revision > 4, what="the writes")
+        row, before = table.rows()["a"], time.monotonic()
+        restore(own_etcd, tmp_path / "snap")
+        wait_until(table.restored, 60, what="the notice")
+        found = table.restored()
+        assert found is not None
+        assert (found.who, found.revision) == ("", 0)
+        again = table.rows()["a"]
+        assert (again.holder, again.found) == (row.holder, True)
+        assert again.seen_at >= before
+        assert "restored from a backup, by its looks" in caplog.text
+        loads = table.loads
+        table.resync()
+        wait_until(lambda: table.loads > loads, what="another reading")
+        assert table.rows()["a"] is again, "it is counted anew once"
+
+
+def test_whoever_runs_notices_by_the_raft_term(
+    own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
+) -> None:
+    """Where the revision is not lower: nothing was written since the backup."""
+    for _ in range(3):  # a leader each, and each has a term
+        own_etcd.stop()
+        own_etcd.start()
+    ClusterMutex("a", store=own_store).acquire()
+    with following(own_store) as table:
+        backup(own_etcd, tmp_path / "snap")
+        before = time.monotonic()
+        restore(own_etcd, tmp_path / "snap")
+        wait_until(table.restored, 60, what="the notice")
+        assert table.rows()["a"].seen_at >= before
+
+
+def test_a_restart_is_no_restore(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    ClusterMutex("a", store=own_store).acquire()
+    with following(own_store) as table:
+        row = table.rows()["a"]
+        broke = own_store.watch_restarts()
+        own_etcd.stop()
+        own_etcd.start()
+        wait_until(lambda: own_store.watch_restarts() > broke and table.connected())
+        ClusterMutex("b", store=own_store).acquire()
+        wait_until(lambda: "b" in table.rows(), 60, what="the news")
+        assert table.restored() is None
+        assert table.rows()["a"] is row
+
+
+def test_the_command_tells_all_who_run_and_counting_begins_anew(
+    settings: Settings, store: EtcdStore
+) -> None:
+    """So that a lock which was seen is one that was found, and its old stamps count for nothing."""
+    kept = "clustermutex_unlocker_locks_kept"
+    with unlocker(settings) as service:
+        wait_until(lambda: ready(service), 60, what="readiness")
+        late = taker("a", Runtime(1, 3600), time.time() - 3700)
+        store.ask(Take(late), Deadline.after(30))
+        past = 'clustermutex_lock_alert_timestamp_seconds{name="a"}'
+        wait_until(lambda: figure(service, past), 60, what="the alert")
+        assert figure(service, kept) == 0
+        words = [str(BIN / "clustermutex"), "restored", "--url", settings.url()]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout == (
+            "Told: the time of 1 lock is counted anew. 1 unlocker with a sign of life.\n"
+        )
+        wait_until(lambda: figure(service, RESTORED), 60, what="the metric")
+        wait_until(lambda: figure(service, kept) == 1, 60, what="the count")
+        with following(store) as table:
+            said = table.restored()
+            assert said is not None
+            assert "@" in said.who
+        log = service.log_text()
+        assert log.count("The store was restored from a backup, as ") == 1
+        assert log.count("is past its alert") == 1, "which was told"
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff", b"[]", b"{}", b'{"time": 1e300}', b'{"time": 9e9}', b'"' * 100_000]
+)
+def test_what_cannot_be_read_tells_of_a_restore_all_the_same(value: bytes) -> None:
+    """Whoever may write there may write anything."""
+    assert Restored.read(value, 7, 1000.0) == Restored("", 0.0, "", 7)
+    assert Restored.read(value, 7, 1000.0).time == 1000.0
+    assert Restored.read(value, 7, 1000.0) != Restored.read(value, 8, 1000.0)
+
+
+def test_what_was_written_is_read() -> None:
+    said = Restored("1", 999.5, "ann@host")
+    found = Restored.read(said.value().encode(), 7, 1000.0)
+    assert (found.id, found.time, found.who, found.revision) == ("1", 999.5, "ann@host", 7)

@@ -1,0 +1,615 @@
+"""Locks in servers that are killed, frozen, emptied or refuse: never two holders, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
+from typing import Any
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, StoreUnavailable
+from lockclient.cli.local import free_port
+from lockclient.errors import StoreFull
+from lockclient.store import (
+    Done,
+    Gone,
+    Push,
+    Read,
+    Refused,
+    Remove,
+    Seen,
+    Sending,
+    Take,
+    Taken,
+    Unlock,
+    Withdraw,
+)
+from lockclient.timing import Deadline, Stamps
+from lockclient.valkey import scripts
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.lines import Answer
+from lockclient.valkey.place import Place
+from lockclient.valkey.store import ValkeyStore
+from lockclient.valkey.views import Views
+from tests.asked import PATIENCE, ask, at_once, has, take
+from tests.contract.asking import NAME, NEVER, holder, removal
+from tests.processes import Figure, wait_until
+from tests.valkeys import Server, Servers, running
+
+BRIEF: dict[str, Any] = {"expected_runtime": 1.0, "auto_unlock_after": 3.0}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Five servers for the tests that leave them as they were."""
+    with running(tmp_path_factory.mktemp("valkey"), 5) as servers:
+        yield servers
+
+
+@pytest.fixture
+def five(shared: Servers) -> Servers:
+    """Five servers, and a prefix of the test's own."""
+    return Servers(shared.all)
+
+
+@pytest.fixture
+def store(five: Servers) -> Iterator[ValkeyStore]:
+    """A store on them."""
+    with five.store() as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(five: Servers) -> Iterator[ValkeyStore]:
+    """Another program's."""
+    with five.store() as opened:
+        yield opened
+
+
+@contextmanager
+def frozen(*servers: Server) -> Iterator[None]:
+    """Let servers stand still."""
+    for each in servers:
+        each.freeze()
+    try:
+        yield
+    finally:
+        for each in servers:
+            each.thaw()
+
+
+def stands(servers: Servers, name: str = NAME) -> list[str]:
+    """Return whom each server names, in those that have something."""
+    key = Keys(servers.root).lock(name)
+    said = [each.command("HGET", key, "uuid") for each in servers.all]
+    return [each.decode() for each in said if each is not None]
+
+
+def wait_for_nothing(servers: Servers, name: str = NAME) -> None:
+    """Wait until no server has anything of a lock."""
+    wait_until(lambda: not stands(servers, name), what="an end of what was left")
+
+
+class TestSilence:
+    """Servers that hang: what they were sent, they may do whenever they like."""
+
+    def test_who_reads_in_the_midst_of_a_removal_reads_on(
+        self, five: Servers, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two servers before it, two after it, one away: that alone never says who has the lock."""
+        looked: list[int] = []
+        known = Views.known
+
+        def noted(self: Views, answers: Mapping[int, Answer]) -> bool:
+            looked.append(len(answers))
+            return known(self, answers)
+
+        monkeypatch.setattr(Views, "known", noted)
+        take(store)
+        key = Keys(five.root).lock(NAME)
+        with frozen(five.all[0]), ThreadPoolExecutor() as threads:
+            for each in five.all[1:3]:
+                each.command("DEL", key)
+            looked.clear()
+            reading = threads.submit(has, store)
+            wait_until(lambda: 4 in looked, what="a look at all that answer")
+            for each in five.all[3:]:
+                each.command("DEL", key)
+            assert reading.result() is None
+
+    def test_two_of_five_delay_nobody_for_long(self, five: Servers, store: ValkeyStore) -> None:
+        """One moment for the first request; and nothing is left when they go on."""
+        with ClusterMutex(NAME, store=store):
+            pass
+        with frozen(*five.all[:2]):
+            for _ in range(20):
+                with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
+                    held.alive(force=True)
+                    assert held.holder() is not None
+            assert ClusterMutex(NAME, store=store).acquire(blocking=False)
+            uuid = has(store) or ""
+            assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+        wait_for_nothing(five)
+
+    def test_a_take_that_a_minority_answered_is_none(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore
+    ) -> None:
+        """It arrives late at three, and takes nothing."""
+        assert has(store) is None  # all connections stand
+        assert has(other) is None
+        with frozen(*five.all[:3]):
+            sending = Sending(Take(holder()))
+            with pytest.raises(StoreUnavailable, match="no answer in time"):
+                store.send(sending, Deadline.after(1.0))
+        wait_for_nothing(five)
+        uuid, _ = take(other)
+        assert stands(five) == [uuid] * 5
+
+    def test_a_network_in_two_minorities_gives_nobody_a_lock(self, five: Servers) -> None:
+        """Two servers here, two there, and one that nobody reaches; in one piece again, it does."""
+        here, there = five.all[:2], five.all[2:4]
+        sides = [
+            ValkeyStore(
+                Place(
+                    tuple(
+                        each.endpoint if each in side else f"127.0.0.1:{free_port()}"
+                        for each in five.all
+                    ),
+                    root=five.root,
+                )
+            )
+            for side in (here, there)
+        ]
+        with five.store():  # which vouches for them: else none of them votes
+            pass
+        for side in sides:
+            with pytest.raises(StoreUnavailable, match="3 of 5 Valkey servers must agree"):
+                ClusterMutex(NAME, store=side).acquire(timeout=1)
+        with five.store() as whole:
+            wait_for_nothing(five)
+            uuid, _ = take(whole)
+            assert stands(five) == [uuid] * 5
+        for side in sides:
+            side.close()
+
+    def test_a_withdrawn_take_that_arrives_late_takes_nothing(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore
+    ) -> None:
+        """Also where its mark was before it: by a connection that was faster."""
+        mine = holder()
+        ask(other, Withdraw(NAME, mine.uuid or "", mark=True))
+        late = ask(store, Take(mine))
+        assert isinstance(late, Refused)
+        assert late.used_up
+        assert stands(five) == []
+
+    def test_what_undoes_a_try_does_not_undo_the_next(
+        self, five: Servers, store: ValkeyStore
+    ) -> None:
+        """The same acquisition tries again at once, under its uuid; all of it arrives later."""
+        assert has(store) is None
+        mine = holder()
+        with frozen(*five.all[:3]), suppress(StoreUnavailable):
+            ask(store, Take(mine), 0.5)
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        store.settle(PATIENCE)
+        assert len(stands(five)) >= 3
+        assert has(store) == mine.uuid
+        assert isinstance(
+            ask(store, Push(NAME, mine.uuid or "", Stamps(2.0, 3.0), got.token)), Done
+        )
+
+    def test_what_undoes_a_try_names_it(self, five: Servers, store: ValkeyStore) -> None:
+        """The undoing of a try comes late, after the next one has it; so does the try itself."""
+        mine = holder()
+        for _ in range(2):  # the second has a number of its own
+            assert isinstance(ask(store, Take(mine)), Taken)
+        keys, uuid = Keys(five.root), mine.uuid or ""
+        where = (keys.lock(NAME), keys.mark(NAME, uuid), keys.record(NAME, uuid))
+        for each in five.all:
+            each.command("EVAL", scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
+            assert each.command("HGET", keys.lock(NAME), "take") == b"2"
+            assert each.command("GET", keys.mark(NAME, uuid)) == b"1"
+        assert isinstance(ask(store, Take(mine)), Taken)
+        assert stands(five) == [uuid] * 5
+
+    def test_a_release_that_reaches_two_of_five_goes_on(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore
+    ) -> None:
+        """It is no release before a majority has confirmed it, and one in the end."""
+        uuid, _ = take(store)
+        with frozen(*five.all[:3]):
+            with pytest.raises(StoreUnavailable):
+                ask(store, Unlock(NAME, uuid), 1.0)
+            store.background.clean_up(Withdraw(NAME, uuid, mark=True))
+            with pytest.raises(StoreUnavailable):
+                ask(other, Take(holder()), 0.5)
+        wait_for_nothing(five)
+        assert take(other)
+
+    def test_a_release_that_reaches_three_leaves_nothing_on_two(
+        self, five: Servers, store: ValkeyStore
+    ) -> None:
+        """They are owed it."""
+        uuid, _ = take(store)
+        with frozen(*five.all[:2]):
+            assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+        wait_for_nothing(five)
+
+    def test_a_push_that_a_minority_did_is_not_confirmed(
+        self, five: Servers, store: ValkeyStore
+    ) -> None:
+        """The holder's deadline stays, and it is told when that has come."""
+        told: list[LockLost] = []
+        held = ClusterMutex(
+            NAME, store=store, expected_runtime=1.0, auto_unlock_after=4.0, on_lost=told.append
+        )
+        held.acquire()
+        with frozen(*five.all[:3]):
+            with pytest.raises((StoreUnavailable, LockLost)):  # it waits until the deadline
+                held.alive(force=True)
+            wait_until(lambda: told, what="the loss")
+            with pytest.raises(LockLost):
+                held.release()
+        wait_for_nothing(five)
+
+    def test_a_cancelled_task_leaves_no_lock(self, five: Servers, store: ValkeyStore) -> None:
+        """Whatever its thread has sent arrives after it has gone, or is not sent at all."""
+
+        async def main() -> None:
+            task = asyncio.create_task(AsyncClusterMutex(NAME, store=store).acquire())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        assert has(store) is None
+        with frozen(*five.all[:3]):
+            asyncio.run(main())
+        wait_until(lambda: not store.background.unfinished(), what="the clean-up")
+        wait_for_nothing(five)
+        assert isinstance(ask(store, Take(holder())), Taken)
+
+
+class TestExpiry:
+    def test_each_key_expires(self, five: Servers, store: ValkeyStore) -> None:
+        """A day after its time, so that an unlocker tells of it first; a push moves that."""
+        uuid, token = take(store)
+        key = Keys(five.root).lock(NAME)
+        left = [each.command("PTTL", key) for each in five.all]
+        assert all(86_500_000 < each < 86_700_000 for each in left)
+        for each in five.all:
+            each.command("PEXPIRE", key, "5000")
+        assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), Done)
+        assert all(each.command("PTTL", key) > 86_500_000 for each in five.all)
+
+    def test_one_that_is_never_auto_unlocked_stays(self, five: Servers, store: ValkeyStore) -> None:
+        mine = holder(**NEVER)
+        got = ask(store, Take(mine))
+        assert isinstance(got, Taken)
+        key = Keys(five.root).lock(NAME)
+        assert [each.command("PTTL", key) for each in five.all] == [-1] * 5
+        push = Push(NAME, mine.uuid or "", Stamps(2.0, None), got.token)
+        assert isinstance(ask(store, push), Done)
+        assert [each.command("PTTL", key) for each in five.all] == [-1] * 5
+
+    def test_where_nobody_unlocks_it_expires_by_itself(self, five: Servers) -> None:
+        """And not before the holder takes it for lost."""
+        told: list[LockLost] = []
+        with five.store(expire=True) as store:
+            held = ClusterMutex(
+                NAME, store=store, expected_runtime=0.5, auto_unlock_after=1.0, on_lost=told.append
+            )
+            held.acquire()
+            wait_until(lambda: not stands(five), what="the expiry")
+            assert not held.healthy
+            with pytest.raises(LockLost):
+                held.release()
+            wait_until(lambda: told, what="the loss")
+
+    def test_longer_than_agreed_is_refused(self, five: Servers, store: ValkeyStore) -> None:
+        """Before anything is taken."""
+        with pytest.raises(StoreError, match=r"auto_unlock_after is 7200 s.*longest"):
+            ClusterMutex(NAME, store=store, expected_runtime=60, auto_unlock_after=7200).acquire()
+        assert stands(five) == []
+
+
+class TestRemovals:
+    def test_a_push_and_a_removal_at_once_have_one_winner(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore, figure: Figure
+    ) -> None:
+        """Or none, if each took votes from the other: then the lock is still there."""
+        won = {"push": 0, "removal": 0, "neither": 0}
+        for _ in range(40):
+            mine = holder()
+            uuid, token = take(store, mine)
+            outcomes = at_once(
+                {
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
+                    "removal": (other, Remove(removal(mine), (token, token))),
+                }
+            )
+            other.settle(PATIENCE)
+            pushed, removed = (isinstance(outcomes[who], Done) for who in ("push", "removal"))
+            assert not (pushed and removed)
+            if removed:
+                assert has(other) is None
+                assert isinstance(outcomes["push"], Gone)
+            if pushed:
+                assert has(other) == uuid
+                seen = ask(other, Read(NAME, uuid))
+                assert isinstance(seen, Seen)
+                assert seen.removal is None
+            won["push" if pushed else "removal" if removed else "neither"] += 1
+            ask(store, Withdraw(NAME, uuid))
+        figure(f"of 40 at once: {won}")
+
+    def test_a_record_expires_by_itself(self, five: Servers, store: ValkeyStore) -> None:
+        mine = holder()
+        ask(store, Take(mine))
+        assert isinstance(ask(store, Remove(removal(mine), None)), Done)
+        key = Keys(five.root).record(NAME, mine.uuid or "")
+        assert all(0 < each.command("PTTL", key) <= 7 * 86_400_001 for each in five.all)
+
+
+class TestHints:
+    def test_who_waits_is_told(
+        self, store: ValkeyStore, other: ValkeyStore, figure: Figure
+    ) -> None:
+        """However long it has waited, and would wait until its next look."""
+        took: list[float] = []
+        for _ in range(5):
+            held = ClusterMutex(NAME, store=store)
+            held.acquire()
+            got = threading.Event()
+
+            def wait(got: threading.Event = got) -> None:
+                with ClusterMutex(NAME, store=other):
+                    took[-1] = time.monotonic() - took[-1]
+                    got.set()
+
+            took.append(0.0)
+            thread = threading.Thread(target=wait)
+            thread.start()
+            time.sleep(1.5)  # by now it looks every few seconds
+            took[-1] = time.monotonic()
+            held.release()
+            thread.join(PATIENCE)
+            assert got.is_set()
+        took.sort()
+        figure(f"told and taken in {1000 * took[2]:.1f} ms (median of 5)")
+
+    def test_only_a_confirmed_release_is_told(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore
+    ) -> None:
+        """And one release once, though five servers tell of it."""
+        from lockclient.store import Event, Target
+
+        events: list[Event] = []
+        watch = other.watch(Target(NAME), 0, events.append)
+        wait_until(lambda: events and events[0].started, what="the beginning")
+        uuid, _ = take(store)
+        time.sleep(0.2)  # all five listen
+        with frozen(*five.all[:3]), suppress(StoreUnavailable):
+            ask(store, Unlock(NAME, uuid), 0.5)
+        told = [each for each in events if not each.started]
+        assert told == []
+        assert isinstance(ask(store, Unlock(NAME, uuid)), Done | Gone)
+        uuid, _ = take(store)
+        assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+        wait_until(lambda: [each for each in events if not each.started], what="the hint")
+        watch.close()
+
+
+class WebServer(TCPServer):
+    """What is no server of locks."""
+
+    allow_reuse_address = True
+
+
+class WebPage(BaseRequestHandler):
+    """Its answer, whatever it is asked."""
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+class TestMemory:
+    """What a server remembers, and what it does when it does not."""
+
+    def test_scripts_that_were_forgotten_are_sent_again(
+        self, five: Servers, store: ValkeyStore
+    ) -> None:
+        with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
+            for each in five.all:
+                each.command("SCRIPT", "FLUSH")
+            held.alive(force=True)
+            for each in five.all:
+                each.command("SCRIPT", "FLUSH")
+        assert stands(five) == []
+
+    @pytest.mark.parametrize("always", [True, False])
+    def test_a_restart_counts_as_what_it_is(self, tmp_path: Path, always: bool) -> None:
+        """With its data it goes on; else it gives nothing for as long as somebody may hold it."""
+        with running(tmp_path, 1, always=always) as one, one.store(longest=3.0) as store:
+            held = ClusterMutex(NAME, store=store, **BRIEF)
+            held.acquire()
+            taken_at = time.monotonic()
+            one.all[0].restart()
+            second = ClusterMutex(NAME, store=store, **BRIEF)
+            if always:
+                assert not second.acquire(timeout=0.5)
+                held.release()
+                return
+            with pytest.raises(StoreUnavailable, match=r"without appendfsync always.*votes in"):
+                ask(store, Take(holder(**BRIEF)), 1.0)
+            wait_until(lambda: _tries(second), what="its vote")
+            assert time.monotonic() - taken_at > 3
+            assert not held.healthy
+
+    def test_what_else_answers_at_its_address_is_told_and_gives_way(self, tmp_path: Path) -> None:
+        """A web server, or what stands before a network that is cut; then it is itself again."""
+        with running(tmp_path, 1) as one, one.store() as store:
+            uuid, _ = take(store)
+            one.all[0].kill()
+            with WebServer(("127.0.0.1", one.all[0].port), WebPage) as web:
+                serving = threading.Thread(target=web.serve_forever, args=(0.01,))
+                serving.start()
+                with pytest.raises(StoreUnavailable):
+                    ask(store, Read(NAME), 0.2)
+                told = f"{one.all[0].endpoint} has no vote: it answers, and not as Valkey does."
+                try:
+                    wait_until(lambda: told in store.remarks(), what="the trouble")
+                finally:
+                    web.shutdown()
+                    serving.join()
+            one.all[0].start()
+            wait_until(lambda: not store.remarks(), what="the server")
+            assert has(store) == uuid
+
+    def test_one_that_was_emptied_while_it_runs_is_noticed(self, tmp_path: Path) -> None:
+        """By the sentinel: its process and its uptime are what they were."""
+        with running(tmp_path, 1) as one, one.store() as store:
+            uuid, token = take(store)
+            one.all[0].command("FLUSHALL")
+            for request in (Take(holder()), Read(NAME), Push(NAME, uuid, Stamps(2.0, 3.0), token)):
+                with pytest.raises(StoreUnavailable, match="votes in 36"):
+                    ask(store, request, 1.0)
+            (told,) = store.remarks()
+            assert told.startswith(f"{one.all[0].endpoint} has no vote before "), told
+            store.vouch()
+            assert not store.remarks()
+            assert isinstance(ask(store, Take(holder())), Taken)
+
+    def test_a_minority_that_was_emptied_gives_nothing_twice(self, tmp_path: Path) -> None:
+        """The holder has three votes left, the other servers' are no majority without them."""
+        with running(tmp_path, 5, always=False) as five, five.store() as store:
+            with frozen(*five.all[3:]):
+                uuid, _ = take(store)
+            with five.store(vouched=False) as other:
+                five.all[0].empty()
+                with pytest.raises(StoreUnavailable, match="votes in"):
+                    ask(other, Take(holder()), 1.5)
+            assert uuid in stands(five)
+
+    def test_a_new_keyspace_waits_unless_somebody_vouches_for_it(self, five: Servers) -> None:
+        """All servers empty may be a new keyspace, or one that lost everything."""
+        with five.store(vouched=False) as store:
+            with pytest.raises(
+                StoreUnavailable, match="it is new to this keyspace, or was emptied"
+            ):
+                ask(store, Take(holder()), 0.5)
+            store.vouch()
+            assert isinstance(ask(store, Take(holder())), Taken)
+
+    def test_one_that_does_not_write_all_down_is_named(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.WARNING)
+        with running(tmp_path, 1, always=False) as one, one.store():
+            assert "does not write down all that it answers" in caplog.text
+            assert one.all[0].endpoint in caplog.text
+
+
+class TestErrors:
+    def test_another_longest_is_named(self, five: Servers, store: ValkeyStore) -> None:
+        with (
+            five.store(vouched=False, longest=60.0) as other,
+            pytest.raises(StoreError, match=r"longest is 3600 s there, and 60 s in this client's"),
+        ):
+            ask(other, Take(holder(**BRIEF)), 5)
+
+    def test_another_number_of_servers_is_named(self, five: Servers, store: ValkeyStore) -> None:
+        """Two of three and three of five need have no server in common."""
+        assert has(store) is None
+        three = Servers(five.all[2:])
+        three.root = five.root
+        words = "it is one of 5 servers there, and this client's URL names 3"
+        with three.store(vouched=False) as other, pytest.raises(StoreError, match=words):
+            ask(other, Take(holder()), 5)
+
+    def test_a_server_has_one_vote(self, shared: Servers) -> None:
+        """Whatever names lead to it."""
+        one = Servers(shared.all[:1])
+        place = one.place()
+        port = shared.all[0].port
+        double = type(place)((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
+        store = ValkeyStore(double)
+        with pytest.raises(StoreError, match="it is the same server as"):
+            ask(store, Take(holder()), 5)
+        store.close()
+
+    @pytest.mark.parametrize(
+        ("options", "how", "words"),
+        [
+            (("--requirepass", "right"), {}, "it wants a password: set VALKEY_PASSWORD"),
+            (
+                ("--requirepass", "right"),
+                {"password": "wrong"},
+                "does not accept user and password",
+            ),
+            ((), {"password": "any"}, "it has no password, and one is given"),
+            (
+                ("--user", "default", "on", "nopass", "~*", "&*", "+@all", "-evalsha", "-eval"),
+                {},
+                "this user lacks a right .*eval",
+            ),
+            (("--maxmemory", "1"), {}, "no memory left"),
+            (("--replicaof", "127.0.0.1 1"), {}, "it is a replica"),
+            (("--cluster-enabled", "yes"), {}, "node of a cluster"),
+        ],
+        ids=["NOAUTH", "WRONGPASS", "no password", "NOPERM", "OOM", "READONLY", "cluster"],
+    )
+    def test_what_a_server_refuses_is_said_at_once(
+        self, tmp_path: Path, options: tuple[str, ...], how: dict[str, str], words: str
+    ) -> None:
+        """With what to do about it, and without trying on for ever."""
+        server = Server(tmp_path / "server", options=options).start()
+        servers = Servers([server])
+        store = ValkeyStore(servers.place(**how))
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreError, match=words) as caught:
+                ask(store, Take(holder()), PATIENCE)
+            assert time.monotonic() - began < PATIENCE / 2
+            assert isinstance(caught.value, StoreFull) == ("memory" in words)
+            assert server.endpoint in str(caught.value)
+        finally:
+            store.close()
+            server.stop()
+
+    def test_a_minority_that_refuses_harms_nobody(self, five: Servers, store: ValkeyStore) -> None:
+        for each in five.all[:2]:
+            each.command("CONFIG", "SET", "maxmemory", "1")
+        try:
+            with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
+                held.alive(force=True)
+        finally:
+            for each in five.all[:2]:
+                each.command("CONFIG", "SET", "maxmemory", "0")
+        wait_for_nothing(five)
+
+    def test_nobody_there_says_so(self, tmp_path: Path) -> None:
+        with running(tmp_path, 1) as one:
+            pass
+        store = ValkeyStore(one.place())
+        with pytest.raises(StoreUnavailable, match="connection refused") as caught:
+            ask(store, Take(holder()), 0.5)
+        assert not caught.value.unknown
+        store.close()
+
+
+def _tries(lock: ClusterMutex) -> bool:
+    with suppress(StoreUnavailable):
+        return lock.acquire(timeout=0.1)
+    return False

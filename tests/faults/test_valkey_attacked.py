@@ -1,0 +1,357 @@
+"""What was tried against locks by majorities, and must not work: two holders, names blocked."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.removal import Removal
+from lockclient.store import Done, Gone, Push, Read, Remove, Take, Taken, Unlock, Withdraw
+from lockclient.timing import Deadline, Stamps
+from lockclient.valkey import scripts
+from lockclient.valkey.faults import Trouble
+from lockclient.valkey.keys import Keys, push_of, record_of
+from lockclient.valkey.place import Place
+from lockclient.valkey.store import ValkeyStore
+from tests.asked import PATIENCE, at_once
+from tests.contract.asking import NAME, NEVER, holder, removal
+from tests.processes import wait_until
+from tests.valkeys import Servers, running
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Servers]:
+    """Five servers that may be killed."""
+    with running(tmp_path, 5) as servers:
+        yield servers
+
+
+def ask(store: ValkeyStore, request: Any, seconds: float = PATIENCE) -> Any:
+    return store.ask(request, Deadline.after(seconds))
+
+
+def take(store: ValkeyStore, **facts: Any) -> tuple[Any, int]:
+    """Take the lock; return holder and token."""
+    mine = holder(**facts)
+    got = ask(store, Take(mine))
+    assert isinstance(got, Taken)
+    return mine, got.token
+
+
+def pushes(servers: Servers) -> list[bytes]:
+    """Return what each server says of how often the stamps were pushed."""
+    return [each.command("HGET", Keys(servers.root).lock(NAME), "push") for each in servers.all]
+
+
+def reach(store: ValkeyStore, which: list[int]) -> None:
+    """Let a store reach these servers alone, as if a network were cut."""
+    servers = store._servers
+    for i in set(servers.all) - set(which):
+        servers._trouble[i] = Trouble("cut off")
+
+
+def all_vote(store: ValkeyStore) -> None:
+    """Wait until a store has reached all its servers again."""
+    servers = store._servers
+    wait_until(lambda: all(servers.reachable(i) for i in servers.all), what="all servers")
+
+
+class TestPushes:
+    def test_the_number_of_a_push_that_failed_is_not_used_again(self, five: Servers) -> None:
+        """Else servers with its stamps pass for up to date, and a removal as seen succeeds."""
+        with five.store() as store, five.store() as other:
+            mine, token = take(store)
+            for each in five.all[2:]:
+                each.kill()
+            with pytest.raises(StoreUnavailable):
+                ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 1.0)
+            for each in five.all[2:]:
+                each.start()
+            all_vote(store)
+            all_vote(other)
+            wait_until(lambda: ask(other, Read(NAME)).holder.alert_at == 1000.0, what="its stamps")
+            seen = ask(other, Read(NAME))  # what an unlocker knows: the push that failed
+            pushed = ask(store, Push(NAME, mine.uuid, Stamps(1010.0, 1011.0), token))
+            assert isinstance(pushed, Done)
+            for each in five.all[:3]:  # whichever of them is asked
+                each.freeze()
+                now = ask(store, Read(NAME))
+                each.thaw()
+                assert now.holder.auto_unlock_at == 1011.0
+            outcome = ask(other, Remove(removal(seen.holder), seen.holder.stamp_revisions))
+            assert outcome.holder == mine.uuid
+            assert ask(store, Read(NAME)).holder.uuid == mine.uuid
+
+    def test_of_two_with_one_number_the_later_stamps_stand(self, five: Servers) -> None:
+        """Two processes may hit upon one: what is read is what leaves the holder more time."""
+        key = Keys(five.root).lock(NAME)
+        with five.store() as store:
+            take(store)
+            for i, each in enumerate(five.all):
+                stamp = "2000" if i < 2 else "3000"
+                each.command("HSET", key, "push", "1", "alert_at", stamp, "auto_unlock_at", stamp)
+            assert ask(store, Read(NAME)).holder.alert_at == 3000.0
+
+    def test_servers_that_missed_a_push_do_not_keep_a_lock(self, five: Servers) -> None:
+        """Its holder crashed after a push that two did; of the others one is down."""
+        with five.store() as store, five.store() as other:
+            mine, token = take(store)
+            for each in five.all[2:]:
+                each.kill()
+            with suppress(StoreUnavailable):
+                ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 1.0)
+            for each in five.all[2:4]:
+                each.start()
+            wait_until(
+                lambda: all(other._servers.reachable(i) for i in range(4)), what="four servers"
+            )
+            seen = ask(other, Read(NAME)).holder
+            assert push_of(max(seen.stamp_revisions)) > 0
+            assert isinstance(ask(other, Remove(removal(seen), seen.stamp_revisions), 5.0), Done)
+            assert isinstance(ask(other, Take(holder())), Taken)
+            five.all[4].start()
+
+    def test_processes_that_share_a_uuid_do_not_share_numbers(self, five: Servers) -> None:
+        """`clustermutex alive` failed twice, with two of five; its third call does not know it.
+
+        A remover that saw what failed must see that something came after it.
+        """
+        with five.store() as first:
+            mine, token = take(first)
+        for at in ([0], [1]):
+            with five.store() as store:
+                reach(store, at)
+                with pytest.raises(StoreUnavailable):
+                    ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 0.3)
+        with five.store() as other, five.store() as store:
+            seen = ask(other, Read(NAME)).holder  # what an unlocker knows: a push that failed
+            reach(store, [2, 3, 4])
+            assert isinstance(ask(store, Push(NAME, mine.uuid, Stamps(9e3, 9e3), token)), Done)
+            outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
+            assert isinstance(outcome, Gone)
+            assert outcome.holder == mine.uuid
+            now = ask(other, Read(NAME)).holder
+            assert now.alert_at == 9e3
+            assert max(now.stamp_revisions) > max(seen.stamp_revisions)
+
+    def test_a_number_that_nobody_can_follow_is_an_error(self, five: Servers) -> None:
+        """And no reason to push for ever."""
+        with five.store() as store:
+            mine, token = take(store)
+            for each in five.all:
+                each.command("HSET", Keys(five.root).lock(NAME), "push", "9" * 14)
+            with pytest.raises(StoreError, match="its field push is '99999999999999'"):
+                ask(store, Push(NAME, mine.uuid, Stamps(1.0, 2.0), token))
+
+
+class TestRemovers:
+    """Two at once, where a minority of servers is away: each may get a part of the others."""
+
+    @pytest.fixture
+    def three(self, five: Servers) -> Servers:
+        """The five, of which three run."""
+        with five.store():
+            pass
+        for each in five.all[3:]:
+            each.kill()
+        return five
+
+    @staticmethod
+    def partly(servers: Servers, which: list[int], removal: Removal) -> None:
+        """Do a removal on these servers, as by who dies after that, or is not done yet."""
+        keys, name, uuid = Keys(servers.root), removal.holder.name, removal.holder.uuid or ""
+        for i in which:
+            server = servers.all[i]
+            run, terms = server.command("HMGET", keys.server, "run", "terms")
+            where = (keys.server, keys.lock(name), keys.record(name, uuid), keys.mark(name, uuid))
+            done = server.command(
+                *("EVAL", scripts.REMOVE.source, "4", *where, run, terms, uuid, "", "channel"),
+                *(record_of(removal), "60000", "60000"),
+            )
+            assert done[0] == b"dropped"
+
+    @staticmethod
+    def records(servers: Servers, uuid: str) -> set[bytes | None]:
+        """Return which records the servers have that run."""
+        key = Keys(servers.root).record(NAME, uuid)
+        return {each.command("GET", key) for each in servers.all[:3]}
+
+    def one_record(self, servers: Servers, uuid: str, winner: Removal) -> None:
+        """Wait until the servers that run have one record alone."""
+        one = {record_of(winner).encode()}
+        wait_until(lambda: self.records(servers, uuid) == one, what="one record")
+
+    @pytest.mark.parametrize("first", [[0], [0, 1]], ids=["one", "two"])
+    def test_who_has_most_has_removed_it(self, three: Servers, first: list[int]) -> None:
+        """The other one is told by whom it was, and its record makes way for that."""
+        with three.store(vouched=False) as store:
+            mine, _ = take(store)
+            ours = removal(mine)
+            theirs = replace(ours, removed_by="unlocker-2")
+            self.partly(three, first, theirs)
+            outcome = ask(store, Remove(ours, None), 5.0)
+            winner = ours if len(first) == 1 else theirs
+            if winner is ours:
+                assert isinstance(outcome, Done)
+                outcome = ask(store, Remove(theirs, None), 5.0)  # it asks again
+            assert isinstance(outcome, Gone)
+            assert outcome.holder is None
+            assert outcome.removal is not None
+            assert outcome.removal.removed_by == winner.removed_by
+            assert ask(store, Read(NAME, mine.uuid)).removal.removed_by == winner.removed_by
+            self.one_record(three, mine.uuid, winner)
+
+    def test_two_at_once_agree_on_which_of_them_it_was(self, three: Servers) -> None:
+        with three.store(vouched=False) as store, three.store(vouched=False) as other:
+            for _ in range(10):
+                mine, _ = take(store)
+                ours = removal(mine)
+                both = {"1": (store, ours), "2": (other, replace(ours, removed_by="unlocker-2"))}
+                outcomes = at_once(
+                    {who: (at, Remove(what, None)) for who, (at, what) in both.items()}
+                )
+                done = [who for who, outcome in outcomes.items() if isinstance(outcome, Done)]
+                assert len(done) == 1, outcomes
+                (lost,) = (outcome for outcome in outcomes.values() if isinstance(outcome, Gone))
+                assert lost.removal is not None
+                assert lost.removal.removed_by == f"unlocker-{done[0]}"
+                self.one_record(three, mine.uuid, both[done[0]][1])
+
+    def test_a_push_that_was_first_leaves_no_record(self, five: Servers) -> None:
+        """The lock is its holder's still, as a majority says."""
+        with five.store() as store:
+            mine, token = take(store)
+            key, record = Keys(five.root).lock(NAME), Keys(five.root).record(NAME, mine.uuid)
+            for each in five.all[:4]:
+                each.command("HSET", key, "push", "1")
+            outcome = ask(store, Remove(removal(mine), (token, token)))
+            assert outcome.holder == mine.uuid
+            last = five.all[4]  # there it was not pushed
+            wait_until(lambda: not last.command("EXISTS", record), what="no record")
+            assert last.command("EXISTS", key) == 0
+            assert isinstance(ask(store, Unlock(NAME, mine.uuid)), Done)
+
+    def test_what_its_holder_released_nobody_has_removed(self, five: Servers) -> None:
+        """Also if one server did not get the release in time, and gives the lock to a remover."""
+        with five.store() as store:
+            mine, _ = take(store)
+            key = Keys(five.root).lock(NAME)
+            for each in five.all[:4]:
+                each.command("DEL", key)
+            outcome = ask(store, Remove(removal(mine), None))
+            assert isinstance(outcome, Gone)
+            assert outcome.removal is None
+            last = five.all[4]
+            record = Keys(five.root).record(NAME, mine.uuid)
+            wait_until(lambda: not last.command("EXISTS", record), what="no record")
+
+
+class TestServers:
+    @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
+    def test_one_that_may_drop_locks_has_no_vote(self, tmp_path: Path, policy: str) -> None:
+        """They expire, so that each policy takes them; the sentinel stays."""
+        with running(tmp_path, 1, options=("--maxmemory-policy", policy)) as one:
+            store = ValkeyStore(one.place())
+            with pytest.raises(StoreError, match="set maxmemory-policy noeviction"):
+                ask(store, Take(holder()))
+            assert any("noeviction" in each.text for each in store.examine())
+            store.close()
+
+    def test_one_that_puts_off_its_writes_is_not_relied_on(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        options = ("--no-appendfsync-on-rewrite", "yes")
+        with running(tmp_path, 1, options=options) as one, one.store():
+            assert "does not write down all that it answers" in caplog.text
+
+    def test_one_under_two_names_is_noticed_whoever_is_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also if both are opened at the same time."""
+        with running(tmp_path, 1, always=False) as one:
+            port = one.all[0].port
+            store = ValkeyStore(Place((f"127.0.0.1:{port}", f"localhost:{port}"), one.root))
+            warn = logging.Logger.warning
+
+            def slow(self: logging.Logger, *words: Any) -> None:
+                time.sleep(0.5)
+                warn(self, *words)
+
+            monkeypatch.setattr(logging.Logger, "warning", slow)
+            with pytest.raises(StoreError, match="it is the same server as"):
+                ask(store, Take(holder()), 5)
+            store.close()
+
+
+class TestOneKey:
+    """A name at which another program has something."""
+
+    def test_it_harms_no_other_lock(self, five: Servers) -> None:
+        with five.store() as store:
+            for each in five.all:
+                each.command("SET", Keys(five.root).lock("bad"), "x")
+            for _ in range(5):
+                with pytest.raises(StoreError, match="something else than a lock stands there"):
+                    ask(store, Take(holder("bad")))
+                with ClusterMutex(NAME, store=store) as held:
+                    held.alive(force=True)
+                assert all(store._servers.reachable(i) for i in range(5))
+
+    def test_what_can_not_be_undone_there_holds_up_nothing(self, five: Servers) -> None:
+        with five.store() as store:
+            with ClusterMutex(NAME, store=store):
+                five.all[4].command("SET", Keys(five.root).lock("bad"), "x")
+                ask(store, Withdraw("bad", "uuid-X", mark=True))
+                five.all[4].freeze()
+            five.all[4].thaw()
+            key = Keys(five.root).lock(NAME)
+            wait_until(lambda: not any(each.command("EXISTS", key) for each in five.all), what="it")
+            wait_until(lambda: not any(store._debts._owed), what="an end of all debts")
+
+
+class TestLeftovers:
+    """Keys of locks that were let go of while a server was away, by programs that have ended."""
+
+    @staticmethod
+    def leave(servers: Servers, store: ValkeyStore, i: int, **facts: Any) -> None:
+        """Let a lock be had, and stay on one server."""
+        mine, _ = take(store, **facts)
+        key = Keys(servers.root).lock(NAME)
+        for each in servers.all[:i] + servers.all[i + 1 :]:
+            each.command("DEL", key)
+        assert servers.all[i].command("HGET", key, "uuid") == mine.uuid.encode()
+
+    @pytest.mark.parametrize("never", [True, False], ids=["permanent", "its time is over"])
+    def test_three_of_them_block_nothing(self, five: Servers, never: bool) -> None:
+        with five.store() as store:
+            key = Keys(five.root).lock(NAME)
+            kept: list[Any] = []
+            for i in range(3):
+                self.leave(five, store, i, **(NEVER if never else {}))
+                kept.append(five.all[i].command("DUMP", key))
+                five.all[i].command("DEL", key)
+            for i, each in enumerate(five.all[:3]):
+                each.command("RESTORE", key, "0" if never else "86399000", kept[i])
+            assert isinstance(ask(store, Take(holder())), Taken)
+
+    def test_young_ones_stay(self, five: Servers) -> None:
+        """They may be in the middle of their take."""
+        with five.store() as store:
+            key = Keys(five.root).lock(NAME)
+            kept: list[Any] = []
+            for i in range(3):
+                self.leave(five, store, i)
+                kept.append(five.all[i].command("DUMP", key))
+                five.all[i].command("DEL", key)
+            for i, each in enumerate(five.all[:3]):
+                each.command("RESTORE", key, "86500000", kept[i])
+            assert not isinstance(ask(store, Take(holder()), 2.0), Taken)
+            assert all(each.command("EXISTS", key) for each in five.all[:3])

@@ -1,0 +1,255 @@
+"""Eight processes on five servers that are killed, frozen and started again: no two hold one lock.
+
+And when what Redlock asks for does not hold, the same checker finds that two did.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lockclient.store import Read, Seen, Take, Taken
+from lockclient.timing import Deadline
+from lockclient.valkey.store import ValkeyStore
+from tests.clocks import Clock, compile_library
+from tests.contract.asking import NAME, holder
+from tests.faults.valkey_worker import AUTO_UNLOCK, NAMES
+from tests.processes import Figure, wait_until
+from tests.valkeys import Server, Servers, running
+
+PROCESSES = 8
+SECONDS = float(os.environ.get("CLUSTERMUTEX_TEST_HISTORY", "20"))
+BRIEF: dict[str, Any] = {"auto_unlock_after": 10.0, "expected_runtime": 5.0}
+CHECKOUT = Path(__file__).parents[2]
+
+
+class Hold(NamedTuple):
+    """One time that somebody had a lock: from its return to the last moment that was safe."""
+
+    got: float
+    end: float
+    uuid: str
+
+
+def overlaps(holds: list[Hold]) -> list[tuple[Hold, Hold]]:
+    """Return the neighbours of which the second began before the first was over."""
+    return [(one, next_) for one, next_ in pairwise(sorted(holds)) if next_.got < one.end]
+
+
+class Worker:
+    """A process, its file, and until when it ran."""
+
+    def __init__(self, url: str, file: Path) -> None:
+        self.file = file
+        self.killed_at = float("inf")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.valkey_worker", url, str(file)], cwd=CHECKOUT
+        )
+
+    def kill(self) -> None:
+        """End it where it stands; from now on it does nothing under any lock."""
+        self.process.kill()
+        self.process.wait()
+        self.killed_at = min(self.killed_at, time.monotonic())
+
+    def holds(self) -> dict[str, list[Hold]]:
+        """What it wrote down. Without another word a hold ends when its time is up."""
+        found: dict[str, dict[str, Hold]] = {name: {} for name in NAMES}
+        for line in self.file.read_text().splitlines() if self.file.exists() else []:
+            what, name, uuid, at = line.split()
+            if what == "got":
+                end = min(float(at) + AUTO_UNLOCK, self.killed_at)
+                found[name][uuid] = Hold(float(at), end, uuid)
+            elif (hold := found[name].get(uuid)) is not None:
+                found[name][uuid] = hold._replace(end=min(hold.end, float(at)))
+        return {name: list(each.values()) for name, each in found.items()}
+
+
+class Trouble:
+    """Kills, freezes and starts again one server or two, at moments and for times of its own."""
+
+    def __init__(self, servers: Servers, seed: int) -> None:
+        self.done = {"killed": 0, "frozen": 0}
+        self._servers = servers
+        self._choose = random.Random(seed)
+        self._over, self._calm, self._end = (threading.Event() for _ in range(3))
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._choose.uniform(0.1, 1.0)):
+            victims = self._choose.sample(self._servers.all, self._choose.choice([1, 2]))
+            how = self._choose.choice(["killed", "frozen"])
+            for each in victims:
+                self.done[how] += 1
+                each.kill() if how == "killed" else each.freeze()
+            self._over.wait(self._choose.uniform(0.05, 2.0))
+            for each in victims:
+                each.start() if how == "killed" else each.thaw()
+        self._calm.set()
+        self._end.wait()  # what a thread has started ends with it
+
+    def calm(self) -> None:
+        """Make no more of it."""
+        self._over.set()
+        assert self._calm.wait(90)
+
+    def __enter__(self) -> Trouble:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._end.set()
+        self._thread.join()
+
+
+def test_no_two_hold_one_lock_at_once(tmp_path: Path, figure: Figure) -> None:
+    """And nothing is left in the end that keeps others from having it."""
+    choose, workers = random.Random(17), list[Worker]()
+    with running(tmp_path, 5) as five, five.store(expire=True, longest=10.0) as store:
+        url = store.place.url()
+
+        def add() -> Worker:
+            workers.append(Worker(url, tmp_path / f"history-{len(workers)}"))
+            return workers[-1]
+
+        alive = [add() for _ in range(PROCESSES)]
+        with Trouble(five, 17) as trouble:
+            try:
+                wait_until(lambda: all(each.file.exists() for each in alive), what="all workers")
+                until = time.monotonic() + SECONDS
+                while time.monotonic() < until:
+                    time.sleep(choose.uniform(1.0, 2.0))
+                    alive.pop(0).kill()
+                    alive.append(add())
+                    frozen = alive[choose.randrange(4)].process
+                    frozen.send_signal(signal.SIGSTOP)  # for longer than its locks are safe
+                    time.sleep(AUTO_UNLOCK + choose.uniform(0.2, 0.5))
+                    frozen.send_signal(signal.SIGCONT)
+            finally:
+                for each in alive:
+                    each.kill()
+            trouble.calm()
+            for name in NAMES:
+                wait_until(partial(_is_free, store, name), what="the end of what is left")
+    holds = {name: [hold for each in workers for hold in each.holds()[name]] for name in NAMES}
+    total = sum(map(len, holds.values()))
+    figure(
+        f"{total} holds in {SECONDS:.0f} s by {PROCESSES} processes, of which {len(workers)} were "
+        f"started; servers {trouble.done}: no overlap"
+    )
+    assert [overlaps(each) for each in holds.values()] == [[]] * len(NAMES)
+    assert total > 50
+    assert min(trouble.done.values()) > 0
+
+
+def _is_free(store: ValkeyStore, name: str) -> bool:
+    mine = holder(name, **BRIEF)
+    return isinstance(store.ask(Take(mine), Deadline.after(10)), Taken)
+
+
+class TestWhatRedlockCanNotPromise:
+    """The counterexamples of docs/protocol-valkey.md, found by the same checker."""
+
+    def test_servers_whose_clocks_jump_give_a_lock_twice(self, tmp_path: Path) -> None:
+        """Where locks expire by themselves: three servers that believe that an hour has passed."""
+        clock = Clock(compile_library(tmp_path))
+        servers = [Server(tmp_path / f"server-{i}", env=clock.env) for i in range(5)]
+        try:
+            five = Servers([each.start() for each in servers])
+            with five.store(expire=True) as one, five.store(expire=True) as two:
+                first = self.taken(one)
+                clock.move(3600.0)
+                wait_until(lambda: self.holder_of(two) is None, what="the expiry")
+                second = self.taken(two)
+                assert overlaps([first, second]) == [(first, second)]
+        finally:
+            for each in servers:
+                each.stop()
+
+    def test_not_where_an_unlocker_ends_them(self, tmp_path: Path) -> None:
+        """There no lock expires for a day after its time, and an hour does not matter."""
+        clock = Clock(compile_library(tmp_path))
+        server = Server(tmp_path / "server", env=clock.env)
+        try:
+            one = Servers([server.start()])
+            with one.store() as store:
+                first = self.taken(store)
+                clock.move(3600.0)
+                assert self.holder_of(store) == first.uuid
+        finally:
+            server.stop()
+
+    def test_who_is_paused_and_does_not_look_works_on(self, tmp_path: Path) -> None:
+        """Its time is over by its own clock as well; but a pause is not noticed by who pauses."""
+        with running(tmp_path, 1) as servers, servers.store(expire=True) as store:
+            first = self.taken(store, lasts=0.5)
+            worked_until = time.monotonic() + 1.5  # a long collection of garbage, say
+            wait_until(lambda: self.holder_of(store) is None, what="the expiry")
+            second = self.taken(store)
+            assert overlaps([first._replace(end=worked_until), second]) != []
+            assert overlaps([first, second]) == []  # that it was lost, it could have known
+
+    def test_a_replica_that_is_promoted_gives_a_lock_twice_unless_that_is_noticed(
+        self, tmp_path: Path
+    ) -> None:
+        """It never had the lock. Asked by a new connection it says who it is, and does not vote."""
+        primary = Server(tmp_path / "primary").start()
+        replica = Server(tmp_path / "replica").start()
+        try:
+            servers = Servers([primary])
+            with servers.store(longest=60.0) as store:
+                replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
+                wait_until(
+                    lambda: replica.command("INFO")["master_link_status"] == "up",
+                    what="the replica",
+                )  # fmt: skip
+                replica.freeze()
+                primary.command("CLIENT", "KILL", "TYPE", "replica")  # else its data is on the way
+                first = self.taken(store, lasts=50.0)
+                primary.kill()
+                replica.thaw()
+                wait_until(
+                    lambda: replica.command("INFO")["master_link_status"] == "down",
+                    what="the end of the primary",
+                )  # fmt: skip
+                replica.command("REPLICAOF", "NO", "ONE")
+                assert replica.command("EXISTS", store.keys.lock(NAME)) == 0
+            behind_it = Servers([replica])
+            behind_it.root = servers.root
+            with behind_it.store(vouched=False, longest=60.0) as store:
+                with pytest.raises(ConnectionError, match="votes in"):
+                    store.ask(Take(holder(**BRIEF)), Deadline.after(1.0))
+                store.vouch()  # as by a proxy, or a person, that says it is all the same
+                second = self.taken(store, lasts=50.0)
+            assert overlaps([first, second]) == [(first, second)]
+        finally:
+            primary.stop()
+            replica.stop()
+
+    @staticmethod
+    def taken(store: ValkeyStore, lasts: float = 600.0) -> Hold:
+        """Take the lock; return when, and until when it is its taker's."""
+        mine = holder(auto_unlock_after=lasts, expected_runtime=lasts / 2)
+        at = time.monotonic()
+        got = store.ask(Take(mine), Deadline.after(10))
+        assert isinstance(got, Taken)
+        return Hold(at, at + lasts, mine.uuid or "")
+
+    @staticmethod
+    def holder_of(store: ValkeyStore) -> str | None:
+        """Return who has it."""
+        seen = store.ask(Read(NAME), Deadline.after(10))
+        assert isinstance(seen, Seen)
+        return None if seen.holder is None else seen.holder.uuid

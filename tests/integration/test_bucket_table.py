@@ -1,0 +1,404 @@
+"""The picture of all locks in a bucket: what happens there is told, and costs a listing a look."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockclient.gcs import listing
+from lockclient.gcs.objects import Names, Version
+from lockclient.gcs.store import GcsStore
+from lockclient.reading import Transition
+from lockclient.record import MAX_UUID, Holder
+from lockclient.removal import Removal
+from lockclient.store import (
+    Change,
+    Done,
+    Push,
+    Read,
+    Remove,
+    Seen,
+    Take,
+    Taken,
+    Unlock,
+)
+from lockclient.table import Table
+from lockclient.timing import Deadline, Runtime, Stamps
+from tests.asked import ask
+from tests.bucketed import settings_of, store_of
+from tests.buckets.rules import Conditions
+from tests.buckets.server import BucketServer
+from tests.processes import wait_until
+from tests.written import taker
+
+SOON = Runtime(100.0, 200.0)
+LISTING = "/o?"
+
+
+@pytest.fixture
+def store(server: BucketServer) -> Iterator[GcsStore]:
+    opened = store_of(settings_of(server), poll=0.05)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def writer(server: BucketServer) -> Iterator[GcsStore]:
+    """Another client, which tells the first one nothing."""
+    opened = store_of(settings_of(server))
+    yield opened
+    opened.close()
+
+
+class Watcher:
+    """A table, and all that it has told."""
+
+    def __init__(self, store: GcsStore) -> None:
+        self.changes: list[Transition] = []
+        self.removals: list[tuple[Removal, bool]] = []
+        self.table = Table(
+            store,
+            removals=100,
+            on_change=self.changes.extend,
+            on_removal=lambda each, found: self.removals.extend((one, found) for one in each),
+        )
+        self.table.start()
+        assert self.table.wait_ready(60)
+
+    def uuid(self, name: str) -> str | None:
+        row = self.table.row(name)
+        return row.holder.uuid if row is not None and row.held else None
+
+
+@pytest.fixture
+def watcher(store: GcsStore) -> Iterator[Watcher]:
+    made = Watcher(store)
+    yield made
+    made.table.stop()
+
+
+def take(store: GcsStore, name: str, **facts: Any) -> Holder:
+    holder = taker(name, SOON, **facts)
+    outcome = ask(store, Take(holder))
+    assert isinstance(outcome, Taken)
+    return replace(holder, fencing_token=outcome.token)
+
+
+def removed(store: GcsStore, holder: Holder, why: str = "silent") -> Removal:
+    record = Removal(holder, time.time(), "unlocker-1", "auto-unlock", why)
+    assert isinstance(ask(store, Remove(record, None)), Done)
+    return record
+
+
+def names(server: BucketServer) -> Names:
+    place = settings_of(server).place
+    return Names(getattr(place, "root", ""))
+
+
+def test_a_lock_comes_is_pushed_and_goes(watcher: Watcher, writer: GcsStore) -> None:
+    """Its row has what a removal must compare: the revisions of the bucket, and not of the look."""
+    holder = take(writer, "a", reason="for a test")
+    row = wait_until(lambda: watcher.table.row("a"))
+    assert row is not None
+    assert row.holder.uuid == holder.uuid
+    assert row.holder.reason == "for a test"
+    assert row.holder.fencing_token == holder.fencing_token
+    pushed = ask(writer, Push("a", holder.uuid or "", Stamps(1.9e9, 1.95e9), holder.fencing_token))
+    assert isinstance(pushed, Done)
+    wait_until(lambda: watcher.table.row("a") is not row)
+    now = watcher.table.row("a")
+    assert now is not None
+    assert now.seen_at > row.seen_at
+    assert now.holder.stamp_revisions == (pushed.revision, pushed.revision)
+    seen = ask(writer, Read("a"))
+    assert isinstance(seen, Seen)
+    assert seen.holder is not None
+    assert seen.holder.stamp_revisions == now.holder.stamp_revisions
+    ask(writer, Unlock("a", holder.uuid or ""))
+    wait_until(lambda: watcher.uuid("a") is None)
+    assert watcher.table.rows() == {}
+    assert watcher.removals == []
+
+
+def test_what_changes_hands_between_two_looks_has_another_row(
+    watcher: Watcher, writer: GcsStore
+) -> None:
+    """With all that the new holder says, and nothing of the one before."""
+    first = take(writer, "a", reason="mine")
+    wait_until(lambda: watcher.uuid("a") == first.uuid)
+    ask(writer, Unlock("a", first.uuid or ""))
+    second = take(writer, "a", hostname="other")
+    wait_until(lambda: watcher.uuid("a") == second.uuid)
+    row = watcher.table.row("a")
+    assert row is not None
+    assert (row.holder.hostname, row.holder.reason) == ("other", None)
+
+
+def test_while_nothing_changes_a_look_is_one_request(
+    watcher: Watcher, store: GcsStore, writer: GcsStore, server: BucketServer
+) -> None:
+    """And says how old the picture is."""
+    removed(writer, take(writer, "gone"))
+    take(writer, "a")
+    wait_until(lambda: watcher.uuid("a") and watcher.removals)
+    before, since, revision = len(server.asked), watcher.table.known_at, watcher.table.revision
+    wait_until(lambda: len(server.asked) >= before + 10)
+    wait_until(lambda: watcher.table.known_at > since)
+    assert watcher.table.revision > revision
+    assert {each.query["prefix"] for each in server.asked[before:]} == {"of/the/test/locks"}
+    assert store.connected()
+
+
+class TestRemovals:
+    def test_each_is_told_once(self, watcher: Watcher, writer: GcsStore) -> None:
+        """Before the lock's going, and not again when everything is read anew."""
+        holder = take(writer, "a", backtrace="File x\n" * 1000)
+        wait_until(lambda: watcher.uuid("a") == holder.uuid)
+        removed(writer, holder, "no sign of life")
+        ((found, at_first),) = wait_until(lambda: list(watcher.removals))
+        assert not at_first
+        assert (found.holder.name, found.holder.uuid) == ("a", holder.uuid)
+        assert (found.removed_by, found.why) == ("unlocker-1", "no sign of life")
+        assert found.holder.backtrace == ""  # it has one: `Read` returns it
+        wait_until(lambda: watcher.uuid("a") is None)
+        loads = watcher.table.loads
+        watcher.table.resync()
+        wait_until(lambda: watcher.table.loads > loads)
+        assert len(watcher.removals) == 1
+        assert len(watcher.table.removals()) == 1
+        seen = ask(writer, Read("a", holder.uuid))
+        assert isinstance(seen, Seen)
+        assert seen.removal is not None
+        assert seen.removal.holder.backtrace == "File x\n" * 1000
+
+    def test_also_if_the_lock_was_taken_at_once(self, watcher: Watcher, writer: GcsStore) -> None:
+        """The trace that a removal leaves is taken over, and what it says goes on with the lock."""
+        holder = take(writer, "a")
+        wait_until(lambda: watcher.uuid("a") == holder.uuid)
+        removed(writer, holder)
+        other = take(writer, "a")
+        wait_until(lambda: watcher.uuid("a") == other.uuid)
+        assert [each.holder.uuid for each, _ in wait_until(lambda: list(watcher.removals))] == [
+            holder.uuid
+        ]
+
+    def test_found_ones_are_told_as_found_the_newest_first(
+        self, store: GcsStore, writer: GcsStore, server: BucketServer
+    ) -> None:
+        """By the bucket's time, as exactly as its answers tell it."""
+        for name, server.ahead in (("c", -30), ("a", -20), ("b", -10)):
+            removed(writer, take(writer, name))
+        server.ahead = 0
+        watcher = Watcher(store)
+        assert [found for _, found in watcher.removals] == [True] * 3
+        assert [each.holder.name for each in watcher.table.removals()] == ["b", "a", "c"]
+        watcher.table.stop()
+
+    def test_texts_of_any_length_leave_a_record_that_lists_show(
+        self, watcher: Watcher, writer: GcsStore
+    ) -> None:
+        """Metadata has eight KiB; who looks at the one removal sees all."""
+        long = "\U0001f512\x01" * 4000
+        holder = take(writer, "a")
+        record = Removal(
+            replace(holder, reason=long, hostname=long, thread=long, identity=long).bounded(),
+            *(time.time(), "x" * 5000, "force-unlock", long[:5000]),
+        )
+        assert isinstance(ask(writer, Remove(record, None)), Done)
+        ((found, _),) = wait_until(lambda: list(watcher.removals))
+        assert found.how == "force-unlock"
+
+
+def test_a_removal_that_its_remover_left_half_done_is_done(
+    server: BucketServer, watcher: Watcher, store: GcsStore, writer: GcsStore
+) -> None:
+    """By an unlocker that sees it; nobody holds the lock meanwhile."""
+    holder = take(writer, "a")
+    where = names(server).lock("a")
+    decision = json.dumps({"removed_at": 1.0, "removed_by": "dead", "how": "auto-unlock"})
+    version = Version.of(holder.fencing_token)
+    server.bucket.patch(
+        where, {"metadata": {"removing": decision}}, Conditions(generation=version.generation)
+    )
+    wait_until(lambda: watcher.table.known_at and watcher.uuid("a") is None)
+    assert watcher.removals == []  # who only looks writes nothing
+    store.announce("unlocker-2", "{}", 10, Deadline.after(60))
+    other = store_of(settings_of(server), poll=0.05)  # one that has not tried yet
+    other.announce("unlocker-3", "{}", 10, Deadline.after(60))
+    second = Watcher(other)
+    ((found, _),) = wait_until(lambda: list(watcher.removals))
+    assert (found.holder.uuid, found.removed_by) == (holder.uuid, "dead")
+    second.table.stop()
+    other.close()
+
+
+class TestSignsOfLife:
+    def test_they_come_are_renewed_and_withdrawn(self, watcher: Watcher, writer: GcsStore) -> None:
+        """And the revision that is returned is one that the table shows."""
+        revision = writer.announce("u", '{"ttl": 60}', 60, Deadline.after(60))
+        wait_until(lambda: watcher.table.revision >= revision)
+        assert watcher.table.unlockers() == {"u": '{"ttl": 60}'}
+        writer.announce("u", '{"ttl": 61}', 61, Deadline.after(60))
+        wait_until(lambda: watcher.table.unlockers() == {"u": '{"ttl": 61}'})
+        writer.withdraw_announcement("u", Deadline.after(60))
+        wait_until(lambda: watcher.table.unlockers() == {})
+
+    def test_one_that_is_not_renewed_ends(
+        self, watcher: Watcher, writer: GcsStore, server: BucketServer
+    ) -> None:
+        """By the bucket's clock; and the next unlocker that begins deletes it some time later."""
+        writer.announce("dead", '{"ttl": 60}', 60, Deadline.after(60))
+        wait_until(lambda: "dead" in watcher.table.unlockers())
+        server.ahead = 100
+        wait_until(lambda: watcher.table.unlockers() == {})
+        assert any("dead" in each for each in server.bucket.names())
+        server.ahead = 4000
+        wait_until(lambda: writer._calls.now() or True)
+        other = store_of(settings_of(server))
+        other.announce("new", '{"ttl": 60}', 60, Deadline.after(60))
+        wait_until(lambda: not any("dead" in each for each in server.bucket.names()))
+        other.close()
+
+
+class TestOver:
+    def changes(self, store: GcsStore, kind: str) -> list[Change]:
+        found = store.load((kind,), Deadline.after(60))  # type: ignore[arg-type]
+        return [each for batch in found for each in batch.changes]
+
+    def test_a_record_and_a_trace_are_forgotten(
+        self, store: GcsStore, writer: GcsStore, server: BucketServer
+    ) -> None:
+        removed(writer, take(writer, "a"))
+        for kind in ("removed", "withdrawn"):
+            (change,) = self.changes(store, kind)
+            assert store.forget(change, Deadline.after(60))
+            assert not store.forget(change, Deadline.after(60))
+        assert server.bucket.names() == []
+
+    def test_a_trace_that_was_taken_over_stays(self, store: GcsStore, writer: GcsStore) -> None:
+        """It is a lock by now."""
+        removed(writer, take(writer, "a"))
+        (change,) = self.changes(store, "withdrawn")
+        holder = take(writer, "a")
+        assert not store.forget(change, Deadline.after(60))
+        seen = ask(writer, Read("a"))
+        assert isinstance(seen, Seen)
+        assert seen.holder is not None
+        assert seen.holder.uuid == holder.uuid
+
+
+def test_what_others_have_put_there_does_no_harm(
+    store: GcsStore, writer: GcsStore, server: BucketServer
+) -> None:
+    """Names that are none of ours, metadata of any kind: a row that says so, or nothing."""
+    root = settings_of(server).url().removeprefix("gs://locks/")
+    put = server.bucket.insert
+    nothing = Conditions()
+    for name in ("locksmith", "locks/a/b", "locks/%2f", "locks/%zz", "locks/", "removed/x", "x"):
+        put(f"{root}/{name}", b"", nothing, metadata={"uuid": "1"})
+    put(f"{root}/locks/odd", b"", nothing, metadata={"uuid": "u" * 5000, "about": "[" * 2000})
+    put(f"{root}/locks/trace", b"", nothing, metadata={"gone": "g" * (MAX_UUID + 1)})
+    put(f"{root}/locks/late", b"", nothing, metadata={"gone": "g", "late_until": "soon"})
+    put(f"{root}/locks-unlockers/x", b"", nothing, metadata={"said": "[" * 5000})
+    put(f"{root}/removed/a/b", b"", nothing, metadata={"record": "{"})
+    put(f"{root}/removed/a/{'b' * (MAX_UUID + 1)}", b"", nothing)
+    take(writer, "good")
+    watcher = Watcher(store)
+    assert set(watcher.table.rows()) == {"good", "odd"}
+    row = watcher.table.row("odd")
+    assert row is not None
+    assert row.holder.broken()
+    assert [each.holder.uuid for each in watcher.table.removals()] == ["b"]
+    wait_until(lambda: watcher.table.unlockers() == {})  # it does not say how long it counts
+    assert store.names("", 10, Deadline.after(60)) == ["good", "odd"]
+    assert store.names("go", 10, Deadline.after(60)) == ["good"]
+    watcher.table.stop()
+
+
+def test_who_may_not_list_is_told_so(
+    store: GcsStore, watcher: Watcher, server: BucketServer
+) -> None:
+    """The picture says that it grows old, and goes on when the right is there."""
+    server.denied.add("storage.objects.list")
+    wait_until(lambda: "storage.objects.list" in watcher.table.trouble)
+    assert not watcher.table.connected()
+    server.denied.clear()
+    wait_until(watcher.table.connected)
+    assert store.connected()
+
+
+def test_more_than_a_look_reads_is_refused_as_a_whole(
+    store: GcsStore,
+    watcher: Watcher,
+    writer: GcsStore,
+    server: BucketServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By number and by bytes: the picture says why it grows old, and nothing of it goes."""
+    take(writer, "a")
+    wait_until(lambda: watcher.uuid("a"))
+    for bound, others in (("MOST", 4), ("MOST_BYTES", 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(listing, bound, 3)
+            for number in range(others):
+                where = f"{names(server).locks}of-others-{bound}-{number}"
+                server.bucket.insert(where, b"", Conditions(), metadata={"x": "y"})
+            said = wait_until(lambda: watcher.table.trouble)
+            assert "of/the/test/locks" in said
+            assert "begins with" in said
+            assert watcher.uuid("a")
+        wait_until(watcher.table.connected)
+
+
+def test_of_records_a_part_is_read(
+    store: GcsStore, watcher: Watcher, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them keep nobody from seeing locks, nor from deleting the old ones."""
+    monkeypatch.setattr(listing, "MOST", 3)
+    for number in range(5):
+        where = f"{names(server).removed}old-{number}/uuid"
+        server.bucket.insert(where, b"{}", Conditions(), metadata={"record": "{}"})
+    seen = store._listing.records(Deadline.after(30), {})
+    assert sum(len(page) for page in seen) <= 3
+    assert watcher.table.connected()
+
+
+def test_ten_thousand_locks(server: BucketServer, figure: object) -> None:
+    """A listing of eleven pages, with metadata alone; then the same once more, unchanged."""
+    root = settings_of(server).url().removeprefix("gs://locks/")
+    for number in range(10_000):
+        said = taker(f"lock-{number}", SOON, reason="a reason", thread="MainThread").subkeys()
+        server.bucket.insert(f"{root}/locks/lock-{number}", b"", Conditions(), metadata=said)
+    server.delay = 0.05
+    words = [sys.executable, "-c", _READER, settings_of(server).url()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    rows, first, second = done.stdout.split()
+    assert rows == "10000"
+    assert server.counted("GET") == 10 + 1 + 10
+    assert callable(figure)
+    figure(f"10,000 locks listed in {first} s of processor time, and then in {second} s")
+
+
+_READER = """
+import sys, time
+from lockclient import Settings, open_store
+from lockclient.table import Table
+from lockclient.timing import Deadline
+
+store = open_store(Settings.load(sys.argv[1]))
+table = Table(store, removals=100)
+before = time.process_time()
+table.read(Deadline.after(300))
+first = time.process_time() - before
+before = time.process_time()
+batch, _ = store._polling.look(store._polling._seen, Deadline.after(300))
+assert not batch.changes
+print(len(table.rows()), round(first, 2), round(time.process_time() - before, 2))
+"""

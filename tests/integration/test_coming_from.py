@@ -1,0 +1,44 @@
+"""docs/coming-from.md: each example of ours is run as it stands, on a real etcd."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lockclient import config
+from lockclient.etcd.store import EtcdStore
+from lockclient.timing import Deadline
+
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
+_SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SECTIONS = dict(_SECTION.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def blocks(section: str) -> list[str]:
+    """Return the two programs of a section: before and after."""
+    return re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_before_and_after(section: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = blocks(section)
+    compile(before, section, "exec")
+    monkeypatch.setattr(config, "_default_store", store)
+    # Their client would connect to etcd's default port; `setup` is tried elsewhere with a real one.
+    monkeypatch.setitem(sys.modules, "etcd3", SimpleNamespace(client=lambda: None))
+    monkeypatch.setattr(config, "set_default", lambda *_: None)
+    done: list[str] = []
+
+    def work(*_: object) -> None:
+        done.extend(store.names("", 9, Deadline.after(20)))
+
+    exec(
+        compile(after, section, "exec"),
+        {"rebuild": work, "report": work, "work": work, "items": [1, 2]},
+    )
+    assert set(done) == {"rebuild" if section.startswith("`threading") else "report"}
+    assert store.names("", 9, Deadline.after(20)) == []

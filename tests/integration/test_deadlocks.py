@@ -1,0 +1,155 @@
+"""Two processes that wait for each other, on a real etcd: seen by the command and the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from urllib.error import HTTPError
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
+from lockclient.cli.common import picture_of
+from lockclient.etcd.store import EtcdStore
+from lockclient.lines import Lines
+from lockclient.timing import Deadline
+from lockclient.unlocking import force_unlock
+from tests.processes import start_service, wait_until
+from tests.terminals import piped
+
+PROGRAM = """
+import sys
+from lockclient import ClusterMutex
+ClusterMutex.setup(sys.argv[1])
+with ClusterMutex(sys.argv[2]):
+    print("has", flush=True)
+    sys.stdin.readline()
+    with ClusterMutex(sys.argv[3]):
+        print("has both", flush=True)
+"""
+
+
+@contextmanager
+def holding(settings: Settings, first: str, second: str) -> Iterator[subprocess.Popen[str]]:
+    """Have a process hold one lock; it wants the other as soon as a line is written to it."""
+    command = [sys.executable, "-c", PROGRAM, settings.url(), first, second]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "has\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def stuck(store: EtcdStore) -> list[tuple[str, ...]]:
+    lines = Lines(picture_of(store), store)
+    lines.look(10)
+    return [deadlock.names for deadlock in lines.deadlocks()]
+
+
+def test_two_processes_that_wait_for_each_other_are_found_and_freed(
+    settings: Settings, store: EtcdStore
+) -> None:
+    with ExitStack() as stack:
+        ann = stack.enter_context(holding(settings, "x", "y"))
+        ben = stack.enter_context(holding(settings, "y", "x"))
+        assert stuck(store) == []
+        for process in (ann, ben):
+            print(file=process.stdin, flush=True)
+        wait_until(lambda: stuck(store) == [("x", "y")], what="the deadlock")
+        assert json.loads(piped(settings, "ls", "--json").stdout)["deadlocks"] == [["x", "y"]]
+        said = piped(settings, "ls").stderr
+        for process, has, wants in ((ann, "x", "y"), (ben, "y", "x")):
+            each = f"pid {process.pid}, has '{has}' and waits for '{wants}'"
+            assert each in said
+            assert each in piped(settings, "show", has).stdout
+        assert json.loads(piped(settings, "show", "y", "--json").stdout)["deadlock"] == ["x", "y"]
+        examined = piped(settings, "doctor", "--listen", "0", status=2).stdout
+        assert "warning  locks     This may be a deadlock: " in examined
+        command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
+        with start_service(command) as board:
+            locks = f"{board.url}/api/locks"
+
+            def told() -> Any:
+                # Before it has read everything it refuses.
+                with suppress(HTTPError), urllib.request.urlopen(locks, timeout=30) as answer:
+                    return json.load(answer)["deadlocks"]
+                return None
+
+            wait_until(lambda: told() == [["x", "y"]], what="the dashboard to see it")
+            with urllib.request.urlopen(f"{board.url}/lock/x", timeout=30) as answer:
+                page = answer.read().decode()
+            assert "This may be a deadlock" in page
+            assert page.count("&lt;string&gt;") > 1, "both have a backtrace"
+            ann.kill()  # its lock stays, as that of any holder that died
+            held = ClusterMutex("x", store=store).holder()
+            assert held is not None
+            force_unlock(store, "x", str(held.uuid), "ann", "a deadlock", soon())
+            assert ben.stdout is not None
+            assert ben.stdout.readline() == "has both\n"
+            wait_until(lambda: told() == [], what="the dashboard to see that it is over")
+
+
+def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(store: EtcdStore) -> None:
+    """One holds x, another one of the same process waits for x: nothing is more ordinary."""
+
+    async def tasks() -> list[tuple[str, ...]]:
+        async with AsyncClusterMutex("x", store=store):
+            other = AsyncClusterMutex("x", store=store)
+            waits = asyncio.create_task(other.acquire())
+            while not await asyncio.to_thread(in_line, store):
+                await asyncio.sleep(0.05)
+            found = await asyncio.to_thread(stuck, store)
+        await waits
+        await other.release()
+        return found
+
+    assert asyncio.run(tasks()) == []
+    with ClusterMutex("y", store=store):
+        again = ClusterMutex("y", store=store)
+        waiting = threading.Thread(target=take_and_release, args=(again,))
+        waiting.start()
+        wait_until(lambda: in_line(store), what="the thread to wait")
+        assert stuck(store) == []
+    waiting.join()
+
+
+def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
+    found: list[list[tuple[str, ...]]] = []
+
+    def again() -> None:
+        second = ClusterMutex("z", store=store)
+        with suppress(LockLost), ClusterMutex("z", store=store):
+            second.acquire()
+            second.release()
+
+    waiting = threading.Thread(target=again)
+    waiting.start()
+    wait_until(lambda: in_line(store), what="the thread to wait")
+    found.append(stuck(store))
+    held = ClusterMutex("z", store=store).holder()
+    assert held is not None
+    force_unlock(store, "z", str(held.uuid), "ann", "a deadlock", soon())
+    waiting.join()
+    assert found == [[("z",)]]
+
+
+def take_and_release(mutex: ClusterMutex) -> None:
+    with mutex:
+        pass
+
+
+def in_line(store: EtcdStore) -> bool:
+    return bool(store.tickets(1, soon()))
+
+
+def soon() -> Deadline:
+    return Deadline.after(30)

@@ -1,0 +1,62 @@
+"""Who gets in to the programs themselves, without etcd."""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.dash_memory import hashed
+from tests.processes import Service, start_service, wait_until
+
+NOWHERE = ("--url", "etcd://127.0.0.1:1/x")
+
+
+def status(service: Service, path: str, host: str = "localhost", **headers: str) -> int:
+    client = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port, timeout=30)
+    try:
+        client.request("GET", path, headers={"Host": host, **headers})
+        return client.getresponse().status
+    finally:
+        client.close()
+
+
+def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> None:
+    command = ["unlocker", *NOWHERE, "--listen", "0.0.0.0:0", "--allowed-host", "u1.example.org"]
+    with start_service(command) as unlocker:
+        wait_until(lambda: status(unlocker, "/healthz", "10.9.9.9:9722") == 200)
+        for host in ("u1.example.org:9722", "unlocker1:9722", "10.9.9.9:9722"):
+            assert status(unlocker, "/metrics", host) == 200
+        across = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+        for path in ("/metrics", "/metrics/", "/"):
+            assert status(unlocker, path, "evil.example") == 421
+            assert status(unlocker, path, **across) == 403
+        assert status(unlocker, "/readyz", "evil.example") == 503, "a probe is told a sentence"
+        said = [each for each in unlocker.log_text().splitlines() if "let only Prometheus" in each]
+        assert len(said) == 1
+        assert f"WARNING unlocker: Everyone who can reach {unlocker.url} may read" in said[0]
+        assert unlocker.log_text().count("'evil.example'") == 1
+
+
+def test_an_unlocker_on_loopback_has_nothing_to_say() -> None:
+    with start_service(["unlocker", *NOWHERE, "--listen", "127.0.0.1:0"]) as unlocker:
+        wait_until(lambda: status(unlocker, "/healthz") == 200)
+        assert "Prometheus" not in unlocker.log_text()
+    with start_service(["unlocker", *NOWHERE, "--allowed-host", "http://x"]) as unlocker:
+        assert unlocker.process.wait(30) == 2
+        assert "--allowed-host" in unlocker.log_text()
+
+
+@pytest.mark.parametrize(("listen", "told"), [("0.0.0.0:0", True), ("127.0.0.1:0", False)])
+def test_a_dashboard_with_passwords_in_the_clear_says_so(
+    tmp_path: Path, listen: str, told: bool
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(f"ann:{hashed('x')}\n")
+    command = ["mutexdash", *NOWHERE, "--listen", listen, "--auth", "basic"]
+    with start_service([*command, "--htpasswd", str(users)]) as dash:
+        wait_until(lambda: status(dash, "/healthz") == 200)
+        lines = [each for each in dash.log_text().splitlines() if "unencrypted" in each]
+        assert len(lines) == told

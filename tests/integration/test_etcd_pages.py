@@ -1,0 +1,97 @@
+"""The etcd that we start answers programs, and no web page: by HTTP as a browser would speak it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+
+import pytest
+
+from lockclient.cli.local import Etcd
+from tests.etcds import OPEN, Etcdctl, etcdctl_of
+
+PAGE = "http://page.example"
+KEY = "L2NsdXN0ZXJtdXRleC9sb2Nrcy94L3V1aWQ="
+"""`/clustermutex/locks/x/uuid`"""
+
+
+def ask(
+    server: Etcd, path: str, body: object = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Ask over HTTP, by any header, as a page can whose own name leads to this address."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        words = None if body is None else json.dumps(body)
+        connection.request("GET" if words is None else "POST", path, words, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["range", "put", "deleterange", "txn"])
+@pytest.mark.parametrize("version", ["v3", "v3beta", "v3alpha"])
+def test_there_is_no_gateway(etcd: Etcd, etcdctl: Etcdctl, version: str, path: str) -> None:
+    etcdctl("put", "/clustermutex/locks/x/uuid", "u1")
+    body = {"key": KEY, "value": KEY}
+    assert ask(etcd, f"/{version}/kv/{path}", body, Origin=PAGE)[0] == 404
+    assert etcdctl("get", "/clustermutex/locks/x/uuid", "--print-value-only") == "u1\n"
+
+
+@pytest.mark.parametrize("path", ["/version", "/health", "/metrics", "/v3/kv/range", "/v2/keys"])
+def test_no_origin_may_read(etcd: Etcd, path: str) -> None:
+    for origin in (PAGE, "null", "http://127.0.0.1:8722", "http://nobody.invalid"):
+        _, headers, _ = ask(etcd, path, Origin=origin)
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize("path", ["/version", "/health", "/metrics", "/v3/kv/range", "/v2/keys"])
+def test_no_name_of_a_page_is_answered(etcd: Etcd, path: str) -> None:
+    """Neither with the right port, nor with what only begins like one of ours."""
+    for host in ("page.example", f"page.example:{etcd.port}", "localhost.page.example"):
+        status, _, body = ask(etcd, path, Host=host)
+        assert status == 421
+        assert b"etcd_" not in body
+    assert ask(etcd, "/version", Host=f"localhost:{etcd.port}")[0] == 200
+
+
+def test_there_is_no_port_for_members(etcd: Etcd) -> None:
+    """It would have no list of hosts, and take what a member may write. Others' do not count."""
+    assert etcd.process is not None
+    (mine,) = _listening(etcd.process.pid)
+    assert mine == etcd.port
+
+
+def _listening(pid: int) -> set[int]:
+    """Return the TCP ports that a process listens on."""
+    sockets = {
+        each.readlink().name.removeprefix("socket:[").removesuffix("]")
+        for each in Path(f"/proc/{pid}/fd").iterdir()
+        if each.is_symlink()
+    }
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:]
+    ]
+    return {
+        int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in sockets
+    }
+
+
+def test_what_was_begun_with_a_port_for_members_goes_on(etcd_binary: str, tmp_path: Path) -> None:
+    """The data of an `up` of before."""
+    server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
+    peer = f"http://127.0.0.1:{server.peer_port}"
+    flags = ("--listen-peer-urls", "--initial-advertise-peer-urls")
+    server.extra = [*OPEN, "--initial-cluster", f"default={peer}"]
+    for flag in flags:
+        server.extra += [flag, peer]
+    with server:
+        assert ask(server, "/v3/kv/range", {"key": KEY}, Origin=PAGE, Host="page.example")[0] == 200
+        etcdctl_of(server)("put", "x", "kept")
+    server.extra = []
+    for _ in range(2):
+        with server:
+            assert etcdctl_of(server)("get", "x", "--print-value-only") == "kept\n"

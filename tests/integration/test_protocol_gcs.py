@@ -1,0 +1,123 @@
+"""docs/protocol-gcs.md keeps its word: its examples run as they stand, and what curl does and what
+`ClusterMutex` does are the same locks."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost
+from lockclient.gcs.place import Place
+from lockclient.gcs.store import GcsStore
+from lockclient.removal import Removal
+from lockclient.store import Read, Seen
+from lockclient.timing import Deadline
+from tests.buckets.server import BucketServer
+from tests.processes import needed
+
+PAGE = (Path(__file__).parents[2] / "docs/protocol-gcs.md").read_text(encoding="utf-8")
+NAME = "nightly-report"
+A = "aaaaaaaa-0000-4000-8000-000000000001"
+CUT = "-- 8< --"
+
+LINES = re.MULTILINE | re.DOTALL
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(sh|text)\n(.*?)^```$", PAGE, LINES)
+STORY = [text for kind, text in BLOCKS if kind == "sh"]
+PRINTED = [text for kind, text in BLOCKS if kind == "text"]
+WORDS, EXAMPLES = STORY[0], STORY[1:]
+DEFINED = "\n".join(re.findall(r"^\w+\(\) \{.*?\}$", "\n".join(EXAMPLES), LINES))
+
+
+@pytest.fixture
+def store(server: BucketServer) -> Iterator[GcsStore]:
+    """The library's store there."""
+    opened = GcsStore(Place(server.bucket.name, "of/us/"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shell(server: BucketServer) -> Callable[..., str]:
+    """A shell in which the page's examples run."""
+    needed("curl")
+    env = {**os.environ, "BUCKET": server.bucket.name, "PREFIX": "of/us/", "TOKEN": "secret"}
+
+    def run(*parts: str) -> str:
+        script = "\n".join(["set -eu", WORDS, *parts])
+        done = subprocess.run(
+            ["sh"], input=script, capture_output=True, text=True, timeout=120, env=env
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        return done.stdout
+
+    return run
+
+
+def seen(store: GcsStore, uuid: str | None = None) -> Seen:
+    """Return what the library reads of the lock."""
+    found = store.ask(Read(NAME, uuid), Deadline.after(10))
+    assert isinstance(found, Seen)
+    return found
+
+
+def test_the_examples_print_what_the_page_says(shell: Callable[..., str], store: GcsStore) -> None:
+    """And the library reads the same of what they leave."""
+    assert len(EXAMPLES) == len(PRINTED) == 5
+    printed = shell(*(f"{each}\necho '{CUT}'" for each in EXAMPLES)).split(f"{CUT}\n")
+    checker = doctest.OutputChecker()
+    for example, said, expected in zip(EXAMPLES, printed[:-1], PRINTED, strict=True):
+        assert checker.check_output(expected, said, doctest.ELLIPSIS), f"{example}\n{said}"
+    found = seen(store, A)
+    assert found.holder is None
+    assert found.removal is not None
+    assert (found.removal.removed_by, found.removal.why) == ("ann", "It hangs.")
+    batches = list(store.load(("removed",), Deadline.after(10)))
+    (change,) = [each for batch in batches for each in batch.changes]  # as lists have it
+    listed = Removal.listed(NAME, A, change.value or b"")
+    assert (listed.removed_by, listed.why, listed.holder.hostname) == ("ann", "It hangs.", "web-1")
+    with ClusterMutex(NAME, store=store):  # over the trace
+        pass
+
+
+def test_a_lock_of_curl_s_is_a_lock(shell: Callable[..., str], store: GcsStore) -> None:
+    assert shell(DEFINED, "take $A ifGenerationMatch=0") == "200\n"
+    holder = seen(store).holder
+    assert holder is not None
+    assert (holder.uuid, holder.hostname, holder.reason) == (A, "web-1", "totals")
+    assert (holder.expected_runtime, holder.auto_unlock_after) == (300, 900)
+    assert not holder.faults()
+    assert not holder.undecided()
+    assert not ClusterMutex(NAME, store=store).acquire(blocking=False)
+    assert shell(DEFINED, 'release "$(look | field generation)" 1') == "204\n"
+    assert ClusterMutex(NAME, store=store).acquire(blocking=False)
+
+
+def test_a_lock_of_the_library_s_is_one_for_curl(
+    shell: Callable[..., str], store: GcsStore
+) -> None:
+    """Seen, respected, pushed by hand and removed by hand, of which its holder learns."""
+    mutex = ClusterMutex(NAME, store=store)
+    mutex.acquire()
+    assert shell(DEFINED, "take $A ifGenerationMatch=0", "look | field uuid").split() == [
+        "412",
+        mutex.uuid,
+    ]
+    push = 'patch "$(version "$(look | field generation)" 1)" "$(stamps)"'
+    assert shell(DEFINED, push) == "200\n"
+    mutex.alive(force=True)
+    why = (
+        r"{\"removed_at\":1767225600,\"removed_by\":\"ann\",\"how\":\"force-unlock\",\"why\":\"x\"}"
+    )
+    removal = f"""patch "$(version "$(look | field generation)" 3)" '"removing":"{why}"'"""
+    assert shell(DEFINED, removal) == "200\n"
+    with pytest.raises(LockLost) as lost:
+        mutex.alive(force=True)
+    assert lost.value.removal is not None
+    assert lost.value.removal.removed_by == "ann"
+    assert seen(store).holder is None

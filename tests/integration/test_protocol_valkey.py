@@ -1,0 +1,118 @@
+"""docs/protocol-valkey.md keeps its word: its examples run as they stand, its keys are ours."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.store import Read, Seen, Take, Taken
+from lockclient.timing import Deadline
+from lockclient.valkey import scripts
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.store import ValkeyStore
+from tests.contract.asking import holder
+from tests.valkeys import Servers, running
+
+PAGE = (Path(__file__).parents[2] / "docs/protocol-valkey.md").read_text(encoding="utf-8")
+NAME = "nightly-report"
+A = "aaaaaaaa-0000-4000-8000-000000000001"
+ROOT = "clustermutex"
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """One server, with the prefix that the page has."""
+    with running(tmp_path, 1) as one:
+        one.root = ROOT
+        yield one
+
+
+def run(servers: Servers, example: str) -> str:
+    """Do what an example of the page does; return what valkey-cli would print."""
+    program, *words = shlex.split(example)
+    assert program == "valkey-cli"
+    said: Any = servers.all[0].command(*words)
+    lines = said if isinstance(said, list) else [said]
+    return "\n".join(each.decode() if isinstance(each, bytes) else str(each) for each in lines)
+
+
+def examples() -> dict[str, tuple[str, str]]:
+    """Return the page's examples by their command: the words, and what they print."""
+    pattern = re.compile(r"```sh\n(.*?)\n```\n\n```text\n(.*?)\n```", re.DOTALL)
+    return {code.split()[1]: (code, printed) for code, printed in pattern.findall(PAGE)}
+
+
+def held(store: ValkeyStore) -> str | None:
+    """Return who has the lock."""
+    seen = store.ask(Read(NAME), Deadline.after(10))
+    assert isinstance(seen, Seen)
+    return None if seen.holder is None else seen.holder.uuid
+
+
+def test_its_examples_do_what_it_says(servers: Servers) -> None:
+    """Read a lock, free it, let a server vote."""
+    example = examples()
+    with servers.store(vouched=False) as store:
+        with pytest.raises(ConnectionError, match="votes in"):
+            store.ask(Take(holder(NAME)), Deadline.after(0.5))
+        assert run(servers, example["HSET"][0]) == example["HSET"][1]
+        mine = replace(
+            holder(NAME), uuid=A, hostname="host-1", alert_at=1767225900.0,
+            auto_unlock_at=1767226500.0, expected_runtime=300.0, auto_unlock_after=900.0,
+        )  # fmt: skip
+        assert isinstance(store.ask(Take(mine), Deadline.after(10)), Taken)
+        assert run(servers, example["HMGET"][0]) == example["HMGET"][1]
+        assert run(servers, example["DEL"][0]) == example["DEL"][1]
+        assert held(store) is None
+
+
+def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    """And of a server without `CONFIG GET` it is not believed that it keeps everything."""
+    code, printed = examples()["ACL"]
+    assert run(servers, code) == printed
+    place = servers.place(user="locks", password="secret")
+    for rights in ((), ("-config|get",)):
+        servers.all[0].command("ACL", "SETUSER", "locks", *rights)
+        store = ValkeyStore(place)
+        store.vouch()
+        waiting = ClusterMutex(NAME, store=store, expected_runtime=60)
+        with ClusterMutex(NAME, store=store, expected_runtime=60) as one:
+            one.alive(force=True)
+            assert not waiting.acquire(timeout=0.5)
+            assert one.holder() is not None
+        assert waiting.acquire(timeout=5)
+        waiting.release()
+        store.close()
+        assert ("does not write down" in caplog.text) == bool(rights)
+    assert "hints" not in caplog.text
+
+
+def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
+    keys, text = Keys("<prefix>"), PAGE.replace("%3Cname%3E", "<name>")
+    for key in (
+        *(keys.server, keys.lock("<name>"), keys.mark("<name>", "<uuid>")),
+        *(keys.record("<name>", "<uuid>"), keys.channel("<name>")),
+    ):
+        plain = key.replace("%3C", "<").replace("%3E", ">")
+        assert f"| `{plain}` |" in text
+    with servers.store() as store, ClusterMutex(NAME, store=store):
+        fields = servers.all[0].command("HKEYS", Keys(ROOT).lock(NAME))
+        state = servers.all[0].command("HKEYS", f"{ROOT}/server")
+    assert all(f"`{each.decode()}`" in PAGE for each in (*fields, *state))
+
+
+def test_what_scripts_may_do_is_in_the_rights() -> None:
+    """Each command of each script."""
+    rights = set(re.findall(r"\+([a-z]+)", examples()["ACL"][0]))
+    for name in dir(scripts):
+        script = getattr(scripts, name)
+        if isinstance(script, scripts.Script):
+            used = re.findall(r"redis\.call\('(\w+)'", script.source)
+            assert {each.lower() for each in used} <= rights, name

@@ -1,0 +1,235 @@
+"""Reading everything where much is written by others: by bytes, and no more kept than is shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from lockclient import ClusterMutex, Removal, Settings, StoreUnavailable
+from lockclient.etcd import messages_pb2 as wire
+from lockclient.etcd import paging
+from lockclient.etcd.methods import RANGE, TXN
+from lockclient.etcd.store import EtcdStore
+from lockclient.record import Holder
+from lockclient.removal import AUTO_UNLOCK
+from lockclient.store import Line
+from lockclient.table import Table
+from lockclient.timing import Deadline
+
+MB = 1_000_000
+
+
+def soon() -> Deadline:
+    return Deadline.after(120)
+
+
+def put(store: EtcdStore, values: dict[str, bytes]) -> None:
+    """Write keys below the root in one transaction, as any client may."""
+    txn = wire.Txn()
+    for key, value in values.items():
+        operation = txn.success.add().put
+        operation.key, operation.value = f"{store.settings.root}/{key}".encode(), value
+    store._channels.call(TXN, txn, soon())
+
+
+def put_record(store: EtcdStore, name: str, size: int, at: float) -> None:
+    """Write the record of a removal with a backtrace of so many characters."""
+    holder = Holder(name, uuid4().hex, "h", alert_at=at, locked_at=at, backtrace="x" * size)
+    removal = Removal(holder, at, "u", AUTO_UNLOCK, "why")
+    put(store, {f"removed/{name}/{holder.uuid}": removal.value().encode()})
+
+
+@pytest.fixture
+def sizes(store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each page that the store has read."""
+    found: list[int] = []
+    call = store._channels.call
+
+    def counted(method: Any, *words: Any, **how: Any) -> Any:
+        answer = call(method, *words, **how)
+        if method is RANGE:
+            found.append(answer.ByteSize())
+        return answer
+
+    monkeypatch.setattr(store._channels, "call", counted)
+    return found
+
+
+def test_what_others_wrote_is_read_by_bytes(store: EtcdStore, sizes: list[int]) -> None:
+    """Forty megabytes below one lock's name, which no client of ours writes, are passed over but
+    for a page before each key that is known, and nothing of them is kept."""
+    for number in range(20):
+        put(store, {f"locks/x/blob-{number:02}": b"x" * MB, f"locks/x/v-{number:02}": b""})
+        put(store, {f"locks/x/zz-{number:02}": b"x" * MB})
+    with ClusterMutex("x", store=store) as held:
+        table = Table(store)
+        table.read(soon())
+        (row,) = table.rows().values()
+        assert row.holder.uuid == held.uuid
+        assert not row.holder.broken()
+    assert sum(sizes) < 12 * MB
+    assert max(sizes) <= paging.RECEIVED
+
+
+def test_one_lock_is_asked_for_by_its_known_subkeys(settings: Settings) -> None:
+    """Whatever else stands there, and however large a known one is, a question about one lock is
+    answered at once: an unlocker asks it before each removal."""
+    store = EtcdStore(settings)
+    try:
+        for number in range(40):
+            put(store, {f"locks/x/blob-{number:02}": b"x" * MB})
+        with ClusterMutex("x", store=store) as held:
+            answers: list[int] = []
+            call = store._channels.call
+
+            def counted(*words: Any, **how: Any) -> Any:
+                answer = call(*words, **how)
+                answers.append(answer.ByteSize())
+                return answer
+
+            store._channels.call = counted  # type: ignore[method-assign]
+            found = held.holder()
+            assert found is not None
+            assert found.uuid == held.uuid
+            assert max(answers) < MB
+    finally:
+        store.close()
+
+
+def test_a_line_is_counted_and_the_first_are_read(store: EtcdStore, sizes: list[int]) -> None:
+    """In the order in which they came, whatever their keys are; and what stands in tickets is read
+    of those alone."""
+    names = [f"{number * 7 % 10}-{number:03}" for number in range(300)]
+    for name in names:
+        put(store, {f"queue/a/{name}": b'{"hostname": "h"}'})
+    line = store.line("a", 25, soon())
+    assert (line.waiting, line.ordered) == (300, True)
+    assert [each.uuid for each in line.first] == names[:25]
+    assert {each.hostname for each in line.first} == {"h"}
+    for number in range(5):
+        put(store, {f"queue/a/large-{number}": b"x" * MB})
+    assert store.line("a", 25, soon()) == Line(305, line.first)
+    assert store.line("b", 25, soon()) == Line(0)
+    assert max(sizes) < MB
+    table = Table(store)
+    table.read(soon())
+    assert table.waiters() == {"a": 305}
+
+
+def test_all_that_wait_are_read_up_to_a_number_and_a_size(
+    store: EtcdStore, sizes: list[int]
+) -> None:
+    for number in range(30):
+        value = b'{"hostname": "h", "actor": "A", "reason": "%s"}' % (b"x" * 5000)
+        put(store, {f"queue/b{number % 3}/{number:02}": value})
+    found = store.tickets(1000, soon())
+    assert sorted((each.name, each.uuid) for each in found) == sorted(
+        (f"b{number % 3}", f"{number:02}") for number in range(30)
+    )
+    cut = "x" * 199 + "…"
+    assert {(each.hostname, each.actor, each.reason) for each in found} == {("h", "A", cut)}
+    assert len(store.tickets(7, soon())) == 7
+    for number in range(40):
+        put(store, {f"queue/a/large-{number:02}": b"x" * MB})
+    sizes.clear()
+    assert 0 < len(store.tickets(1000, soon())) < 70
+    assert sum(sizes) < 22 * MB
+
+
+def test_of_too_many_the_first_are_not_looked_for(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockclient.etcd.store._LOOKED_AT", 100)
+    for number in range(400):
+        put(store, {f"queue/a/{999 - number}": b"{}"})
+    line = store.line("a", 10, soon())
+    assert (line.waiting, line.ordered, len(line.first)) == (400, False, 10)
+
+
+def test_the_newest_records_are_kept_and_all_are_counted(store: EtcdStore) -> None:
+    """Whatever the order of their keys, and written again or not; the count goes on with the
+    watch."""
+    now = time.time()
+    names = [f"{number * 7 % 10}-{number:02}" for number in range(50)]
+    for name in names:
+        put_record(store, name, 10, now)
+    table = Table(store, removals=5)
+    table.read(soon())
+    assert [each.holder.name for each in table.removals()] == names[:-6:-1]
+    assert table.recorded() == 50
+    assert not any(each.holder.backtrace for each in table.removals())
+    followed = Table(store, removals=5)
+    followed.start()
+    try:
+        assert followed.wait_ready(60)
+        put_record(store, "last", 10, now)
+        deadline = soon()
+        while followed.recorded() != 51 and not deadline.expired():
+            time.sleep(0.01)
+        assert followed.recorded() == 51
+        assert [each.holder.name for each in followed.removals()] == ["last", *names[:-5:-1]]
+    finally:
+        followed.stop()
+
+
+_READER = """
+import resource, sys
+from lockclient import Settings
+from lockclient.etcd.store import EtcdStore
+from lockclient.table import Table
+from lockclient.timing import Deadline
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+store = EtcdStore(Settings.load(sys.argv[1]))
+store.names("", 1, Deadline.after(60))
+before = peak()
+table = Table(store, removals=1000, on_removal=lambda *_: None)
+table.read(Deadline.after(300))
+print(len(table.removals()), table.recorded(), peak() - before)
+store.close()
+"""
+
+
+def test_a_store_full_of_records_is_not_as_much_memory_here(
+    settings: Settings, store: EtcdStore
+) -> None:
+    """Each page of them goes before the next is read; of each record its backtrace goes."""
+    for number in range(1500):
+        put_record(store, f"job-{number:04}", 60_000, time.time())
+    done = subprocess.run(
+        [sys.executable, "-c", _READER, settings.url()], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    kept, recorded, grown = map(int, done.stdout.split())
+    assert (kept, recorded) == (1000, 1500)
+    assert grown < 40_000, f"{grown} KiB for 90 MB of records"
+
+
+def test_a_page_that_does_not_come_in_time_is_asked_for_anew_with_fewer_keys(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further try of the same would have etcd put together a gigabyte once more."""
+    for number in range(0, 200, 50):
+        put(store, {f"locks/{name:03}/uuid": b"u" for name in range(number, number + 50)})
+    asked: list[int] = []
+    call = store._channels.call
+
+    def slow(method: Any, request: Any, *words: Any, **how: Any) -> Any:
+        if method is RANGE:
+            asked.append(request.limit)
+            if request.limit > paging.SURE and len(asked) < 4:
+                raise StoreUnavailable("no answer")
+        return call(method, request, *words, **how)
+
+    monkeypatch.setattr(store._channels, "call", slow)
+    table = Table(store)
+    table.read(soon())
+    assert len(table.rows()) == 200
+    assert asked[:3] == [paging.FIRST, paging.SURE, 4 * paging.SURE]

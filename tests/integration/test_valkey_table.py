@@ -1,0 +1,250 @@
+"""The picture of all locks in Valkey servers: what a majority says, whoever of them is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lockclient.record import MAX_UUID, Holder
+from lockclient.removal import MAX_RECORD, Removal
+from lockclient.store import Change, Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.table import Table
+from lockclient.timing import Deadline, Runtime, Stamps
+from lockclient.valkey.store import ValkeyStore
+from tests.processes import wait_until
+from tests.valkeys import Servers, running
+from tests.written import taker
+
+SOON = Runtime(100.0, 200.0)
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with running(tmp_path_factory.mktemp("valkeys"), 5) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(five: Servers) -> Iterator[Servers]:
+    yield Servers(five.all)
+    for each in five.all:
+        each.command("FLUSHALL")
+
+
+@pytest.fixture
+def store(servers: Servers) -> Iterator[ValkeyStore]:
+    with servers.store() as opened:
+        opened.poll = 0.05
+        yield opened
+
+
+@pytest.fixture
+def writer(servers: Servers, store: ValkeyStore) -> Iterator[ValkeyStore]:
+    """Another client, which tells the first one nothing."""
+    del store  # it has vouched
+    with servers.store(vouched=False) as opened:
+        yield opened
+
+
+class Watcher:
+    """A table, and the removals that it has told."""
+
+    def __init__(self, store: ValkeyStore) -> None:
+        self.removals: list[Removal] = []
+        self.table = Table(
+            store, removals=100, on_removal=lambda found, _: self.removals.extend(found)
+        )
+        self.table.start()
+        assert self.table.wait_ready(60)
+
+    def held(self) -> dict[str, Holder]:
+        """Return who holds what."""
+        return {name: row.holder for name, row in self.table.rows().items() if row.held}
+
+
+@pytest.fixture
+def watcher(store: ValkeyStore) -> Iterator[Watcher]:
+    made = Watcher(store)
+    yield made
+    made.table.stop()
+
+
+def take(store: ValkeyStore, name: str) -> Holder:
+    holder = taker(name, SOON)
+    assert isinstance(store.ask(Take(holder), Deadline.after(30)), Taken)
+    return holder
+
+
+def seen(store: ValkeyStore, name: str) -> Holder:
+    found = store.ask(Read(name), Deadline.after(30))
+    assert isinstance(found, Seen)
+    assert found.holder is not None
+    return found.holder
+
+
+def removed(store: ValkeyStore, holder: Holder, why: str = "silent") -> None:
+    record = Removal(holder, time.time(), "unlocker-1", "auto-unlock", why)
+    assert isinstance(store.ask(Remove(record, None), Deadline.after(30)), Done)
+
+
+def unlock(store: ValkeyStore, holder: Holder) -> None:
+    done = store.ask(Unlock(holder.name, holder.uuid or ""), Deadline.after(30))
+    assert isinstance(done, Done)
+
+
+def test_what_happens_is_told(watcher: Watcher, writer: ValkeyStore) -> None:
+    """As the store says it when it is asked for the one lock."""
+    holder = take(writer, "one/lock")
+    wait_until(lambda: "one/lock" in watcher.held())
+    shown, there = watcher.held()["one/lock"], seen(writer, "one/lock")
+    assert (shown.uuid, shown.alert_at) == (there.uuid, there.alert_at)
+    assert (shown.hostname, shown.stamp_revisions) == (there.hostname, there.stamp_revisions)
+    assert shown.token_told() == there.token_told() == 0
+    stamps = Stamps(time.time() + 500, time.time() + 1000)
+    push = Push("one/lock", holder.uuid or "", stamps, max(there.stamp_revisions))
+    assert isinstance(writer.ask(push, Deadline.after(30)), Done)
+    wait_until(lambda: (watcher.held()["one/lock"].alert_at or 0) > time.time() + 400)
+    assert watcher.held()["one/lock"].stamp_revisions == seen(writer, "one/lock").stamp_revisions
+    unlock(writer, holder)
+    wait_until(lambda: not watcher.held())
+
+
+def test_more_than_a_step_of_a_scan(
+    watcher: Watcher, writer: ValkeyStore, servers: Servers
+) -> None:
+    """Other programs' keys are in between, and are not ours."""
+    for each in servers.all:
+        for number in range(3000):
+            each.command("SET", f"other/{number}", "x")
+    for number in range(150):
+        take(writer, f"lock-{number:03}")
+    wait_until(lambda: len(watcher.held()) == 150)
+    assert writer.names("lock-14", 5, Deadline.after(30)) == [f"lock-14{i}" for i in range(5)]
+
+
+def test_a_removal_is_told_and_forgotten(watcher: Watcher, writer: ValkeyStore) -> None:
+    """Its record is on each server, and shown once."""
+    holder = take(writer, "a")
+    wait_until(lambda: "a" in watcher.held())
+    removed(writer, holder)
+    wait_until(lambda: not watcher.held() and watcher.removals)
+    (record,) = watcher.table.removals()
+    assert (record.holder.uuid, record.why) == (holder.uuid, "silent")
+    forgotten = Change("removed", "a", holder.uuid or "", None, 0, 0)
+    assert writer.forget(forgotten, Deadline.after(30))
+    wait_until(lambda: not watcher.table.removals())
+
+
+def test_a_majority_says_what_is_held(
+    watcher: Watcher, store: ValkeyStore, writer: ValkeyStore, servers: Servers
+) -> None:
+    """What two of five say is no lock, as a taker and `show` see it; both say on how many it is."""
+    holder = take(writer, "a")
+    wait_until(lambda: "a" in watcher.held())
+    key = writer.keys.lock("a")
+    for each in servers.all[:2]:
+        each.command("DEL", key)
+    take(writer, "b")
+    wait_until(lambda: "b" in watcher.held())
+    assert "a" in watcher.held()
+    servers.all[2].command("DEL", key)
+    wait_until(lambda: "a" not in watcher.held())
+    seen_now = writer.ask(Read("a", holder.uuid), Deadline.after(30))
+    assert isinstance(seen_now, Seen)
+    assert seen_now.holder is None
+    few = f"'a': {holder.uuid} on 2 of 5 servers, and 3 make it a lock: nobody holds it."
+    assert seen_now.remark == few
+    wait_until(lambda: list(store.remarks()) == [few])
+
+
+def test_one_of_five_away_changes_nothing(
+    watcher: Watcher, store: ValkeyStore, writer: ValkeyStore, servers: Servers
+) -> None:
+    """Frozen, so that it answers nobody; also a lock that had three votes stays in the picture."""
+    take(writer, "a")
+    for each in servers.all[3:]:
+        each.command("DEL", writer.keys.lock("a"))
+    servers.all[0].freeze()
+    try:
+        holder = take(writer, "b")
+        wait_until(lambda: set(watcher.held()) == {"a", "b"})
+        away, few = wait_until(lambda: told if len(told := store.remarks()) == 2 else None)
+        assert away.startswith(f"{servers.all[0].endpoint} has no vote: ")
+        assert few.endswith("1 could not be asked, so that it may be held.")
+        removed(writer, holder)
+        wait_until(lambda: set(watcher.held()) == {"a"} and watcher.removals)
+        assert watcher.table.connected()
+    finally:
+        servers.all[0].thaw()
+    for each in servers.all[:3]:
+        each.freeze()
+    try:
+        wait_until(lambda: not watcher.table.connected())
+        assert set(watcher.held()) == {"a"}  # and it grows old
+    finally:
+        for each in servers.all[:3]:
+            each.thaw()
+    wait_until(watcher.table.connected)
+
+
+def test_a_removal_that_came_to_nothing_is_not_told(
+    watcher: Watcher, writer: ValkeyStore, servers: Servers
+) -> None:
+    """Its remover died after two of five servers: the lock is held still."""
+    holder = take(writer, "a")
+    servers.all[0].command("SET", writer.keys.record("a", holder.uuid or ""), "{}")
+    servers.all[0].command("DEL", writer.keys.lock("a"))
+    other = take(writer, "b")
+    wait_until(lambda: "b" in watcher.held())
+    removed(writer, other)
+    wait_until(lambda: watcher.removals)
+    assert [each.holder.name for each in watcher.table.removals()] == ["b"]
+    assert "a" in watcher.held()
+
+
+def test_signs_of_life(watcher: Watcher, writer: ValkeyStore, servers: Servers) -> None:
+    """The latest one counts, and each goes by itself."""
+    soon = Deadline.after(30)
+    assert writer.announce("u", '{"ttl": 60}', 60.0, soon)
+    wait_until(lambda: watcher.table.unlockers() == {"u": '{"ttl": 60}'})
+    servers.all[0].freeze()
+    try:
+        assert writer.announce("u", '{"ttl": 61}', 60.0, Deadline.after(30))
+        wait_until(lambda: watcher.table.unlockers() == {"u": '{"ttl": 61}'})
+    finally:
+        servers.all[0].thaw()
+    writer.withdraw_announcement("u", Deadline.after(30))
+    writer.announce("dead", "{}", 2.0, Deadline.after(30))
+    wait_until(lambda: "dead" in watcher.table.unlockers())
+    wait_until(lambda: "dead" not in watcher.table.unlockers())
+
+
+def test_hostile_values_are_bounded(
+    watcher: Watcher, writer: ValkeyStore, servers: Servers
+) -> None:
+    """Other kinds of keys, names that are none, bytes that are no text, numbers beyond all."""
+    locks = writer.keys.locks
+    for each in servers.all:
+        each.command("SET", f"{locks}string", "x")
+        each.command("HSET", f"{locks}a/b", "uuid", "two segments")
+        each.command("HSET", f"{locks}%2", "uuid", "no escape")
+        each.command("HSET", f"{locks}nobody", "hostname", "h")
+        each.command("HSET", f"{locks}long", "uuid", "x" * 10**6, "push", "9" * 50)
+        each.command("HSET", f"{locks}about", "uuid", "u", "push", "1", "about", "y" * 10**6)
+        each.command("HSET", f"{locks}bytes", "uuid", b'\xff\n"\x00', "push", b"\xff")
+        each.command("HSET", writer.keys.record("r", "list"), "a", "b")
+        each.command("SET", writer.keys.record("r", "u"), "z" * (MAX_RECORD + 10))
+        each.command("SET", writer.keys.record("r", "x" * (MAX_UUID + 1)), "{}")
+        each.command("HSET", writer.keys.sign_of_life("s"), "said", "q" * 10**6, "number", "1e9")
+        each.command("SET", writer.keys.sign_of_life("t"), "x")
+    wait_until(lambda: {"long", "about", "bytes"} <= set(watcher.held()))
+    shown = watcher.held()
+    assert set(shown) == {"long", "about", "bytes"}
+    assert shown["about"].broken()
+    assert shown["long"].broken()
+    holder = take(writer, "sound")
+    wait_until(lambda: "sound" in watcher.held())
+    removed(writer, holder)
+    wait_until(lambda: {each.holder.uuid for each in watcher.table.removals()} >= {holder.uuid})

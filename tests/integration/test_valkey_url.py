@@ -1,0 +1,142 @@
+"""Locks in Valkey by the URL alone: what works over it, what says that it does not, and TLS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
+from lockclient.store import Take, Taken
+from lockclient.timing import Deadline
+from lockclient.valkey.place import Place, place_of
+from lockclient.valkey.store import ValkeyStore
+from tests.certificates import Authority, Pair
+from tests.contract.asking import holder
+from tests.processes import BIN
+from tests.valkeys import Server, Servers, redis_binary, running
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Three servers that vote."""
+    with running(tmp_path, 3) as three:
+        with three.store():
+            pass
+        yield three
+
+
+def program(servers: Servers, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run one of our programs with the URL in its environment."""
+    return subprocess.run(
+        [str(BIN / words[0]), *words[1:]],
+        env={**os.environ, "CLUSTERMUTEX_URL": servers.place(**how).url()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_mutex_is_opened_by_its_url(servers: Servers) -> None:
+    url = servers.place().url().replace("valkey://", "redis://")
+    store = open_store(Settings.load(url, {}))
+    with ClusterMutex("a", store=store) as one:
+        assert one.holder() is not None
+        assert not ClusterMutex("a", store=store).acquire(blocking=False)
+    store.close()
+
+
+def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
+    """run, lock, show, alive, unlock, force-unlock, doctor."""
+    assert program(servers, "clustermutex", "run", "a", "--", "echo", "hi").stdout == "hi\n"
+    uuid = program(servers, "clustermutex", "lock", "a", "--reason", "why not").stdout.strip()
+    shown = program(servers, "clustermutex", "show", "a")
+    assert uuid in shown.stdout
+    assert "why not" in shown.stdout
+    assert program(servers, "clustermutex", "alive", "a", "--uuid", uuid).returncode == 0
+    assert program(servers, "clustermutex", "unlock", "a", "--uuid", uuid).returncode == 0
+    program(servers, "clustermutex", "lock", "a")
+    freed = program(servers, "clustermutex", "force-unlock", "a", "--yes", "--reason", "stuck")
+    assert freed.returncode == 0, freed.stderr
+    found = program(servers, "clustermutex", "doctor")
+    assert "3 of 3 servers vote; 2 must agree" in found.stdout
+    assert "No unlocker" in found.stdout, found.stdout
+    assert "expire by themselves" in program(servers, "clustermutex", "doctor", expire=True).stdout
+    servers.all[0].kill()
+    servers.all[1].command("CONFIG", "SET", "appendfsync", "everysec")
+    found = program(servers, "clustermutex", "doctor")
+    assert f"{servers.all[0].endpoint} has no vote: connection refused" in found.stdout
+    assert f"{servers.all[1].endpoint} may lose what it has answered" in found.stdout
+    assert "2 of 3 servers vote; 2 must agree: none may fail" in found.stdout
+    listed = program(servers, "clustermutex", "ls")
+    assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed.stderr
+    servers.all[0].start()
+
+
+class TestTls:
+    """Debian's Redis, which is built with it."""
+
+    @pytest.fixture
+    def authority(self, tmp_path: Path) -> Authority:
+        return Authority(tmp_path)
+
+    @staticmethod
+    def server(folder: Path, authority: Authority, pair: Pair, clients: str = "no") -> Server:
+        made = Server(folder / "server", redis_binary())
+        made.options = (
+            *("--port", "0", "--tls-port", str(made.port), "--tls-auth-clients", clients),
+            *("--tls-cert-file", pair.cert, "--tls-key-file", pair.key),
+            *("--tls-ca-cert-file", authority.cacert),
+        )
+        return made.start()
+
+    @staticmethod
+    def take(place: Place, *, vouched: bool = True) -> None:
+        store = ValkeyStore(place)
+        try:
+            if vouched:
+                store.vouch()
+            assert isinstance(store.ask(Take(holder()), Deadline.after(4.0)), Taken)
+        finally:
+            store.close()
+
+    def test_it_works_with_and_without_a_client_s_certificate(
+        self, tmp_path: Path, authority: Authority
+    ) -> None:
+        """All of it from the scheme and the environment."""
+        mine = authority.issue(user="client")
+        files: dict[str, Any] = {"VALKEY_CACERT": authority.cacert}
+        for clients in ("no", "yes"):
+            pair = authority.issue("127.0.0.1")
+            server = self.server(tmp_path / clients, authority, pair, clients)
+            url = f"rediss://{server.endpoint}/x"
+            try:
+                if clients == "yes":
+                    with pytest.raises(StoreUnavailable, match=r"client certificate|was closed"):
+                        self.take(place_of(url, files), vouched=False)
+                    files |= {"VALKEY_CERT": mine.cert, "VALKEY_KEY": mine.key}
+                self.take(place_of(url, files))
+            finally:
+                server.stop()
+
+    def test_each_mistake_is_named(self, tmp_path: Path, authority: Authority) -> None:
+        """A stranger's certificate, another name's, plain text to TLS, TLS to plain text."""
+        server = self.server(tmp_path / "named", authority, authority.issue("host.example"))
+        plain = Server(tmp_path / "plain").start()
+        ours = {"VALKEY_CACERT": authority.cacert}
+        try:
+            for url, environ, words in (
+                (f"rediss://{server.endpoint}", {}, "TLS: its certificate is not trusted"),
+                (f"rediss://{server.endpoint}", ours, "TLS: its certificate has another name"),
+                (f"redis://{server.endpoint}", {}, "the connection was closed|no answer"),
+                (f"rediss://{plain.endpoint}", ours, "TLS: it does not talk TLS|no answer in time"),
+            ):
+                with pytest.raises(StoreUnavailable, match=words):
+                    self.take(place_of(url, environ), vouched=False)
+        finally:
+            server.stop()
+            plain.stop()
