@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, Protocol
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Found, Ticket
-from lockclient.store import Batch, Change, History, Kind, Line, Member
+from lockclient.store import Batch, Change, History, Kind, Line, Member, Subscription
 from lockclient.timing import Deadline, monotonic
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,10 @@ POLL: Final = 5.0
 """Seconds from the begin of one look to that of the next, if nobody says otherwise."""
 _PATIENCE: Final = 30.0
 """Seconds for a look: as long as one is tried no other one begins."""
-_REST: Final = 0.02
-"""Seconds between two looks at least, however soon the next one is asked for."""
+_HINTED: Final = 0.2
+"""Seconds from a hint to the look for which it is a reason: whoever waited for that has it then."""
+_SHARE: Final = 4
+"""Of the time at most one part in so many goes into looks for which hints are the reason."""
 _WINDOW: Final = 60.0
 """Seconds for which an answer tells how the store's clock and ours are to each other."""
 _TICKS: Final = 4096 * 1000
@@ -99,6 +101,8 @@ class Source(Protocol):
         """Return the store's time, Unix seconds; 0 before its first answer."""
 
 
+Hints = Callable[[Callable[[], None]], Subscription]
+
 LIVE: Final[frozenset[Kind]] = frozenset(("locks", "withdrawn", "unlockers"))
 """What is read by each look."""
 
@@ -142,10 +146,12 @@ class Polling:
     Args:
         source: the store.
         name: of its threads.
+        hints: calls what it is given at each hint that something has changed, if there are any.
     """
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: Source, name: str, hints: Hints | None = None) -> None:
         self.every = POLL
+        self.hints = hints
         self.clock = Clock(source.now)
         self._source = source
         self._name = name
@@ -269,10 +275,18 @@ class Following(threading.Thread):
         self._seen = seen
         self._notify = notify
         self._bell = threading.Event()
+        self._soon = self._hinted = False
+        self._ear: Subscription | None = None
         self.closed = False
 
     def look_soon(self) -> None:
         """See `Polling.look_soon`; one that is under way may have read it already, or not."""
+        self._soon = True
+        self._bell.set()
+
+    def hint(self) -> None:
+        """Look sooner: somebody says that something has changed, and nothing else of it."""
+        self._hinted = True
         self._bell.set()
 
     def close(self) -> None:
@@ -282,15 +296,45 @@ class Following(threading.Thread):
 
     def run(self) -> None:
         """Look until it is closed."""
-        begun, seen = monotonic(), self._seen
-        while not self.closed and seen is not None:
-            self._bell.wait(max(_REST, begun + self._polling.every - monotonic()))
-            self._bell.clear()
+        if self._seen is None:  # nobody knows what was there at that revision
+            return self._tell(Batch((), 0, missed=True))
+        try:
+            self._keep_looking(self._seen)
+        finally:
+            self._hear_no_more()
+
+    def _keep_looking(self, seen: Seen | None) -> None:
+        begun = ended = monotonic()
+        self._hear()
+        while seen is not None:
+            self._rest(begun + self._polling.every, begun + _SHARE * (ended - begun))
+            if self.closed:
+                return
+            self._hear()  # before the look: else of what is written during it nobody would tell
             begun = monotonic()
-            if not self.closed:
-                seen = self._look(seen)
-        if not self.closed and self._seen is None:  # nobody knows what was there at that revision
-            self._tell(Batch((), 0, missed=True))
+            seen = self._look(seen)
+            ended = monotonic()
+
+    def _rest(self, due: float, least: float) -> None:
+        """Wait until the next look is due: sooner after a hint, but not before `least`, and at once
+        if one is asked for."""
+        while not (self.closed or self._soon) and (left := due - monotonic()) > 0:
+            self._bell.wait(left)
+            self._bell.clear()  # first: what rings from here on is found by the next turn
+            if self._hinted:
+                self._hear_no_more()  # one is enough, however many there are
+                self._hinted = False
+                due = min(due, max(monotonic() + _HINTED, least))
+        self._soon = False  # before the look: it reads what was written by now
+
+    def _hear(self) -> None:
+        if self._ear is None and self._polling.hints is not None:
+            self._ear = self._polling.hints(self.hint)
+
+    def _hear_no_more(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
 
     def _look(self, before: Seen) -> Seen | None:
         """Look once, and tell; return what was seen, or None if this ends."""
@@ -428,6 +472,10 @@ class PolledStore:
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002
         """See `ServiceStore.members`: whoever answers for the store is one."""
         return [Member(self.endpoints()[0], ahead=next(iter(self._ahead()), None))]
+
+    def votes(self) -> Mapping[str, str]:
+        """See `ServiceStore.votes`: who answers speaks for all."""
+        return {}
 
     def remarks(self) -> Sequence[str]:
         """See `ServiceStore.remarks`: who answers is one, and says all there is."""

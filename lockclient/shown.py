@@ -24,6 +24,17 @@ from lockclient.facts import (
 from lockclient.record import ALERT, BROKEN, FACTS, OK, OVERDUE, STATES, UNDECIDED, Holder, Ticket
 from lockclient.removal import REMOVAL_FACTS, Removal
 
+# ---------------------------------------------------------------- servers that vote
+
+
+def too_few(votes: Mapping[str, str]) -> str:
+    """Say which servers have no vote (`ServiceStore.votes`), and why, if the others are too few."""
+    away = [f"{server} ({why})" for server, why in votes.items() if why]
+    if 2 * (len(votes) - len(away)) > len(votes) or not away:
+        return ""
+    return f"{len(away)} of {len(votes)} servers have no vote: {'; '.join(away)}."
+
+
 # ---------------------------------------------------------------- times
 
 

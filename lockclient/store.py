@@ -598,6 +598,12 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def rights(self, deadline: Deadline) -> Mapping[str, bool]:
         """Return which folders of the store this user may write to; empty: it can't be told."""
 
+    def votes(self) -> Mapping[str, str]:
+        """Return of each server that has a vote on each lock why it has none now; empty: it has.
+
+        By what was last seen. Of a store that speaks with one voice there are none.
+        """
+
     def remarks(self) -> Sequence[str]:
         """Say in sentences what people should know besides all locks, by what was last seen.
 

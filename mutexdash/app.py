@@ -50,7 +50,7 @@ def create_app(
     app.url_map.merge_slashes = False
     app.url_map.converters["lock"] = LockName
     registry = CollectorRegistry()
-    registry.register(metrics.LocksCollector(live))
+    registry.register(metrics.LocksCollector(live, store))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
     guard.protect(app, access)
     sharing.install(app)

@@ -15,6 +15,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lockclient.record import STATES
+from lockclient.shown import too_few
+from lockclient.store import ServiceStore
 from lockclient.texts import plain
 from mutexdash.context import dashboard
 from mutexdash.snapshot import Live
@@ -44,26 +46,30 @@ def readyz() -> Response:
     etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
     """
     live, store = dashboard().live, dashboard().store.can.store
+    votes = dashboard().store.votes()
     if live.moment() is None:
-        return _sentence(f"The locks have not been read yet: {store} has not answered so far.", 503)
+        unread = f"The locks have not been read yet: {store} has not answered so far."
+        return _sentence(f"{unread} {too_few(votes)}", 503)
     if live.silent():
         return _sentence(f"The watch on {store} is silent, and what is shown is old.", 503)
     if live.table.trouble:
         return _sentence(f"The dashboard is ready, with an old state. {live.table.trouble}")
     if live.away_since() is not None:
-        return _sentence(f"The dashboard is ready, with the last known state: {store} is away.")
+        last = f"The dashboard is ready, with the last known state: {store} is away."
+        return _sentence(f"{last} {too_few(votes)}")
     return _sentence("The dashboard is ready.")
 
 
 def _sentence(text: str, status: int = 200) -> Response:
-    return Response(f"{plain(text)}\n", status, content_type="text/plain; charset=utf-8")
+    return Response(f"{plain(text.strip())}\n", status, content_type="text/plain; charset=utf-8")
 
 
 class LocksCollector(Collector):
     """Gauges of what the dashboard shows, computed when they are asked for."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, store: ServiceStore) -> None:
         self._live = live
+        self._store = store
 
     def describe(self) -> list[Metric]:
         """Describe nothing: else registering would collect, before there is anything."""
@@ -80,6 +86,15 @@ class LocksCollector(Collector):
             "Until when what is shown was seen to be all that is written.",
             self._live.updated_at(),
         )
+        votes = GaugeMetricFamily(
+            "mutexdash_store_server_votes",
+            "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
+            "vote: a majority must.",
+            labels=["server"],
+        )
+        for server, why_not in self._store.votes().items():
+            votes.add_metric([server], float(not why_not))
+        yield votes
         moment = self._live.moment()
         if moment is None:
             return

@@ -190,6 +190,9 @@ class MemoryStore:
     def endpoints(self) -> tuple[str, ...]:
         return ("127.0.0.1:2379",)
 
+    def votes(self) -> dict[str, str]:
+        return {}
+
     def remarks(self) -> tuple[str, ...]:
         return ()
 

@@ -77,6 +77,7 @@ class Picture:
         failing: names of locks whose removal was tried in vain and is tried on.
         store_up: whether the store is reachable, as far as known.
         out_of_space: whether it has no space for anything new.
+        votes: why which of its servers has no vote, see `ServiceStore.votes`.
         proven_at: until when the watch has shown all that is known to be written (Unix seconds).
         loads: how often all locks were read.
         restored: the last restore of the store that is known of.
@@ -94,6 +95,7 @@ class Picture:
     failing: Collection[str]
     store_up: bool
     out_of_space: bool
+    votes: Mapping[str, str]
     proven_at: float
     loads: int
     restored: Restored | None
@@ -339,6 +341,13 @@ class _Gauges(Collector):
             "Whether the store refused our last sign of life for lack of space (1) or not (0): "
             "then nobody can take a lock, and no lock is auto-unlocked.",
             float(picture.out_of_space),
+        )
+        yield _by_label(
+            "clustermutex_unlocker_store_server_votes",
+            "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
+            "vote: a majority must.",
+            "server",
+            {server: float(not why) for server, why in picture.votes.items()},
         )
         yield GaugeMetricFamily(
             "clustermutex_unlocker_picture_proven_timestamp_seconds",

@@ -20,6 +20,7 @@ from lockclient.lookalikes import named
 from lockclient.reading import Row, Transition
 from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.serving import said
+from lockclient.shown import too_few
 from lockclient.store import Kind, ServiceStore
 from lockclient.supervision import LIMIT
 from lockclient.table import Table
@@ -172,15 +173,15 @@ class Unlocker:
     def unready(self) -> str | None:
         """Say in a sentence why this unlocker can't do its work now; None if it can."""
         if not self._table.ready():
-            why = self._table.trouble or f"Does the store at {self._where} answer?"
-            return f"The locks could not be read yet. {why}"
+            why = self._table.trouble or too_few(self._store.votes())
+            return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
         if self._table.trouble:
             return f"No lock is alerted on or removed for now. {self._table.trouble}"
         if not self._reached():
-            return (
-                f"The store at {self._where} does not answer, or asks us to slow down: "
-                "no lock is alerted on or removed until it answers in time."
+            why = too_few(self._store.votes()) or (
+                f"The store at {self._where} does not answer, or asks us to slow down."
             )
+            return f"{why} No lock is alerted on or removed until it answers in time."
         if self._freshness.stale():
             ago = monotonic() - self._freshness.proven_at()
             if self._store.poll:
@@ -238,6 +239,7 @@ class Unlocker:
             failing=failing,
             store_up=self._reached(),
             out_of_space=self._full,
+            votes=self._store.votes(),
             proven_at=time.time() - (monotonic() - self._freshness.proven_at()),
             loads=self._table.loads,
             restored=self._table.restored(),

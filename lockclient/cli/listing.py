@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -127,8 +127,26 @@ _LOOK = 2.0
 """Seconds after which it is read again who waits, if any line has changed."""
 
 Choose = Callable[[list[Listed]], list[Listed]]
-Look = Callable[[float], tuple[list[Listed], list[Deadlock]]]
-"""Returns at a wall-clock time the locks that were asked for, and who waits for each other."""
+
+
+class Sight(NamedTuple):
+    """What there is to see: the locks that were asked for, who waits for each other, and what the
+    store says besides (`ServiceStore.remarks`)."""
+
+    locks: list[Listed]
+    deadlocks: Sequence[Deadlock]
+    remarks: Sequence[str]
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """Yield what is said below the table, each with its colour."""
+        for deadlock in self.deadlocks:
+            yield plain(deadlock.text), "red"
+        for remark in self.remarks:
+            yield plain(remark), "yellow"
+
+
+Look = Callable[[float], Sight]
+"""Returns what there is to see at a wall-clock time."""
 
 
 def _options(command: Command) -> Command:
@@ -187,7 +205,7 @@ def ls(
         connected    whether the store could be reached just now
         deadlocks    lists of names of locks whose holders wait for each other, as it seems
         remarks      sentences on a store of several servers: which has no vote,
-                     and what too few of them say is held; not with --watch
+                     and what too few of them say is held
 
     
     A lock has, null where it is not known or there is none:
@@ -213,15 +231,13 @@ def ls(
         lines.look(PATIENCE)
         now, stuck = time.time(), lines.deadlocks()
         locks = choose(locks_of(table, now, lines.heads))
+        seen = Sight(locks, stuck, store.remarks())
         if as_json:
-            document = _document(table, locks, now, stuck, connected=True)
-            print_json(document | {"remarks": list(store.remarks())})
+            print_json(_document(table, seen, now, connected=True))
             return
         print_table(COLUMNS, cells(locks, now), summary(table, locks))
-        for deadlock in stuck:
-            click.secho(wrapped(plain(deadlock.text), 0), fg="red", err=True)
-        for remark in store.remarks():
-            click.secho(wrapped(plain(remark), 0), fg="yellow", err=True)
+        for told, colour in seen.told():
+            click.secho(wrapped(told, 0), fg=colour, err=True)
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
@@ -252,20 +268,20 @@ def summary(table: Table, locks: list[Listed]) -> str:
 
 def _document(
     table: Table,
-    locks: list[Listed],
+    seen: Sight,
     wall: float,
-    stuck: Sequence[Deadlock],
     *,
     connected: bool,
 ) -> dict[str, Any]:
     return {
-        "locks": [lock_facts(*lock[:3]) for lock in locks],
-        "total": len(locks),
+        "locks": [lock_facts(*lock[:3]) for lock in seen.locks],
+        "total": len(seen.locks),
         "revision": table.revision,
         "server_time": wall,
         "unlockers": len(table.unlockers()),
         "connected": connected,
-        "deadlocks": [deadlock.names for deadlock in stuck],
+        "deadlocks": [deadlock.names for deadlock in seen.deadlocks],
+        "remarks": list(seen.remarks),
     }
 
 
@@ -278,13 +294,14 @@ def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None
     table = Table(store)
     lines, looked_at = Lines(table, store), -inf
 
-    def look(wall: float) -> tuple[list[Listed], list[Deadlock]]:
+    def look(wall: float) -> Sight:
         nonlocal looked_at
         if time.monotonic() > looked_at + _LOOK:
             with suppress(StoreUnavailable, StoreError):  # what was read last is shown
                 lines.look(PATIENCE)
             looked_at = time.monotonic()
-        return choose(locks_of(table, wall, lines.heads)), lines.deadlocks()
+        locks = choose(locks_of(table, wall, lines.heads))
+        return Sight(locks, lines.deadlocks(), store.remarks())
 
     try:
         with suppress(KeyboardInterrupt):
@@ -304,9 +321,10 @@ def _redraw(table: Table, look: Look) -> None:
 
     def picture() -> Group:
         now = time.time()
-        locks, stuck = look(now)
+        seen = look(now)
+        locks = seen.locks
         told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
-        told += [Text(plain(deadlock.text), style="red") for deadlock in stuck]
+        told += [Text(text, style=colour) for text, colour in seen.told()]
         if not table.connected():
             told.append(Text(_away(table), style="red"))
         first = locks[: max(1, console.height - len(told) - 3)]
@@ -329,22 +347,22 @@ def _end(number: int, _frame: object) -> None:
 def _repeat(table: Table, look: Look, *, as_json: bool) -> None:
     before: Any = None
     while True:
-        now, seen = time.time(), _seen(table)
-        (locks, found), connected = look(now), table.connected()
-        told = locks, connected, len(table.unlockers()), found
+        now, shown_at = time.time(), _seen(table)
+        seen, connected = look(now), table.connected()
+        told = seen, connected, len(table.unlockers())
         if told != before:  # of what was asked for; other locks may have changed
             if as_json:
-                print_json(_document(table, locks, now, found, connected=connected), line=True)
+                print_json(_document(table, seen, now, connected=connected), line=True)
             else:
                 if before is not None:
                     click.echo()
-                click.echo(in_lines(COLUMNS, cells(locks, now)))
-                for deadlock in found:
-                    click.echo(plain(deadlock.text), err=True)
+                click.echo(in_lines(COLUMNS, cells(seen.locks, now)))
+                for text, _ in seen.told():
+                    click.echo(text, err=True)
                 if not connected:
                     click.echo(_away(table), err=True)
             before = told
-        _wait_for_change(table, seen)
+        _wait_for_change(table, shown_at)
 
 
 def _seen(table: Table) -> object:

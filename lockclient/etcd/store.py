@@ -437,6 +437,10 @@ class EtcdStore(OpenedStore):
                 break
         return found[:limit]
 
+    def votes(self) -> Mapping[str, str]:
+        """See `ServiceStore.votes`: the cluster votes among itself."""
+        return {}
+
     def remarks(self) -> Sequence[str]:
         """See `ServiceStore.remarks`: the cluster speaks with one voice."""
         return ()

@@ -1,4 +1,4 @@
-"""That a lock was let go of, as servers tell it: a thread that listens for those who wait.
+"""That a lock was let go of, as servers tell it: a thread that listens for those who wait or look.
 
 A hint is only that. It is told when a release is confirmed, by each server that somebody listens
 to, and may get lost with a connection: who waits looks for itself besides, from time to time.
@@ -18,9 +18,8 @@ from lockclient.store import Event
 from lockclient.timers import IDLE, Crew
 from lockclient.timing import Deadline, monotonic
 from lockclient.valkey import faults
-from lockclient.valkey.keys import Keys
 from lockclient.valkey.lines import connection_to
-from lockclient.valkey.place import Place
+from lockclient.valkey.servers import Servers
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +50,12 @@ class Hints:
     """Listens to all servers while somebody waits; with nobody it has no thread and no connection.
 
     Args:
-        place: the servers.
-        keys: their keys.
+        servers: which they are.
     """
 
-    def __init__(self, place: Place, keys: Keys) -> None:
-        self._place = place
-        self._keys = keys
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._keys = servers.keys
         self._new: deque[tuple[bool, Listener]] = deque()  # the thread's own is all else
         self._crew = Crew("hints", 1)
         self._running = deque[bool]()
@@ -70,6 +68,20 @@ class Hints:
         self._say(True, listener)
         return listener
 
+    def listen_to_all(self, notify: Callable[[], None]) -> Listener:
+        """Tell of all locks' releases from now on, as far as they are told at all.
+
+        Of one that nobody waits for several servers tell nothing: it would be a round more.
+        """
+
+        def tell(event: Event) -> None:
+            if not event.started:
+                notify()
+
+        listener = Listener(self, self._keys.channels, tell)
+        self._say(True, listener)
+        return listener
+
     def forget(self, listener: Listener) -> None:
         """Tell it nothing more."""
         self._say(False, listener)
@@ -78,7 +90,7 @@ class Hints:
         self._new.append((comes, listener))
         self._wake()
         # First what is new, then the look: the thread does it the other way round as it ends.
-        if not self._running:
+        if not (self._running or self._closed):
             self._crew.do(self._run)
 
     def close(self) -> None:
@@ -108,7 +120,7 @@ class Hints:
             self._crew.do(self._run)
 
     def _listen(self, bell: socket.socket) -> None:
-        ears = [_Ear(self._place, each) for each in self._place.endpoints]
+        ears = [_Ear(self._servers, i) for i in self._servers.all]
         listeners: dict[str, set[Listener]] = {}
         idle = Deadline.after(IDLE)
         try:
@@ -165,18 +177,26 @@ class Hints:
 class _Ear:
     """A connection that listens to one server."""
 
-    def __init__(self, place: Place, endpoint: str) -> None:
+    def __init__(self, servers: Servers, i: int) -> None:
         self.fd = -1
         self.confirmed: set[str] = set()
-        self._connection = connection_to(place, endpoint)
-        self._endpoint = endpoint
+        self._endpoint = servers.place.endpoints[i]
+        self._connection = connection_to(servers.place, self._endpoint)
+        self._all = servers.keys.channels
+        self._servers = servers
+        self._number = i
         self._asked: set[str] = set()
         self._next_try = 0.0
         self._refused = False
 
     def see_to(self, wanted: dict[str, set[Listener]]) -> None:
-        """Listen to these channels, and to no other one; nothing is waited for but a connection."""
-        if self.fd < 0 and (not wanted or monotonic() < self._next_try):
+        """Listen to these channels, and to no other one; nothing is waited for but a connection.
+
+        And not for one to a server that is away: the hints of all others would wait as long.
+        """
+        if self.fd < 0 and not (
+            wanted and monotonic() >= self._next_try and self._servers.reachable(self._number)
+        ):
             return
         try:
             if self.fd < 0:
@@ -186,20 +206,23 @@ class _Ear:
                 ("SUBSCRIBE", wanted.keys() - self._asked),
                 ("UNSUBSCRIBE", self._asked - wanted.keys()),
             ):
-                if channels:
-                    self._connection.send_command(command, *channels)
+                patterns = channels & {self._all}
+                if channels - patterns:
+                    self._connection.send_command(command, *channels - patterns)
+                if patterns:
+                    self._connection.send_command(f"P{command}", *patterns)
             self._asked = set(wanted)
             self.confirmed &= self._asked
         except (*faults.Unanswered, faults.Refused) as error:
             self._failed(error)
 
     def read(self) -> list[tuple[str, str, bytes]]:
-        """Return what was told: kind, channel, and what was said."""
+        """Return what was told: kind, channel or pattern, and what was said."""
         told: list[tuple[str, str, bytes]] = []
         try:
             while True:
-                kind, channel, payload = self._connection.read_response()
-                kind, channel = kind.decode(), channel.decode(errors="replace")
+                words, channel, *_, payload = self._connection.read_response()
+                kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
                 if kind == "subscribe":
                     self.confirmed.add(channel)
                 told.append((kind, channel, payload if isinstance(payload, bytes) else b""))
@@ -213,7 +236,7 @@ class _Ear:
         if isinstance(error, faults.Refused) and not self._refused:
             self._refused = True
             words = faults.answered(error).words
-            log.warning("%s tells no hints, so waiters only look: %s", self._endpoint, words)
+            log.warning("%s tells no hints, so it is only looked: %s", self._endpoint, words)
         self.close()
         self._next_try = monotonic() + _AGAIN
 

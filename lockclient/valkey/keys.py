@@ -83,6 +83,11 @@ class Keys:
         """Return the channel on which it is said that a lock is free."""
         return f"{self._root}/released/{_quoted(name)}"
 
+    @property
+    def channels(self) -> str:
+        """The pattern of all these channels: neither a name nor the root has such a star."""
+        return f"{self._root}/released/*"
+
 
 @lru_cache(maxsize=1024)
 def _quoted(text: str) -> str:

@@ -11,15 +11,14 @@ from lockclient.valkey.place import Place
 
 _ALL: Final = (
     "~$root/* -@all +eval +evalsha +info +config|get +time +hget +hmget +hgetall +get +pttl +scan "
-    "+strlen (~$root/server +hset)"
+    "+strlen &$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe "
+    "(~$root/server +hset)"
 )
-"""What every program needs: to ask, to read, and to say which process a server is."""
-_TELLING: Final = "&$root/released/* +publish +pubsub|numsub"
+"""What every program needs: to ask, to read, to hear, and to say which process a server is."""
+_TELLING: Final = "+publish +pubsub|numsub"
 _WRITING: Final = "+hset +del +set +pexpire +persist"
 _RULES: Final = {
-    "client": (
-        f"{_TELLING} +subscribe +unsubscribe (~$root/locks/* ~$root/withdrawn/* {_WRITING})"
-    ),
+    "client": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* {_WRITING})",
     "unlocker": (
         f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* ~$root/unlockers/* "
         f"{_WRITING})"

@@ -329,11 +329,9 @@ class Servers:
 
         The same words as long as it stays so: no seconds are counted down.
         """
-        for i, endpoint in enumerate(self.place.endpoints):
-            if (trouble := self._trouble.get(i)) is not None:
-                yield f"{endpoint} has no vote: {trouble.words}."
-            elif (at := self._votes_at.get(i)) is not None:
-                yield f"{endpoint} has no vote before {_time(at)}: {_FORGOT}."
+        for endpoint, why in self.votes().items():
+            if why:
+                yield f"{endpoint} has no vote: {why}."
         if loose := [self.place.endpoints[i] for i in self.all if not self._kept.get(i, True)]:
             yield (
                 f"{', '.join(loose)} may lose what {'it has' if len(loose) == 1 else 'they have'} "
@@ -341,14 +339,20 @@ class Servers:
                 f"{self.place.longest:g} s after a restart."
             )
 
+    def votes(self) -> dict[str, str]:
+        """Return by the servers' addresses why each has no vote, by what was last seen; empty: it
+        has one."""
+        return {endpoint: self._why_not(i) for i, endpoint in enumerate(self.place.endpoints)}
+
+    def _why_not(self, i: int) -> str:
+        if (trouble := self._trouble.get(i)) is not None:
+            return trouble.words
+        at = self._votes_at.get(i)
+        return "" if at is None else f"{_FORGOT}; it votes from {_time(at)} on"
+
     def reachable(self, i: int) -> bool:
         """Tell whether a server answered the last time."""
         return i not in self._trouble
-
-    def trouble(self, i: int) -> str:
-        """Return why a server has no vote, as far as its last answer tells; empty: it has one."""
-        trouble = self._trouble.get(i)
-        return "" if trouble is None else trouble.words
 
     def vouch(self) -> None:
         """Let all servers vote at once, for somebody who knows that nobody holds a lock.

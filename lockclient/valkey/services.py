@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lockclient.errors import StoreError
 from lockclient.polling import PolledStore, Polling
@@ -11,6 +11,7 @@ from lockclient.store import Change, Member, Read, Sending
 from lockclient.timing import Deadline, monotonic
 from lockclient.valkey import scripts
 from lockclient.valkey.asking import Asking
+from lockclient.valkey.hints import Hints
 from lockclient.valkey.keys import milliseconds
 from lockclient.valkey.lines import Call
 from lockclient.valkey.listing import Listing
@@ -19,10 +20,10 @@ from lockclient.valkey.listing import Listing
 class ServicesOfServers(PolledStore):
     """The half of `ValkeyStore` that services use; the other half calls `_serve` as it connects."""
 
-    def _serve(self, at: Asking) -> None:
+    def _serve(self, at: Asking, hints: Hints) -> None:
         self._at = at
         self._listing = Listing(at)
-        self._polling = Polling(self._listing, self._name)
+        self._polling = Polling(self._listing, self._name, hints.listen_to_all)
         self._said = 0
 
     # ------------------------------------------------------------ signs of life
@@ -87,6 +88,10 @@ class ServicesOfServers(PolledStore):
         """See `ServiceStore.clock_offsets`: by each server's last answer."""
         return [monotonic() + ahead - time.time() for ahead in self._listing.ahead().values()]
 
+    def votes(self) -> Mapping[str, str]:
+        """See `ServiceStore.votes`."""
+        return self._at.servers.votes()
+
     def remarks(self) -> Sequence[str]:
         """See `ServiceStore.remarks`."""
         return (*self._at.servers.remarks(), *self._listing.remarks())
@@ -95,10 +100,6 @@ class ServicesOfServers(PolledStore):
         """See `ServiceStore.members`: each server, by its last answer."""
         ahead, since = self._listing.ahead(), monotonic() - time.time()
         return [
-            Member(
-                endpoint,
-                trouble=self._at.servers.trouble(i),
-                ahead=ahead[i] + since if i in ahead else None,
-            )
-            for i, endpoint in enumerate(self.endpoints())
+            Member(endpoint, trouble=why, ahead=ahead[i] + since if i in ahead else None)
+            for i, (endpoint, why) in enumerate(self.votes().items())
         ]

@@ -56,8 +56,8 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
         self._debts = Debts(self._servers)
         at = Asking(self._servers, self._debts)
         self._steps = Steps(at)
-        self._hints = Hints(self.place, self._servers.keys)
-        self._serve(at)
+        self._hints = Hints(self._servers)
+        self._serve(at, self._hints)
 
     def _disconnect(self) -> None:
         self._hints.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -12,9 +13,9 @@ from lockclient.valkey.store import ValkeyStore
 from tests.acceptance.polled import watch_tells
 from tests.asked import read
 from tests.bucketed import die_with
-from tests.processes import start_service, wait_until
-from tests.terminals import one_line, piped
-from tests.unlockers import REMOVED, fetch, figure, ready, unlocker
+from tests.processes import Service, start_service, wait_until
+from tests.terminals import COMMAND, environment, one_line, piped
+from tests.unlockers import REMOVED, fetch, figure, figures, ready, unlocker
 from tests.valkeys import Servers, running
 
 
@@ -85,15 +86,43 @@ def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: Valke
 
 
 def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
-    """And nothing is done until a majority is back."""
-    with unlocker(settings, "--poll", "0.5") as service:
-        wait_until(lambda: ready(service))
+    """By each program, which and why; and nothing is done until a majority is back."""
+    dashboard = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", "--poll", "0.5"]
+    listing = [COMMAND, "ls", "--watch", "--json"]
+    with (
+        unlocker(settings, "--poll", "0.5") as service,
+        start_service(dashboard) as pages,
+        start_service(listing, environment(settings)) as watching,
+    ):
+        wait_until(lambda: ready(service) and ready(pages))
+        both, where = (service, pages), [each.endpoint for each in servers.all]
+        assert [votes(each) for each in both] == [dict.fromkeys(where, 1.0)] * 2
         for each in servers.all:
             each.freeze()
         wait_until(lambda: not ready(service), 90)
+        wait_until(lambda: [votes(each) for each in both] == [dict.fromkeys(where, 0.0)] * 2)
+        for program in both:
+            wait_until(partial(tells_of, program, where), what="all servers in /readyz")
+        wait_until(
+            lambda: all(f"{each} has no vote" in watching.log_text() for each in where),
+            what="all servers in the watched list",
+        )
         for each in servers.all:
             each.thaw()
         wait_until(lambda: ready(service), 90)
+        wait_until(lambda: votes(service) == dict.fromkeys(where, 1.0))
+
+
+def votes(service: Service) -> dict[str, float]:
+    """Return which server has a vote, as its metrics say."""
+    samples = figures(service).items()
+    return {name.split('"')[1]: value for name, value in samples if "_server_votes{" in name}
+
+
+def tells_of(service: Service, endpoints: list[str]) -> bool:
+    """Tell whether it says that each of these has no vote, and why."""
+    said = fetch(service, "/readyz")[1]
+    return "have no vote" in said and all(f"{each} (no answer" in said for each in endpoints)
 
 
 def test_the_command(settings: Settings, store: ValkeyStore) -> None:

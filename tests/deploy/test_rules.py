@@ -26,6 +26,7 @@ WANTED = {
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
     *("UnlockerPictureStale", "DashboardDown", "Watchdog"),
+    "ServerWithoutVote",
     *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }
 

@@ -486,7 +486,9 @@ class TestMemory:
                 with pytest.raises(StoreUnavailable, match="votes in 36"):
                     ask(store, request, 1.0)
             (told,) = store.remarks()
-            assert told.startswith(f"{one.all[0].endpoint} has no vote before "), told
+            assert told.startswith(
+                f"{one.all[0].endpoint} has no vote: it is new to this keyspace"
+            ), told
             store.vouch()
             assert not store.remarks()
             assert isinstance(ask(store, Take(holder())), Taken)

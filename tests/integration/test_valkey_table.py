@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from lockclient import ClusterMutex
 from lockclient.record import MAX_UUID, Holder
 from lockclient.removal import MAX_RECORD, Removal
 from lockclient.store import Change, Done, Push, Read, Remove, Seen, Take, Taken, Unlock
@@ -14,7 +18,7 @@ from lockclient.table import Table
 from lockclient.timing import Deadline, Runtime, Stamps
 from lockclient.valkey.store import ValkeyStore
 from tests.processes import wait_until
-from tests.valkeys import Servers, running
+from tests.valkeys import Server, Servers, running
 from tests.written import taker
 
 SOON = Runtime(100.0, 200.0)
@@ -248,3 +252,47 @@ def test_hostile_values_are_bounded(
     wait_until(lambda: "sound" in watcher.held())
     removed(writer, holder)
     wait_until(lambda: {each.holder.uuid for each in watcher.table.removals()} >= {holder.uuid})
+
+
+def subscribers(server: Server, channel: str) -> int:
+    _, number = server.command("PUBSUB", "NUMSUB", channel)
+    return int(number)
+
+
+def test_a_hand_over_is_seen_at_once(
+    servers: Servers, store: ValkeyStore, writer: ValkeyStore
+) -> None:
+    """Who waits is told of a release, and so are services, which then look."""
+    store.poll = 3600.0
+    holder = take(writer, "a")
+    watcher = Watcher(store)
+    waiting = ClusterMutex("a", store=writer)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            got = thread.submit(waiting.acquire)
+            channel = writer.keys.channel("a")
+            for each in servers.all:
+                wait_until(partial(subscribers, each, channel), what="the waiter's ear")
+            unlock(writer, holder)
+            assert got.result(timeout=60)
+        wait_until(lambda: watcher.held()["a"].uuid == waiting.uuid, what="the next holder")
+        waiting.release()
+    finally:
+        watcher.table.stop()
+
+
+def test_each_release_of_one_server_is_seen_at_once(tmp_path: Path) -> None:
+    """Which tells it in the same step, also if nobody waits; one hint after the other."""
+    with running(tmp_path, 1) as one, one.store() as store:
+        store.poll = 3600.0
+        with one.store(vouched=False) as writer:
+            holders = [take(writer, f"lock-{number}") for number in range(3)]
+            watcher = Watcher(store)
+            try:
+                for holder in holders:
+                    assert holder.name in watcher.held()
+                    wait_until(lambda: one.all[0].command("PUBSUB", "NUMPAT"), what="its ear")
+                    unlock(writer, holder)
+                    wait_until(lambda: holder.name not in watcher.held())  # noqa: B023 - not kept
+            finally:
+                watcher.table.stop()

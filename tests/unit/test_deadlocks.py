@@ -172,7 +172,7 @@ def test_it_is_a_metric(board: Board) -> None:
         board.settle()
         return next(
             sample.value
-            for metric in LocksCollector(board.live).collect()
+            for metric in LocksCollector(board.live, board.store).collect()
             for sample in metric.samples
             if sample.name == "mutexdash_deadlocks"
         )

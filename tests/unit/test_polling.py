@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Queue
 
 import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.polling import Clock, Following, Item, Key, Known, Polling
-from lockclient.store import Batch, Kind
+from lockclient.store import Batch, Kind, Subscription
 from lockclient.timing import Deadline, monotonic
 from tests.processes import wait_until
 
@@ -30,6 +30,7 @@ class Shop:
         self.told = 0
         self.reads: list[str] = []
         self.error: Exception | None = None
+        self.takes = 0.0
 
     def put(self, kind: Kind, name: str, part: str = "", **values: str) -> None:
         """Write something; of a lock its subkeys."""
@@ -43,6 +44,7 @@ class Shop:
     def live(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
         del deadline, known
         self.reads.append("live")
+        time.sleep(self.takes)
         if self.error is not None:
             raise self.error
         yield [each for each in self.items.values() if each.kind != "removed"]
@@ -63,9 +65,9 @@ class Told:
     """What a follower hears, batch by batch."""
 
     def __init__(self, polling: Polling, kinds: tuple[Kind, ...] = ("locks", "unlockers")) -> None:
-        self._batches: Queue[Batch] = Queue()
+        self.batches: Queue[Batch] = Queue()
         self.found = list(polling.load(kinds, WEEK))
-        self.following: Following = polling.follow(self.revision + 1, self._batches.put)
+        self.following: Following = polling.follow(self.revision + 1, self.batches.put)
         self._polling = polling
 
     @property
@@ -75,7 +77,7 @@ class Told:
     def next(self) -> Batch:
         """Have it looked, and return what is told."""
         self._polling.look_soon()
-        return self._batches.get(timeout=30)
+        return self.batches.get(timeout=30)
 
 
 @pytest.fixture
@@ -260,3 +262,71 @@ class TestClock:
 def test_an_item_is_known_by_name_and_part() -> None:
     item = Item("removed", "a", "1", 3, time.time(), {"1": (json.dumps({}).encode(), 3)})
     assert item.key == ("removed", "a", "1")
+
+
+class Ears:
+    """Who listens for hints; one that is closed hears no more."""
+
+    def __init__(self) -> None:
+        self.open: list[Callable[[], None]] = []
+        self.opened = 0
+
+    def listen(self, notify: Callable[[], None]) -> Subscription:
+        ears = self
+
+        class Ear:
+            def close(self) -> None:
+                ears.open.remove(notify)
+
+        self.opened += 1
+        self.open.append(notify)
+        return Ear()
+
+
+def test_hints_quicken_looks(shop: Shop) -> None:
+    """One look for however many of them, a moment later; until then nobody listens."""
+    ears = Ears()
+    polling = Polling(shop, "test", ears.listen)
+    polling.every = 3600.0
+    told = Told(polling)
+    try:
+        for number in range(3):
+            (ear,) = wait_until(lambda: ears.open)
+            shop.put("locks", f"lock-{number}", uuid="1")
+            for _ in range(100):
+                ear()
+            while not (batch := told.batches.get(timeout=60)).changes:
+                pass  # the look of a hint that came late
+            assert said(batch) == {(f"lock-{number}", "uuid"): b"1"}
+        assert shop.reads.count("live") <= 1 + 2 * 3
+        assert ears.opened <= 1 + 2 * 3
+    finally:
+        polling.close()
+    wait_until(lambda: not ears.open, what="the end of the follower's ear")
+
+
+def test_looks_that_take_long_are_not_quickened_much(shop: Shop) -> None:
+    """Hints without end make it look for a quarter of the time, not more."""
+    ears, ended = Ears(), threading.Event()
+    polling = Polling(shop, "test", ears.listen)
+    polling.every = 3600.0
+    told = Told(polling)
+    shop.takes = 0.2
+
+    def hint() -> None:
+        while not ended.wait(0.001):
+            for ear in [*ears.open]:
+                ear()
+
+    thread = threading.Thread(target=hint)
+    thread.start()
+    try:
+        told.batches.get(timeout=60)
+        began = monotonic()
+        for _ in range(3):
+            told.batches.get(timeout=60)
+        assert monotonic() - began >= 3 * 4 * shop.takes - 0.1
+    finally:
+        ended.set()
+        thread.join()
+        polling.close()
