@@ -25,7 +25,7 @@ from benchmarks.servers import Servers
 from benchmarks.services import Service, serve, spends
 from benchmarks.valkey_floor import CHANNEL, Bare, Wires, words
 from lockclient import ClusterMutex
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.timing import Deadline, monotonic
 from lockclient.valkey.place import Place
 from lockclient.valkey.store import ValkeyStore

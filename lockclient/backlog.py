@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from lockclient.store import Batch
+from lockclient.services import Batch
 
 ROOM = 16 * 1024 * 1024
 """Bytes of values. A batch that comes while there is less may exceed it, by one request's."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lockclient.settings import Settings
 
 if TYPE_CHECKING:
-    from lockclient.store import ServiceStore
+    from lockclient.services import ServiceStore
 
 _default_lock = threading.Lock()
 _default_settings: Settings | None = None

@@ -25,7 +25,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.table import Table
 from lockclient.timing import monotonic
 

@@ -12,7 +12,7 @@ from typing import Final
 from lockclient.deadlocks import Deadlock, deadlocks
 from lockclient.reading import NOBODY, Waiting
 from lockclient.record import Holder, Ticket
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.table import Table
 from lockclient.timing import Deadline
 

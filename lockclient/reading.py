@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lockclient.record import STAMPS, SUBKEYS, Found, Holder, listed
 from lockclient.removal import Removal
 from lockclient.restoring import Restored
-from lockclient.store import Batch, Change
+from lockclient.services import Batch, Change
 from lockclient.timing import monotonic
 
 _STAMPING = frozenset({"uuid", "about", *STAMPS})

@@ -25,8 +25,8 @@ from lockclient.logs import PlainFormatter
 from lockclient.polling import POLL
 from lockclient.record import Holder
 from lockclient.removal import Removal
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
-from lockclient.store import ServiceStore
 from lockclient.supervision import Supervisor, notify
 from lockclient.texts import ascii_json, plain, without_secrets
 from lockclient.timing import monotonic

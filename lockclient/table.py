@@ -38,7 +38,8 @@ from lockclient.reading import (
 from lockclient.record import Found
 from lockclient.removal import Removal
 from lockclient.restoring import Restored
-from lockclient.store import Abilities, Batch, Change, Kind, ServiceStore
+from lockclient.services import Batch, Change, Kind, ServiceStore
+from lockclient.store import Abilities
 from lockclient.timing import Deadline, monotonic
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from lockclient.background import Background
 from lockclient.errors import StoreClosed
 from lockclient.looking import Askers
 from lockclient.opened import OpenedStore
-from lockclient.polling import PolledStore
+from lockclient.polled import PolledStore
 from lockclient.store import (
     Abilities,
     Event,

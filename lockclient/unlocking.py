@@ -8,7 +8,8 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.facts import writable
 from lockclient.record import Holder
 from lockclient.removal import FORCE_UNLOCK, Removal
-from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
+from lockclient.services import ServiceStore
+from lockclient.store import Done, Gone, Read, Remove, Seen
 from lockclient.timing import Deadline
 
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from mutexdash import api, exports, guard, metrics, pages, sharing, writes
 from mutexdash.access import Access
 from mutexdash.context import Dashboard, LockName, attach, dashboard

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from werkzeug.routing import BaseConverter
 
 from lockclient.record import check_name
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from mutexdash.guard import guard
 from mutexdash.query import BadParameter
 from mutexdash.sharing import shared

@@ -14,7 +14,8 @@ from lockclient.deadlocks import Deadlock
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.record import Holder
 from lockclient.removal import Removal
-from lockclient.store import Line, Read, Seen, ServiceStore
+from lockclient.services import Line, ServiceStore
+from lockclient.store import Read, Seen
 from lockclient.table import Table
 from lockclient.timing import Deadline
 from mutexdash.snapshot import Moment

@@ -16,7 +16,7 @@ from contextlib import suppress
 from lockclient.durations import duration
 from lockclient.errors import ClusterMutexError
 from lockclient.freshness import Freshness, latest
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.supervision import LIMIT, Loop
 from lockclient.table import Table
 from lockclient.timing import Deadline, monotonic

@@ -15,8 +15,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from lockclient.record import STATES
+from lockclient.services import ServiceStore
 from lockclient.shown import too_few
-from lockclient.store import ServiceStore
 from lockclient.texts import plain
 from mutexdash.context import dashboard
 from mutexdash.snapshot import Live

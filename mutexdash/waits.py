@@ -16,7 +16,7 @@ from lockclient.deadlocks import Deadlock, deadlocks
 from lockclient.errors import ClusterMutexError
 from lockclient.lines import Lines
 from lockclient.record import Holder, Ticket
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.supervision import LIMIT, Loop
 from lockclient.table import Table
 from mutexdash.query import Page, Query

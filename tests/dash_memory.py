@@ -15,20 +15,8 @@ from lockclient.errors import StoreUnavailable
 from lockclient.facts import ABOUT
 from lockclient.record import SUBKEYS, Holder, Ticket
 from lockclient.removal import Removal
-from lockclient.store import (
-    Abilities,
-    Batch,
-    Change,
-    Done,
-    Gone,
-    Kind,
-    Line,
-    Outcome,
-    Read,
-    Remove,
-    Request,
-    Seen,
-)
+from lockclient.services import Batch, Change, Kind, Line
+from lockclient.store import Abilities, Done, Gone, Outcome, Read, Remove, Request, Seen
 from lockclient.table import Table
 from lockclient.timing import Deadline
 from mutexdash.access import Access

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from lockclient.errors import ClusterMutexError
-from lockclient.store import Batch, Kind, Outcome, Request, ServiceStore
+from lockclient.services import Batch, Kind, ServiceStore
+from lockclient.store import Outcome, Request
 from lockclient.timing import Deadline, monotonic
 from unlocker.metrics import Metrics
 

@@ -14,8 +14,9 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.lookalikes import named
 from lockclient.record import Holder
 from lockclient.removal import AUTO_UNLOCK, Removal
+from lockclient.services import ServiceStore
 from lockclient.serving import said
-from lockclient.store import Done, Gone, Read, Remove, Seen, ServiceStore
+from lockclient.store import Done, Gone, Read, Remove, Seen
 from lockclient.timing import Deadline, monotonic
 from unlocker.brake import Brake, Key
 from unlocker.metrics import CHANGED, FAILED, GONE, REMOVED, Metrics

@@ -42,7 +42,7 @@ from itertools import islice
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.removal import removed_at
-from lockclient.store import Change, Kind, ServiceStore
+from lockclient.services import Change, Kind, ServiceStore
 from lockclient.table import Table
 from lockclient.timing import Deadline, monotonic
 

@@ -19,9 +19,9 @@ from lockclient.freshness import Freshness, latest
 from lockclient.lookalikes import named
 from lockclient.reading import Row, Transition
 from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.services import Kind, ServiceStore
 from lockclient.serving import said
 from lockclient.shown import too_few
-from lockclient.store import Kind, ServiceStore
 from lockclient.supervision import LIMIT
 from lockclient.table import Table
 from lockclient.texts import plain

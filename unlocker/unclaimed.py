@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from lockclient.reading import Transition
 from lockclient.record import Ticket
-from lockclient.store import ServiceStore
+from lockclient.services import ServiceStore
 from lockclient.table import Table
 from lockclient.timing import Deadline, monotonic
 from unlocker.labels import NEW, Labels

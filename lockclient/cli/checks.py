@@ -16,8 +16,8 @@ from lockclient.durations import duration
 from lockclient.facts import NEVER
 from lockclient.reading import Row
 from lockclient.record import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.services import ERROR, FINE, WARNING, Finding, History, Member
 from lockclient.shown import Listed, no_unlock
-from lockclient.store import ERROR, FINE, WARNING, Finding, History, Member
 from lockclient.texts import plain
 
 SLOW, VERY_SLOW = 0.1, 1.0

@@ -22,9 +22,9 @@ from lockclient.facts import Fact
 from lockclient.logs import PlainFormatter
 from lockclient.lookalikes import Looks
 from lockclient.record import Ticket, check_name
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import Listed
-from lockclient.store import ServiceStore
 from lockclient.table import Table
 from lockclient.texts import ascii_json
 from lockclient.timing import Deadline

@@ -26,8 +26,7 @@ from lockclient.cli.durations import Duration
 from lockclient.cli.tables import wrapped
 from lockclient.errors import ClusterMutexError
 from lockclient.lines import Lines
-from lockclient.settings import Settings
-from lockclient.store import (
+from lockclient.services import (
     ERROR,
     FINE,
     LEVELS,
@@ -35,10 +34,10 @@ from lockclient.store import (
     Examined,
     Finding,
     Member,
-    Read,
     ServiceStore,
-    Unlock,
 )
+from lockclient.settings import Settings
+from lockclient.store import Read, Unlock
 from lockclient.table import Table
 from lockclient.texts import plain
 from lockclient.timing import Deadline, monotonic

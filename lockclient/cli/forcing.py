@@ -17,8 +17,9 @@ from lockclient.errors import StoreFull
 from lockclient.lookalikes import told_apart
 from lockclient.record import Holder
 from lockclient.removal import Removal
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
-from lockclient.store import Seen, ServiceStore
+from lockclient.store import Seen
 from lockclient.texts import ascii_json, plain
 from lockclient.timing import Deadline
 

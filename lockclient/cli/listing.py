@@ -46,6 +46,7 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.lines import Lines
 from lockclient.record import STATES
 from lockclient.searching import Search
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import (
     SORTS,
@@ -55,7 +56,6 @@ from lockclient.shown import (
     lock_facts,
     no_unlock,
 )
-from lockclient.store import ServiceStore
 from lockclient.table import Table
 from lockclient.texts import apart, plain
 

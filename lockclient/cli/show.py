@@ -26,6 +26,7 @@ from lockclient.lines import MOST
 from lockclient.lookalikes import skeleton
 from lockclient.record import FACTS, Holder, Ticket, check_name
 from lockclient.removal import Removal
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import (
     NOTCH,
@@ -37,7 +38,7 @@ from lockclient.shown import (
     undecided,
     whole_lock,
 )
-from lockclient.store import Read, Seen, ServiceStore
+from lockclient.store import Read, Seen
 from lockclient.texts import apart, plain
 from lockclient.timing import Deadline
 

@@ -30,9 +30,9 @@ from lockclient.reading import Transition
 from lockclient.record import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
 from lockclient.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.searching import Search
+from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import lock_facts, removal_facts
-from lockclient.store import ServiceStore
 from lockclient.table import Table
 from lockclient.texts import plain
 

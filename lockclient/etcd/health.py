@@ -23,8 +23,8 @@ from lockclient.etcd.failover import FaultError
 from lockclient.etcd.faults import Fault, diagnose
 from lockclient.etcd.methods import AUTHENTICATE, MEMBER_LIST, RANGE, STATUS, TXN, Method
 from lockclient.etcd.web import clock_ahead, fetch
+from lockclient.services import History, Member
 from lockclient.settings import Settings
-from lockclient.store import History, Member
 from lockclient.timing import Deadline
 
 FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers")

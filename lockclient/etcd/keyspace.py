@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName
 from lockclient.record import MAX_NAME, MAX_UUID, SUBKEYS, check_name
-from lockclient.store import Kind
+from lockclient.services import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _FOLDERS = tuple(each for each in KINDS if each != "restored")

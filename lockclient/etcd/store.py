@@ -30,19 +30,14 @@ from lockclient.etcd.transactions import Transactions
 from lockclient.etcd.watch_stream import Missed, News, Started, Watch, WatchStream
 from lockclient.opened import OpenedStore
 from lockclient.record import MAX_VALUE, Ticket
+from lockclient.services import Batch, Change, History, Kind, Line, Member
 from lockclient.settings import Settings
 from lockclient.store import (
     TICKET_TTL,
     Abilities,
-    Batch,
-    Change,
     Event,
     Guard,
-    History,
-    Kind,
-    Line,
     Look,
-    Member,
     Outcome,
     Remove,
     Request,

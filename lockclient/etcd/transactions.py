@@ -15,8 +15,8 @@ from lockclient.etcd import messages_pb2 as wire
 from lockclient.etcd.keyspace import Keyspace, LockKeys, segment_of
 from lockclient.record import STAMPS, SUBKEYS, Found, Holder, Ticket
 from lockclient.removal import Removal
+from lockclient.services import Change
 from lockclient.store import (
-    Change,
     Claim,
     Done,
     Gone,

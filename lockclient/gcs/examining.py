@@ -11,7 +11,8 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.gcs.calls import FIRST_TRY, Answer, Call, Calls
 from lockclient.gcs.listing import MOST, Listing
 from lockclient.gcs.objects import Names
-from lockclient.store import ERROR, FINE, WARNING, Finding, Read, Sending
+from lockclient.services import ERROR, FINE, WARNING, Finding
+from lockclient.store import Read, Sending
 from lockclient.timing import Deadline
 
 _PATIENCE: Final = 5.0

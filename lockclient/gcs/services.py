@@ -15,8 +15,10 @@ from lockclient.gcs.calls import Calls
 from lockclient.gcs.listing import Listing
 from lockclient.gcs.objects import FIELDS, Names, Standing, Version
 from lockclient.gcs.removing import Removing
-from lockclient.polling import PolledStore, Polling
-from lockclient.store import Change, Read, Sending
+from lockclient.polled import PolledStore
+from lockclient.polling import Polling
+from lockclient.services import Change
+from lockclient.store import Read, Sending
 from lockclient.timers import Crew
 from lockclient.timing import Deadline, monotonic
 

@@ -12,7 +12,8 @@ from lockclient.gcs.place import Place
 from lockclient.gcs.services import ServicesOfBucket
 from lockclient.gcs.steps import Steps
 from lockclient.looking import Looking
-from lockclient.store import Abilities, Event, Finding, Outcome, Sending, Target
+from lockclient.services import Finding
+from lockclient.store import Abilities, Event, Outcome, Sending, Target
 from lockclient.threaded import ThreadedStore
 from lockclient.timing import Deadline
 

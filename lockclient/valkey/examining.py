@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockclient.store import ERROR, FINE, WARNING, Finding
+from lockclient.services import ERROR, FINE, WARNING, Finding
 from lockclient.valkey.lines import Line, Refusal
 from lockclient.valkey.place import Place
 from lockclient.valkey.servers import Servers

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lockclient.errors import StoreError
-from lockclient.polling import PolledStore, Polling
-from lockclient.store import Change, Member, Read, Sending
+from lockclient.polled import PolledStore
+from lockclient.polling import Polling
+from lockclient.services import Change, Member
+from lockclient.store import Read, Sending
 from lockclient.timing import Deadline, monotonic
 from lockclient.valkey import scripts
 from lockclient.valkey.asking import Asking

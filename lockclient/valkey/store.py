@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from lockclient.errors import StoreClosed, StoreUnavailable
 from lockclient.looking import Looking
-from lockclient.store import Abilities, Event, Finding, Outcome, Sending, Subscription, Target
+from lockclient.services import Finding
+from lockclient.store import Abilities, Event, Outcome, Sending, Subscription, Target
 from lockclient.threaded import CLOSING, ThreadedStore
 from lockclient.timing import Deadline
 from lockclient.valkey import faults

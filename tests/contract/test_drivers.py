@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from lockclient import LockLost, LockNotHeld, LockTimeout
-from lockclient.record import Ticket
+from lockclient.record import Holder, Ticket
 from lockclient.store import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject
@@ -336,6 +336,11 @@ class TestArguments:
             assert re.fullmatch(shown.format("locked"), repr(one.facts))
 
 
+def another_stamp(record: Holder) -> None:
+    """Wait until a push has others: they are whole milliseconds, and a push may take less."""
+    wait_until(lambda: time.time() > (record.alive_at or 0) + 0.001, what="another millisecond")
+
+
 class TestHolding:
     def test_a_push_moves_the_stamps(self, make: Make) -> None:
         """With `force` always; what the holder knows is what stands in the store."""
@@ -343,6 +348,7 @@ class TestHolding:
             first = held.facts.record
             held.alive()  # just pushed: there is nothing to do
             assert held.facts.record == first
+            another_stamp(first)
             held.alive(force=True)
             second = held.holder()
             assert second is not None
@@ -359,6 +365,7 @@ class TestHolding:
             subject.write("x", "alert_at", value)
             before = held.facts.record
             for _ in range(2):
+                another_stamp(before)
                 held.alive(force=True)
                 seen, mine = held.holder(), held.facts.record
                 assert seen is not None

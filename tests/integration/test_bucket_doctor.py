@@ -11,7 +11,7 @@ from lockclient.gcs import examining, listing
 from lockclient.gcs.examining import deletes
 from lockclient.gcs.place import Place
 from lockclient.gcs.store import GcsStore
-from lockclient.store import FINE
+from lockclient.services import FINE
 from tests.buckets.rules import Conditions
 from tests.buckets.server import SLOW, BucketServer
 

@@ -18,17 +18,8 @@ from lockclient.gcs.store import GcsStore
 from lockclient.reading import Transition
 from lockclient.record import MAX_UUID, Holder
 from lockclient.removal import Removal
-from lockclient.store import (
-    Change,
-    Done,
-    Push,
-    Read,
-    Remove,
-    Seen,
-    Take,
-    Taken,
-    Unlock,
-)
+from lockclient.services import Change
+from lockclient.store import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
 from lockclient.table import Table
 from lockclient.timing import Deadline, Runtime, Stamps
 from tests.asked import ask

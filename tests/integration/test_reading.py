@@ -17,7 +17,7 @@ from lockclient.etcd.methods import RANGE, TXN
 from lockclient.etcd.store import EtcdStore
 from lockclient.record import Holder
 from lockclient.removal import AUTO_UNLOCK
-from lockclient.store import Line
+from lockclient.services import Line
 from lockclient.table import Table
 from lockclient.timing import Deadline
 

@@ -15,7 +15,8 @@ from lockclient import ClusterMutex, Removal, Settings, StoreError, StoreFull
 from lockclient.cli.local import Etcd
 from lockclient.etcd import paging
 from lockclient.etcd.store import EtcdStore
-from lockclient.store import Batch, Done, Event, Kind, Read, Remove, Seen, Target
+from lockclient.services import Batch, Kind
+from lockclient.store import Done, Event, Read, Remove, Seen, Target
 from lockclient.timing import Deadline
 from tests.etcds import Etcdctl, etcdctl_of
 from tests.processes import wait_until

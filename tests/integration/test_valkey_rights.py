@@ -11,7 +11,8 @@ import pytest
 
 from lockclient import ClusterMutex, StoreError
 from lockclient.removal import Removal
-from lockclient.store import Change, Done, Push, Read, Remove, Take, Taken, Unlock
+from lockclient.services import Change
+from lockclient.store import Done, Push, Read, Remove, Take, Taken, Unlock
 from lockclient.table import Table
 from lockclient.timing import Deadline, Stamps
 from lockclient.valkey.keys import Keys

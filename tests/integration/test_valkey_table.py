@@ -13,7 +13,8 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.record import MAX_UUID, Holder
 from lockclient.removal import MAX_RECORD, Removal
-from lockclient.store import Change, Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.services import Change
+from lockclient.store import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
 from lockclient.table import Table
 from lockclient.timing import Deadline, Runtime, Stamps
 from lockclient.valkey.store import ValkeyStore

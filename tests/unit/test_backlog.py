@@ -8,7 +8,7 @@ import pytest
 
 from lockclient import backlog
 from lockclient.backlog import Backlog
-from lockclient.store import Batch, Change
+from lockclient.services import Batch, Change
 from tests.processes import wait_until
 
 

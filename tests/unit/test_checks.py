@@ -11,8 +11,8 @@ from lockclient.cli import checks
 from lockclient.cli.checks import Clock
 from lockclient.reading import Row
 from lockclient.record import Holder
+from lockclient.services import ERROR, FINE, WARNING, Finding, History, Member
 from lockclient.shown import Listed
-from lockclient.store import ERROR, FINE, WARNING, Finding, History, Member
 
 NOW = 1_800_000_000.0
 

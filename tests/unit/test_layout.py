@@ -25,8 +25,9 @@ LAYERS = (
     {"record", "backtrace", "restoring"},
     {"removal"},
     {"store", "shown", "timers", "searching", "deadlocks"},
-    {"engine", "reading", "backlog", "config", "driving", "unlocking", "polling"},
-    {"table"},
+    {"services", "engine", "driving"},
+    {"reading", "backlog", "config", "unlocking", "polling"},
+    {"table", "polled"},
     {"lines"},
     {"background", "looking", "freshness", "supervision", "listening"},
     {"holding", "opened"},
@@ -141,10 +142,22 @@ def test_a_store_stands_on_the_seam_and_below(store: str) -> None:
     """The folder knows what a store is, and nothing of those who use one."""
     known = {
         f"lockclient.{each}"
-        for each in ("errors", "texts", "timing", "facts", "record", "removal", "store", "settings")
+        for each in (
+            "errors",
+            "texts",
+            "timing",
+            "facts",
+            "record",
+            "removal",
+            "store",
+            "services",
+            "settings",
+        )
     }
     # Each store owns its threads.
-    known |= {f"lockclient.{each}" for each in ("background", "looking", "polling", "timers")}
+    known |= {
+        f"lockclient.{each}" for each in ("background", "looking", "polled", "polling", "timers")
+    }
     known |= {f"lockclient.{each}" for each in ("opened", "threaded")}
     for module in (each for each in SOURCES if lies_in(each, store)):
         for imported in imports_of(module):

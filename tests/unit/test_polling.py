@@ -12,7 +12,8 @@ import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.polling import Clock, Following, Item, Key, Known, Polling
-from lockclient.store import Batch, Kind, Subscription
+from lockclient.services import Batch, Kind
+from lockclient.store import Subscription
 from lockclient.timing import Deadline, monotonic
 from tests.processes import wait_until
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from lockclient.reading import Transition
 from lockclient.record import STAMPS, SUBKEYS, Holder
 from lockclient.restoring import Restored
-from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
+from lockclient.services import Batch, Change, Kind, ServiceStore
+from lockclient.store import Subscription
 from lockclient.table import Table
 from lockclient.timing import Deadline
 from tests.processes import wait_until

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.record import Ticket
 from lockclient.removal import Removal
-from lockclient.store import Line
+from lockclient.services import Line
 from lockclient.timing import Deadline, monotonic
 from tests.unit.test_unlocker_metrics import QUIET, SILENT, past_alert
 from unlocker import labels

@@ -22,7 +22,8 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.reading import Row
 from lockclient.record import STATES, Holder
 from lockclient.restoring import Restored
-from lockclient.store import Batch, Read, Request, ServiceStore
+from lockclient.services import Batch, ServiceStore
+from lockclient.store import Read, Request
 from lockclient.texts import plain
 from lockclient.timing import Deadline, Now, monotonic
 from tests.processes import needed

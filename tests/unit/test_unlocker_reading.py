@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from lockclient.store import Batch, Change, Kind, ServiceStore, Subscription
+from lockclient.services import Batch, Change, Kind, ServiceStore
+from lockclient.store import Subscription
 from lockclient.table import Table
 from lockclient.timing import Deadline
 from tests.processes import wait_until

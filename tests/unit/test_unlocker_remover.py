@@ -19,7 +19,8 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.reading import Row, Transition
 from lockclient.record import Holder
 from lockclient.removal import Removal
-from lockclient.store import Done, Gone, Outcome, Read, Remove, Request, Seen, ServiceStore
+from lockclient.services import ServiceStore
+from lockclient.store import Done, Gone, Outcome, Read, Remove, Request, Seen
 from lockclient.timing import Deadline
 from tests.written import REVISION, found, written
 from unlocker.brake import Brake

@@ -13,7 +13,7 @@ import pytest
 from lockclient.errors import StoreError
 from lockclient.record import Holder
 from lockclient.removal import AUTO_UNLOCK, Removal
-from lockclient.store import Batch, Change, Kind, ServiceStore
+from lockclient.services import Batch, Change, Kind, ServiceStore
 from lockclient.table import Table
 from lockclient.timing import Deadline
 from unlocker import retention

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.record import MAX_VALUE, Ticket
-from lockclient.store import Batch, Change, Kind, Line, ServiceStore, Subscription
+from lockclient.services import Batch, Change, Kind, Line, ServiceStore
+from lockclient.store import Subscription
 from lockclient.table import Table
 from lockclient.texts import plain
 from lockclient.timing import Deadline
