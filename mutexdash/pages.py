@@ -37,7 +37,7 @@ from mutexdash.frames import read_backtrace
 from mutexdash.lanes import SPAN, lanes
 from mutexdash.links import linked
 from mutexdash.query import MOST_PER_PAGE, BadParameter, Page, Query
-from mutexdash.remedies import remedies, runbook
+from mutexdash.remedies import remedies, runbook, visits
 from mutexdash.snapshot import Moment
 from mutexdash.text import iso, visible
 
@@ -295,7 +295,7 @@ for _filter in (
         span_text,
         tick,
     ),
-    *(linked, domain, remedies, runbook),
+    *(linked, domain, remedies, runbook, visits),
 ):
     blueprint.add_app_template_filter(_filter)
 blueprint.add_app_template_filter(read_backtrace, "frames")

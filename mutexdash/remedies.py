@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Final, NamedTuple
 
-from lockclient.record import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder
+from lockclient.record import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder, Ticket
 from lockclient.texts import plain
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
@@ -37,16 +37,8 @@ def runbook(state: str, deadlock: object = None) -> list[str]:
 
 def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
     """Yield what a person does about a lock that is stuck, in order."""
-    host = holder.hostname or ""
-    if _HOST.fullmatch(host):
-        yield Remedy("Go to the host of the holder.", f"ssh {host}")
-    if holder.pid is not None:
-        yield Remedy(
-            "Does its process still run, and is it the one that took the lock?",
-            f"ps -o pid,stat,lstart,args -p {holder.pid}",
-        )
-        if "python" in (holder.client or "python"):
-            yield Remedy("What is it doing?", f"py-spy dump --pid {holder.pid}")
+    what = "Does its process still run, and is it the one that took the lock?"
+    yield from _visits(holder, "the holder", what, python="python" in (holder.client or "python"))
     if holder.uuid is not None and not holder.uuid.startswith("unreadable-"):
         yield Remedy(
             "If the holder is dead, or may go on without the lock: take the lock from it, and from "
@@ -54,6 +46,21 @@ def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
             f"clustermutex force-unlock --url {quoted(url)} --uuid {quoted(holder.uuid)} "
             f"-- {quoted(holder.name)}",
         )
+
+
+def visits(head: Ticket) -> Iterator[Remedy]:
+    """Yield what a person does about who is next in line and does not take a lock that is free."""
+    yield from _visits(head, "who is next", "Does its process still run?", python=True)
+
+
+def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Remedy]:
+    host = who.hostname or ""
+    if _HOST.fullmatch(host):
+        yield Remedy(f"Go to the host of {whose}.", f"ssh {host}")
+    if who.pid is not None:
+        yield Remedy(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
+        if python:
+            yield Remedy("What is it doing?", f"py-spy dump --pid {who.pid}")
 
 
 def quoted(text: str) -> str:

@@ -159,6 +159,21 @@ def test_a_lock_that_is_gone_shows_its_latest_removal(board: Board) -> None:
     assert "no removal of it is recorded" in shown(board, "/lock/never-was")
 
 
+def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
+    """And where to look: at who is next; as long as somebody holds it, that waits for its turn."""
+    board.store.wait("stuck", "w1", hostname="next-1", pid=3, since=1.0)
+    text = shown(board, "/lock/stuck")
+    for part in (
+        *("Free, and 1 client waits for it", "next-1 : 3", "ssh next-1", "py-spy dump --pid 3"),
+        "docs/runbook.md#lockfreewithwaiters",
+    ):
+        assert part in text
+    assert "force-unlock" not in text
+    assert "was never taken" not in text
+    board.store.take("stuck")
+    assert "Free, and" not in shown(board, "/lock/stuck")
+
+
 def test_a_lock_page_shows_what_it_knows_when_the_store_does_not_answer(board: Board) -> None:
     """And is asked for again, instead of being taken for unchanged."""
     board.store.take("a")
