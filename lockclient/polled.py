@@ -60,11 +60,11 @@ class PolledStore:
         """See `ServiceStore.renew_watch`: each look is a new one."""
         self._polling.look_soon()
 
-    def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
+    def clock_offsets(self, timeout: float) -> list[float]:
         """See `ServiceStore.clock_offsets`: by the last answer."""
         return self._ahead()
 
-    def newest_announcement(self, deadline: Deadline) -> int:  # noqa: ARG002 - see below
+    def newest_announcement(self, deadline: Deadline) -> int:
         """Return the revision of now: what was written by now, whatever that is, `follow` shows by
         its next look. That the store answers, looks prove, and no request besides.
         """
@@ -72,28 +72,28 @@ class PolledStore:
             raise StoreUnavailable(f"{self.endpoints()[0]} did not answer the last look.")
         return self._polling.revision_at(monotonic())
 
-    def code(self, code: str, deadline: Deadline) -> bytes | None:  # noqa: ARG002
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
         """See `ServiceStore.code`: no backtrace stands apart."""
         return None
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:  # noqa: ARG002
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
         """See `ServiceStore.line`."""
         return Line(0)
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:  # noqa: ARG002
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
         """See `ServiceStore.tickets`."""
         return ()
 
-    def history(self, deadline: Deadline) -> History:  # noqa: ARG002
+    def history(self, deadline: Deadline) -> History:
         """See `ServiceStore.history`: no past is kept."""
         now = self._polling.revision_at(monotonic())
         return History(now, now)
 
-    def rights(self, deadline: Deadline) -> Mapping[str, bool]:  # noqa: ARG002
+    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
         """See `ServiceStore.rights`."""
         return {}
 
-    def members(self, timeout: float) -> list[Member]:  # noqa: ARG002
+    def members(self, timeout: float) -> list[Member]:
         """See `ServiceStore.members`: whoever answers for the store is one."""
         return [Member(self.endpoints()[0], ahead=next(iter(self._ahead()), None))]
 

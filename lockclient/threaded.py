@@ -79,15 +79,15 @@ class ThreadedStore(OpenedStore, PolledStore):
         """See `AsyncMutexStore.send_async`."""
         return await self._askers.send(sending, partial(self.send, sending, deadline))
 
-    def guard(self, name: str, uuid: str) -> Guard:  # noqa: ARG002
+    def guard(self, name: str, uuid: str) -> Guard:
         """See `MutexStore.guard`: there is none."""
         raise AssertionError("a store without guards was asked for one")
 
-    def has_ticket_lease(self, waiters: Hashable = None) -> bool:  # noqa: ARG002
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         """See `MutexStore.has_ticket_lease`: there are no tickets."""
         return False
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:  # noqa: ARG002
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         """See `MutexStore.keep_tickets`: there are no tickets."""
         return False
 
