@@ -88,13 +88,20 @@ class Asking:
                 return answers
             sending.unknown |= bool(found.silent)
             error = faults.no_majority(self.place, found.troubles, unknown=sending.unknown)
-            hopeless = not isinstance(error, ConnectionError)
-            pause = pauses.next()
-            if not hopeless and deadline.remaining() < pause + LEAST and not sending.given_up:
-                time.sleep(deadline.remaining())  # the time was given, and is up when this returns
-            if hopeless or sending.given_up or deadline.expired():
-                raise error
-            time.sleep(pause)
+            self.pause_or_raise(error, sending, deadline, pauses)
+
+    @staticmethod
+    def pause_or_raise(
+        error: Exception, sending: Sending, deadline: Deadline, pauses: Jitter
+    ) -> None:
+        """Wait before another round; raise what kept the last one, if none can help or be had."""
+        hopeless = not isinstance(error, ConnectionError)
+        pause = pauses.next()
+        if not hopeless and deadline.remaining() < pause + LEAST and not sending.given_up:
+            time.sleep(deadline.remaining())  # the time was given, and is up when this returns
+        if hopeless or sending.given_up or deadline.expired():
+            raise error
+        time.sleep(pause)
 
     def read(
         self, call: Call, sending: Sending, deadline: Deadline, enough: Enough

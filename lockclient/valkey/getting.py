@@ -86,13 +86,7 @@ class Getting:
                 continue
             # What was sent is being undone, and can't do anything any more: nothing is unknown.
             error = faults.no_majority(self._at.place, found.troubles, unknown=False)
-            hopeless = not isinstance(error, ConnectionError)
-            pause = waits.next()
-            if not hopeless and deadline.remaining() < pause + LEAST and not sending.given_up:
-                time.sleep(deadline.remaining())  # the time was given, and is up when this returns
-            if hopeless or sending.given_up or deadline.expired():
-                raise error
-            time.sleep(pause)
+            self._at.pause_or_raise(error, sending, deadline, waits)
 
     def _try(
         self, holder: Holder, over: Over, sending: Sending, until: Deadline
