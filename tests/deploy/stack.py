@@ -8,12 +8,10 @@ that a test does not take minutes: scrapes and evaluations each second, `for` 2 
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from ruamel.yaml import YAML
 from lockclient.cli.local import free_port
 from lockclient.settings import Settings
 from tests.processes import Service, needed, start_service, wait_until
+from tests.webhooks import Webhook
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -48,42 +47,19 @@ def ready(url: str) -> bool:
     return True
 
 
-class Receiver:
-    """Who gets Alertmanager's messages: a webhook that remembers how each alert went."""
+class Receiver(Webhook):
+    """Who gets Alertmanager's messages, and remembers how each alert went."""
 
-    def __init__(self) -> None:
-        self.alerts: list[dict[str, Any]] = []
-        """Each alert of each message, in the order in which they came."""
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.alerts += json.loads(body)["alerts"]
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> Receiver:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://{self.host}/"
 
     def about(self, alertname: str, **labels: str) -> list[dict[str, Any]]:
         """Return what came about an alert, each change of its status once."""
         wanted = {"alertname": alertname, **labels}
         found: list[dict[str, Any]] = []
-        for alert in list(self.alerts):
+        for alert in (each for message in list(self.messages) for each in message["alerts"]):
             same = wanted.items() <= alert["labels"].items()
             if same and (not found or alert["status"] != found[-1]["status"]):
                 found.append(alert)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -21,6 +18,7 @@ from lockclient.unlocking import force_unlock
 from tests.etcds import frozen
 from tests.processes import Service, start_service, wait_until
 from tests.unlockers import ready
+from tests.webhooks import Webhook
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
@@ -39,37 +37,13 @@ TAKING_OVER = "import unlocker.outbox as outbox\noutbox.TAKEOVER = 5.0\n"
 SECRET = "hush-4711"
 
 
-class Webhook:
-    """Who is told: the messages that came, and how it answers."""
+class Chat(Webhook):
+    """Where people are told."""
 
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.status = 200
-        webhook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if webhook.status == 200:
-                    webhook.messages.append(json.loads(body))
-                self.send_response(webhook.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"json://people:{SECRET}@127.0.0.1:{self._server.server_port}/{SECRET}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> Webhook:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    @property
+    def url(self) -> str:
+        """Where it is, with two secrets."""
+        return f"json://people:{SECRET}@{self.host}/{SECRET}"
 
     def lines(self, *words: str) -> list[str]:
         """Return what was said in lines with all of these words."""
@@ -83,13 +57,13 @@ class Webhook:
 
 
 @pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    with Webhook() as running:
+def webhook() -> Iterator[Chat]:
+    with Chat() as running:
         yield running
 
 
 @pytest.fixture
-def start(settings: Settings, webhook: Webhook) -> Iterator[Callable[[], Service]]:
+def start(settings: Settings, webhook: Chat) -> Iterator[Callable[[], Service]]:
     """A function that starts an unlocker which tells the webhook."""
     with ExitStack() as running:
 
@@ -111,7 +85,7 @@ def told_revisions(table: Table) -> list[int]:
 
 
 def test_three_unlockers_tell_once_and_the_next_goes_on_when_one_is_killed(
-    store: EtcdStore, webhook: Webhook, start: Callable[..., Service]
+    store: EtcdStore, webhook: Chat, start: Callable[..., Service]
 ) -> None:
     first, *_ = services = [start("--log-format", "json"), start(), start()]
     table = Table(store)
@@ -149,7 +123,7 @@ def test_three_unlockers_tell_once_and_the_next_goes_on_when_one_is_killed(
 
 
 def test_the_next_one_tells_what_the_oldest_does_not_notice(
-    store: EtcdStore, webhook: Webhook, start: Callable[..., Service]
+    store: EtcdStore, webhook: Chat, start: Callable[..., Service]
 ) -> None:
     """Its sign of life goes on and its sweep hangs: then it does not say that all is told."""
     table = Table(store)
@@ -167,7 +141,7 @@ def test_the_next_one_tells_what_the_oldest_does_not_notice(
 
 
 def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
-    store: EtcdStore, webhook: Webhook, start: Callable[..., Service]
+    store: EtcdStore, webhook: Chat, start: Callable[..., Service]
 ) -> None:
     webhook.status = 500
     service = start()
@@ -182,7 +156,7 @@ def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
 
 
 def test_an_unlocker_that_ends_tells_what_is_left_if_it_is_alone(
-    store: EtcdStore, webhook: Webhook, start: Callable[..., Service], settings: Settings
+    store: EtcdStore, webhook: Chat, start: Callable[..., Service], settings: Settings
 ) -> None:
     """A redeployment in the second of an alert swallows nothing."""
     service = start()
@@ -195,7 +169,7 @@ def test_an_unlocker_that_ends_tells_what_is_left_if_it_is_alone(
 
 
 def test_it_is_told_that_an_unlocker_is_blind_and_that_it_sees_again(
-    own_etcd: Etcd, webhook: Webhook
+    own_etcd: Etcd, webhook: Chat
 ) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--notify", webhook.url]
