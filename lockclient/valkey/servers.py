@@ -4,45 +4,26 @@ A round has three ends for a server: it *answered*; it is *silent*, so that what
 have been done, or may be yet; or it is *absent*, and was sent nothing. Nothing is sent twice here.
 An answer that comes when nobody waits for it any more is never read: its connection is closed.
 
-A server that failed is absent from all rounds until a thread in the background has reached it
-again, so that one that hangs costs each program one wait, and not each of its requests.
+Who has a connection is asked at once. Others are asked as soon as they have let us in, and a round
+waits for that as it does for answers: until there are enough, and a moment more.
 """
 
 from __future__ import annotations
 
-import logging
 import select
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from queue import Empty, Queue
-from threading import Lock
 from typing import Final
 
-from lockclient import timers
-from lockclient.timers import Crew
 from lockclient.timing import Deadline, monotonic
 from lockclient.valkey import faults
 from lockclient.valkey.faults import Trouble
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.lines import Answer, Call, Line, Packed, Refusal, other_terms
-from lockclient.valkey.place import Place
-
-log = logging.getLogger(__name__)
+from lockclient.valkey.lines import Answer, Call, Line, Packed, other_terms
+from lockclient.valkey.openings import Openings
+from lockclient.valkey.reaching import FORGOT, Reaching
 
 GRACE: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""
-_FIRST_PROBE, _LONGEST_PROBE = 0.05, 1.0
-"""Seconds between two tries to reach a server again."""
-_SAME: Final = 2.0
-"""Seconds by which two answers may differ that tell of the same moment from which one votes."""
-_FORGOT: Final = (
-    "it is new to this keyspace, or was emptied, or restarted without appendfsync always"
-)
-_IDLE_LINES: Final = 16
-"""Connections to each server that are kept for the next request."""
 
 Enough = Callable[[Mapping[int, Answer]], bool]
 
@@ -62,72 +43,112 @@ class Round:
     troubles: dict[int, Trouble] = field(default_factory=dict)
 
 
-class Servers:
-    """The ways to all servers; safe to share between threads.
+class _Asked:
+    """A round that is under way: whom what was sent by which connection."""
 
-    Args:
-        place: which they are.
-        back: called with the number of a server that can be reached again.
-    """
+    __slots__ = ("_packed", "_terms", "calls", "found", "lines", "poll", "waiting")
 
-    def __init__(self, place: Place, back: Callable[[int], object]) -> None:
-        self.place = place
-        self.keys = Keys(place.root)
-        self.all = range(len(place.endpoints))
-        self.closed = False
-        self._back = back
-        self._idle: list[deque[Line]] = [deque() for _ in self.all]
-        self._trouble: dict[int, Trouble] = {}
-        self._runs: dict[int, str] = {}
-        self._kept: dict[int, bool] = {}
-        self._votes_at: dict[int, float] = {}  # of those that wait, by this machine's wall clock
-        self._naming = Lock()
-        self._since: dict[int, float] = {}
-        self._crew = Crew("server", 2 * len(place.endpoints))
+    def __init__(self, calls: Mapping[int, Call], terms: str) -> None:
+        self.calls = calls
+        self.found = Round()
+        self.lines: dict[int, Line] = {}
+        self.poll = select.poll()
+        self.waiting: dict[int, int] = {}
+        self._packed: dict[int, Packed] = {}
+        self._terms = terms
 
-    # ------------------------------------------------------------ a round
+    def words(self, i: int) -> Packed:
+        """Return what a server is sent, packed once for all that are sent the same."""
+        call = self.calls[i]
+        if (words := self._packed.get(id(call))) is None:
+            words = self._packed[id(call)] = call.packed(self._terms)
+        return words
+
+
+class Servers(Reaching):
+    """All servers; safe to share between threads."""
 
     def ask(self, calls: Mapping[int, Call], until: Deadline, enough: Enough) -> Round:
         """Ask these servers at once, until `enough` have answered, or the deadline.
 
         Those that are left then have a moment more: a healthy one's answer is on its way.
         """
-        found = Round()
-        poll = select.poll()
-        lines = self._lines(calls, until, found, poll)
-        waiting: dict[int, int] = {}
-        packed: dict[int, Packed] = {}  # once for all that are sent the same
-        for i, line in lines.items():
-            call = calls[i]
-            if (words := packed.get(id(call))) is None:
-                words = packed[id(call)] = call.packed(self.place.terms)
-            try:
-                line.send(words, until)
-            except faults.Unanswered as error:
-                poll.unregister(line.fd)
-                self._lost(i, line, faults.failed(error), found)
-            else:
-                waiting[line.fd] = i
+        asked = _Asked(calls, self.place.terms)
+        found, poll, waiting = asked.found, asked.poll, asked.waiting
+        for i, line in self._idle_lines(calls, poll).items():
+            self._send(i, line, asked, until)
+        openings = None
+        if len(asked.lines) < len(calls):
+            openings = self._open_others(asked)
         began, last, satisfied = monotonic(), until, False
-        while waiting:
+        while waiting or (openings is not None and openings.pending):
             events = poll.poll(1000 * last.remaining())
             if not events:
                 break
             for fd, _ in events:
-                i = waiting[fd]
-                if self._read(i, lines[i], calls[i], last, found):
+                if openings is not None and fd == openings.fd:
+                    self._send_new(openings.take(), asked, until)
+                elif self._read(waiting[fd], asked, last):
                     poll.unregister(fd)
                     del waiting[fd]
-            if waiting and not satisfied and enough(found.answers):
+            if not satisfied and enough(found.answers):
                 satisfied = True
                 now = monotonic()
                 last = Deadline(min(until, now + GRACE + now - began))
         for i in waiting.values():
-            self._lost(i, lines[i], Trouble("no answer in time"), found)
+            self._lost(i, asked.lines[i], Trouble("no answer in time"), found)
+        if openings is not None:
+            self._leave(openings, asked)
         return found
 
-    def _read(self, i: int, line: Line, call: Call, until: Deadline, found: Round) -> bool:
+    # ------------------------------------------------------------ those without a connection
+
+    def _open_others(self, asked: _Asked) -> Openings | None:
+        """Have connections opened to those that have none; one in trouble gets none."""
+        absent = {i: self._trouble.get(i) for i in asked.calls if i not in asked.lines}
+        asked.found.troubles |= {i: why for i, why in absent.items() if why is not None}
+        wanted = [i for i, why in absent.items() if why is None]
+        if not wanted:
+            return None
+        openings = Openings(wanted)
+        asked.poll.register(openings.fd, select.POLLIN)
+        self._open(openings)
+        return openings
+
+    def _send_new(
+        self, came: Iterable[tuple[int, Line | None]], asked: _Asked, until: Deadline
+    ) -> None:
+        for i, line in came:
+            if line is None:
+                asked.found.troubles[i] = self._trouble.get(i) or Trouble("it was not reached")
+            else:
+                asked.poll.register(line.fd, select.POLLIN)
+                self._send(i, line, asked, until)
+
+    def _leave(self, openings: Openings, asked: _Asked) -> None:
+        """Wait for no more connections; those that came in the last moment are for the next one."""
+        for i, line in openings.close():
+            if line is not None:
+                self._give_back(i, line)
+        for i in asked.calls:
+            if i not in asked.lines:
+                asked.found.troubles.setdefault(i, Trouble("no connection in time"))
+
+    # ------------------------------------------------------------ those with one
+
+    def _send(self, i: int, line: Line, asked: _Asked, until: Deadline) -> None:
+        asked.lines[i] = line
+        try:
+            line.send(asked.words(i), until)
+        except faults.Unanswered as error:
+            asked.poll.unregister(line.fd)
+            self._lost(i, line, faults.failed(error), asked.found)
+        else:
+            asked.waiting[line.fd] = i
+
+    def _read(self, i: int, asked: _Asked, until: Deadline) -> bool:
         """Take a server's answer; False: it is yet to come."""
+        line, call, found = asked.lines[i], asked.calls[i], asked.found
         try:
             answer = line.read(call, until)
         except faults.Refused as error:
@@ -148,7 +169,7 @@ class Servers:
         if answer.kind == "waits":
             seconds = int(answer.rest[0]) / 1000
             self._wait(i, seconds)
-            found.troubles[i] = Trouble(f"{_FORGOT}: it votes in {seconds:.0f} s")
+            found.troubles[i] = Trouble(f"{FORGOT}: it votes in {seconds:.0f} s")
         elif answer.kind == "terms":
             found.troubles[i] = other_terms(answer, self.place)
         else:
@@ -163,214 +184,3 @@ class Servers:
         found.silent.add(i)
         found.troubles[i] = trouble
         self._fail(i, line, trouble)
-
-    def _wait(self, i: int, seconds: float) -> None:
-        """Take note that a server votes in so many seconds, and tell of it once."""
-        if not seconds:
-            self._votes_at.pop(i, None)
-            return
-        at = time.time() + seconds
-        if at > self._votes_at.get(i, 0.0) + _SAME:
-            self._votes_at[i] = at
-            log.warning("%s has no vote for %.0f s: %s.", self.place.endpoints[i], seconds, _FORGOT)
-
-    # ------------------------------------------------------------ connections
-
-    def _lines(
-        self, which: Collection[int], until: Deadline, found: Round, poll: select.poll
-    ) -> dict[int, Line]:
-        """Return a connection to each server that there is one to; the others have a trouble.
-
-        All of them are in the poll then. By one look at it those are told from which something came
-        that nobody waits for: most likely their end.
-        """
-        lines: dict[int, Line] = {}
-        missing: list[int] = []
-        wanted = which
-        while wanted:
-            for i in wanted:
-                if (line := self._borrow(i)) is None:
-                    missing.append(i)
-                else:
-                    lines[i] = line
-                    poll.register(line.fd, select.POLLIN)
-            ended = {fd for fd, _ in poll.poll(0)}
-            wanted = [i for i, line in lines.items() if line.fd in ended] if ended else ()
-            for i in wanted:
-                poll.unregister(lines[i].fd)
-                lines.pop(i).close()
-        if missing:
-            self._open_all(missing, lines, until, found)
-            for i in missing:
-                if i in lines:
-                    poll.register(lines[i].fd, select.POLLIN)
-        return lines
-
-    def _open_all(
-        self, missing: Iterable[int], lines: dict[int, Line], until: Deadline, found: Round
-    ) -> None:
-        """Open connections to those servers that have no trouble."""
-        opened: Queue[tuple[int, Line | None]] = Queue()
-        opening = 0
-        for i in missing:
-            if i not in self._trouble:
-                self._crew.do(partial(self._open_for, i, opened))
-                opening += 1
-        for _ in range(opening):
-            try:
-                i, line = opened.get(timeout=until.remaining())
-            except Empty:
-                break
-            if line is not None:
-                lines[i] = line
-        for i in missing:
-            if i not in lines:
-                found.troubles[i] = self._trouble.get(i) or Trouble("no connection in time")
-
-    def _borrow(self, i: int) -> Line | None:
-        if i in self._trouble:
-            return None
-        try:
-            return self._idle[i].pop()
-        except IndexError:
-            return None
-
-    def _give_back(self, i: int, line: Line) -> None:
-        if self.closed or len(self._idle[i]) >= _IDLE_LINES:
-            line.close()
-        else:
-            self._idle[i].append(line)
-
-    def _open_for(self, i: int, opened: Queue[tuple[int, Line | None]]) -> None:
-        line = None
-        try:
-            line = self.open(i)
-        except Refusal as refusal:
-            self._fail(i, None, refusal.trouble)
-        finally:
-            opened.put((i, line))
-
-    def open(self, i: int, *, vouched: bool = False) -> Line:
-        """Return a new connection to a server.
-
-        Raises:
-            Refusal: there is none, or none to a server that gives locks.
-        """
-        line = None
-        try:
-            line = Line(self.place, self.place.endpoints[i])
-            line.settle(self.keys, vouched=vouched)
-            with self._naming:  # looked up and noted at once: two names may be opened at a time
-                twin = next((each for each in self.all if self._runs.get(each) == line.run), i)
-                if twin != i:
-                    other = self.place.endpoints[twin]
-                    raise Refusal(Trouble(f"it is the same server as {other}", refused=True))
-                new, self._runs[i] = self._runs.get(i) != line.run, line.run
-                self._kept[i] = line.kept
-        except (Refusal, faults.Refused, *faults.Unanswered) as error:
-            if line is not None:
-                line.close()
-            if isinstance(error, Refusal):
-                raise
-            raise Refusal(faults.told(error)) from error
-        if not line.kept and new:
-            log.warning(
-                "%s does not write down all that it answers (appendonly yes, appendfsync always): "
-                "after a restart it gives no locks for %.0f s.",
-                *(self.place.endpoints[i], self.place.longest),
-            )
-        self._wait(i, line.waits)
-        return line
-
-    def _fail(self, i: int, line: Line | None, trouble: Trouble) -> None:
-        """A server failed: until it is reached again, it is absent."""
-        if line is not None:
-            line.close()
-        new = i not in self._trouble
-        self._trouble[i] = trouble
-        while self._idle[i]:
-            self._idle[i].pop().close()
-        if new and not self.closed:
-            timers.clock.after(_FIRST_PROBE, partial(self._probe, i, _FIRST_PROBE))
-
-    def _probe(self, i: int, pause: float) -> None:
-        self._crew.do(partial(self._reach, i, pause))
-
-    def _reach(self, i: int, pause: float) -> None:
-        """Try to reach a server again, for as long as it takes."""
-        if self.closed:
-            return
-        line = None
-        try:
-            line = self.open(i)
-        except Refusal as refusal:
-            self._trouble[i] = refusal.trouble
-            if i not in self._since and pause >= _LONGEST_PROBE:  # not for a hiccup
-                self._since[i] = monotonic()
-                endpoint = self.place.endpoints[i]
-                log.warning("%s has no vote (%s); trying on.", endpoint, refusal.trouble.words)
-            return
-        finally:
-            if line is None:  # whatever kept it: a server that nobody tries to reach stays absent
-                again = min(2 * pause, _LONGEST_PROBE)
-                timers.clock.after(again, partial(self._probe, i, again))
-        self._idle[i].append(line)
-        self._trouble.pop(i, None)
-        since = self._since.pop(i, None)
-        if since is not None:
-            endpoint = self.place.endpoints[i]
-            log.warning("%s can be reached again after %.1f s.", endpoint, monotonic() - since)
-        self._back(i)
-
-    # ------------------------------------------------------------ for people
-
-    def remarks(self) -> Iterator[str]:
-        """Say of each server why it has no vote, and which may lose what they have answered.
-
-        The same words as long as it stays so: no seconds are counted down.
-        """
-        for endpoint, why in self.votes().items():
-            if why:
-                yield f"{endpoint} has no vote: {why}."
-        if loose := [self.place.endpoints[i] for i in self.all if not self._kept.get(i, True)]:
-            yield (
-                f"{', '.join(loose)} may lose what {'it has' if len(loose) == 1 else 'they have'} "
-                "answered (no appendonly yes with appendfsync always), and would vote again "
-                f"{self.place.longest:g} s after a restart."
-            )
-
-    def votes(self) -> dict[str, str]:
-        """Return by the servers' addresses why each has no vote, by what was last seen; empty: it
-        has one."""
-        return {endpoint: self._why_not(i) for i, endpoint in enumerate(self.place.endpoints)}
-
-    def _why_not(self, i: int) -> str:
-        if (trouble := self._trouble.get(i)) is not None:
-            return trouble.words
-        at = self._votes_at.get(i)
-        return "" if at is None else f"{_FORGOT}; it votes from {_time(at)} on"
-
-    def reachable(self, i: int) -> bool:
-        """Tell whether a server answered the last time."""
-        return i not in self._trouble
-
-    def vouch(self) -> None:
-        """Let all servers vote at once, for somebody who knows that nobody holds a lock.
-
-        Raises:
-            Refusal: one could not be told.
-        """
-        for i in self.all:
-            self._give_back(i, self.open(i, vouched=True))
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.closed = True
-        for idle in self._idle:
-            while idle:
-                idle.pop().close()
-        self._crew.close()
-
-
-def _time(at: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
