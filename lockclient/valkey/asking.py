@@ -20,6 +20,8 @@ from lockclient.valkey.votes import Quorum
 
 TRY: Final = 2.0
 """Seconds that the servers have for one round."""
+_SETTLED: Final = 3
+"""Rounds after which what a majority has answered counts, though it decides nothing."""
 LEAST: Final = 0.1
 """Seconds below which no round is begun: it would only leave what nobody answers in time."""
 PAUSES: Final = (0.02, 0.02, 0.3)
@@ -70,7 +72,7 @@ class Asking:
         With `afresh` each round forgets what the one before was told: see `read`.
         """
         answers: dict[int, Answer] = {}
-        pauses = Jitter(*PAUSES)
+        pauses, rounds = Jitter(*PAUSES), 0
         while True:
             if self.servers.closed:
                 raise faults.closed(self.place, unknown=sending.unknown)
@@ -84,7 +86,10 @@ class Asking:
             answers |= found.answers
             if silent is not None:
                 silent |= found.silent
-            if enough(answers):
+            rounds += 1
+            if enough(answers) or (
+                afresh and rounds >= _SETTLED and len(answers) >= self.quorum.majority
+            ):
                 return answers
             sending.unknown |= bool(found.silent)
             error = faults.no_majority(self.place, found.troubles, unknown=sending.unknown)
@@ -109,7 +114,10 @@ class Asking:
         """Ask all servers, and all of them anew, until what they say at one time is enough.
 
         A lock may just be taken or removed: two servers tell of before it and two of after it, and
-        as long as the fifth is away these answers say nothing, however long one waits for that.
+        as long as the fifth is away these answers say nothing, however long one waits for that. If
+        they say the same thing again and again, it stands like that, and those who are away know:
+        what may be held is told then (`Quorum.may_hold`), so that it can be removed, and be waited
+        for. It may be what is left of a lock of whose end one of them was not told.
         """
         return self.until_enough(lambda _: call, sending, deadline, enough, afresh=True)
 

@@ -69,7 +69,7 @@ class Getting:
         after = holder.auto_unlock_after
         if after is not None and after > self._at.place.longest:
             raise faults.too_long(self._at.place, after)
-        splits, pauses = 0, Jitter(*_SPLIT_PAUSES)
+        splits, undecided, pauses = 0, 0, Jitter(*_SPLIT_PAUSES)
         waits, spent = Jitter(*PAUSES), dict[int, Left]()
         while True:
             if self._at.servers.closed:
@@ -84,6 +84,9 @@ class Getting:
                     return Refused(None, 0)
                 time.sleep(pauses.next())
                 continue
+            undecided += 1
+            if undecided > _SPLITS and (mine := self._may_hold(found.answers)) is not None:
+                return mine
             # What was sent is being undone, and can't do anything any more: nothing is unknown.
             error = faults.no_majority(self._at.place, found.troubles, unknown=False)
             self._at.pause_or_raise(error, sending, deadline, waits)
@@ -115,6 +118,9 @@ class Getting:
         if quorum.agree(found.answers, *HAD) and lasts:
             if after is not None or self._keep(name, uuid, number, until):
                 earlier = count(found.answers, "had") > 0
+                # As in `_clear`; here the majority that was asked after that names us.
+                for i, left in self._spent(found.answers).items():
+                    self._at.debts.owe({i}, self._at.drop(name, left.uuid, left.take, mark=False))
                 return Taken(token_of(uuid), earlier=earlier), found
             found.troubles |= dict.fromkeys(self._at.all, Trouble("it did not keep the lock"))
             found.answers.clear()
@@ -127,9 +133,14 @@ class Getting:
             return Refused(None, 0, used_up=True)
         if self._at.quorum.can_agree(answers, *HAD):
             return None
-        _, holder = self._at.quorum.holder(
-            text(said.rest[0]) if said.kind == "held" else None for said in answers.values()
-        )
+        _, holder = self._at.quorum.holder(_holder(said) for said in answers.values())
+        return None if holder is None else Refused(holder, revision_of(holder, 0))
+
+    def _may_hold(self, answers: Mapping[int, Answer]) -> Outcome | None:
+        """Return who may have it, as far as the votes of a majority go; the others are away."""
+        if len(answers) < self._at.quorum.majority:
+            return None
+        holder = self._at.quorum.may_hold(_holder(said) for said in answers.values())
         return None if holder is None else Refused(holder, revision_of(holder, 0))
 
     def _clear(
@@ -146,20 +157,21 @@ class Getting:
         two answers. A later try of the same uuid has a higher number, and what is deleted names
         this one's.
         """
-        longest = float(milliseconds(drifted(self._at.place.longest)))
-        spent = {
-            i: left
-            for i, said in answers.items()
-            if said.kind == "held" and (left := Left.of(said, longest)) is not None
-        }
+        spent = self._spent(answers)
         for i, left in spent.items():
-            others = sum(
-                said.kind != "held" or text(said.rest[0]) != left.uuid for said in answers.values()
-            )
+            others = sum(_holder(said) != left.uuid for said in answers.values())
             if before.get(i) == left and others >= self._at.quorum.majority:
                 call = self._at.drop(name, left.uuid, left.take, mark=False)
                 self._at.servers.ask({i: call}, Deadline.after(TRY), bool)
         return spent
+
+    def _spent(self, answers: Mapping[int, Answer]) -> dict[int, Left]:
+        longest = float(milliseconds(drifted(self._at.place.longest)))
+        return {
+            i: left
+            for i, said in answers.items()
+            if said.kind == "held" and (left := Left.of(said, longest)) is not None
+        }
 
     def _expiry(self, after: float | None) -> float:
         if after is None:
@@ -190,3 +202,8 @@ class Getting:
             )
             owed |= given - set(done.answers)
         self._at.debts.owe(owed, self._at.drop(name, uuid, number, mark=True))
+
+
+def _holder(said: Answer) -> str | None:
+    """Return whom a server names that was asked for a lock, but for us."""
+    return text(said.rest[0]) if said.kind == "held" else None

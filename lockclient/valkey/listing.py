@@ -201,7 +201,10 @@ class Listing:
                 continue
             stands = [(Stand.said(each), i) for each, i in zip(texts, order, strict=True) if each]
             votes = Counter(stand.uuid for stand, _ in stands)
-            uuid, most = votes.most_common(1)[0]
+            # Of as many votes the later push's: another one may have been left there by a dead one.
+            newest = {stand.uuid: stand.number for stand, _ in sorted(stands)}
+            uuid = max(votes, key=lambda each: (votes[each], newest[each], each))
+            most = votes[uuid]
             if (name := _named(segment)) is None:
                 continue
             if most < self._at.quorum.majority:

@@ -19,6 +19,10 @@ class Openings:
 
     Args:
         which: the servers that a connection is opened to.
+
+    Attributes:
+        pending: those of them from which nothing came yet.
+        over: nobody waits for them any more.
     """
 
     def __init__(self, which: Iterable[int]) -> None:
@@ -29,12 +33,12 @@ class Openings:
         self.fd = self._ear.fileno()
         self._lock = Lock()
         self._came: list[tuple[int, Line | None]] = []
-        self._over = False
+        self.over = False
 
     def came(self, i: int, line: Line | None) -> bool:
         """Hand in a server's connection, None: there is none. False: the round is over."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return False
             self._came.append((i, line))
             with suppress(BlockingIOError):  # full: it will be heard anyway
@@ -54,7 +58,7 @@ class Openings:
         """End it: return what came in the last moment; of the others no more is taken."""
         came = self.take()
         with self._lock:
-            self._over = True
+            self.over = True
             came += self._came
             self._bell.close()
             self._ear.close()

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 SLOW: Final = 2.0
 """Seconds in which a server has to let a client in, six answers: as long as one round lasts."""
+_LONG: Final = 0.5
+"""Seconds after which no round waits any more for a connection to that server."""
 _FIRST_PROBE, _LONGEST_PROBE = 0.05, 1.0
 """Seconds between two tries to reach a server again."""
 _SAME: Final = 2.0
@@ -65,6 +67,7 @@ class Reaching:
         self._naming = Lock()
         self._since: dict[int, float] = {}
         self._crews = [Crew("server", 2) for _ in self.all]
+        self._opening: list[dict[object, float]] = [{} for _ in self.all]  # since when
 
     def _wait(self, i: int, seconds: float) -> None:
         """Take note that a server votes in so many seconds, and tell of it once."""
@@ -117,14 +120,23 @@ class Reaching:
         for i in openings.pending:
             self._crews[i].do(partial(self._open_for, i, openings))
 
+    def _is_stuck(self, i: int) -> bool:
+        """Tell whether a server lets somebody wait at its door for so long that nobody else should
+        as well."""
+        now = monotonic()
+        return any(now - since > _LONG for since in [*self._opening[i].values()])
+
     def _open_for(self, i: int, openings: Openings) -> None:
-        line = None
+        line, opening = None, self._opening[i]
+        opening[openings] = monotonic()
         try:
-            if i not in self._trouble:  # it may have one by now, and others wait behind this
+            # By now it may have a trouble, or nobody wait any more, and others stand behind this.
+            if i not in self._trouble and not openings.over:
                 line = self.open(i)
         except Refusal as refusal:
             self._fail(i, None, refusal.trouble)
         finally:
+            del opening[openings]
             if not openings.came(i, line) and line is not None:
                 self._give_back(i, line)
 

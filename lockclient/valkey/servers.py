@@ -74,32 +74,41 @@ class Servers(Reaching):
         Those that are left then have a moment more: a healthy one's answer is on its way.
         """
         asked = _Asked(calls, self.place.terms)
-        found, poll, waiting = asked.found, asked.poll, asked.waiting
-        for i, line in self._idle_lines(calls, poll).items():
+        for i, line in self._idle_lines(calls, asked.poll).items():
             self._send(i, line, asked, until)
-        openings = None
+        openings = self._open_others(asked) if len(asked.lines) < len(calls) else None
+        self._gather(asked, openings, until, enough)
+        found = asked.found
+        for i in asked.waiting.values():
+            self._lost(i, asked.lines[i], Trouble("no answer in time"), found)
+        if openings is not None:
+            for i, late in openings.close():
+                if late is not None:  # it came in the last moment, and is for the next round
+                    self._give_back(i, late)
         if len(asked.lines) < len(calls):
-            openings = self._open_others(asked)
+            unreached = Trouble("no connection in time")
+            found.troubles = {i: unreached for i in calls if i not in asked.lines} | found.troubles
+        return found
+
+    def _gather(
+        self, asked: _Asked, openings: Openings | None, until: Deadline, enough: Enough
+    ) -> None:
+        """Take all answers until there are enough, or nobody is left who could give one."""
         began, last, satisfied = monotonic(), until, False
-        while waiting or (openings is not None and openings.pending):
-            events = poll.poll(1000 * last.remaining())
+        while asked.waiting or (openings is not None and openings.pending):
+            events = asked.poll.poll(1000 * last.remaining())
             if not events:
-                break
+                return
             for fd, _ in events:
                 if openings is not None and fd == openings.fd:
                     self._send_new(openings.take(), asked, until)
-                elif self._read(waiting[fd], asked, last):
-                    poll.unregister(fd)
-                    del waiting[fd]
-            if not satisfied and enough(found.answers):
+                elif self._read(asked.waiting[fd], asked, last):
+                    asked.poll.unregister(fd)
+                    del asked.waiting[fd]
+            if not satisfied and enough(asked.found.answers):
                 satisfied = True
                 now = monotonic()
                 last = Deadline(min(until, now + GRACE + now - began))
-        for i in waiting.values():
-            self._lost(i, asked.lines[i], Trouble("no answer in time"), found)
-        if openings is not None:
-            self._leave(openings, asked)
-        return found
 
     # ------------------------------------------------------------ those without a connection
 
@@ -107,7 +116,7 @@ class Servers(Reaching):
         """Have connections opened to those that have none; one in trouble gets none."""
         absent = {i: self._trouble.get(i) for i in asked.calls if i not in asked.lines}
         asked.found.troubles |= {i: why for i, why in absent.items() if why is not None}
-        wanted = [i for i, why in absent.items() if why is None]
+        wanted = [i for i, why in absent.items() if why is None and not self._is_stuck(i)]
         if not wanted:
             return None
         openings = Openings(wanted)
@@ -124,15 +133,6 @@ class Servers(Reaching):
             else:
                 asked.poll.register(line.fd, select.POLLIN)
                 self._send(i, line, asked, until)
-
-    def _leave(self, openings: Openings, asked: _Asked) -> None:
-        """Wait for no more connections; those that came in the last moment are for the next one."""
-        for i, line in openings.close():
-            if line is not None:
-                self._give_back(i, line)
-        for i in asked.calls:
-            if i not in asked.lines:
-                asked.found.troubles.setdefault(i, Trouble("no connection in time"))
 
     # ------------------------------------------------------------ those with one
 

@@ -231,13 +231,12 @@ class Steps:
     def _read(self, request: Read, sending: Sending, deadline: Deadline) -> Outcome:
         call = self._views.call(request.name, request.uuid or "", whole=True)
         answers = self._at.read(call, sending, deadline, self._views.known)
-        holder = self._views.holder(request.name, answers)
+        holder = self._views.holder(request.name, answers, request.uuid or "")
         removal = None
         if request.uuid is not None:
             removal = self._views.record(request.name, request.uuid, answers)
         at = 0 if holder is None else max(holder.stamp_revisions)
-        few = "" if holder is not None else self._views.few(request.name, answers)
-        return Seen(holder, (), removal, at, few)
+        return Seen(holder, (), removal, at, self._views.few(request.name, answers))
 
     def _remove(self, request: Remove, sending: Sending, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""

@@ -36,16 +36,18 @@ class Views:
         """Tell whether these are enough to say who has the lock."""
         return self._quorum.holder(uuid for uuid, _ in _seen(answers))[0]
 
-    def who(self, answers: Mapping[int, Answer]) -> tuple[str | None, int]:
-        """Return who has the lock, and its latest push."""
+    def who(self, answers: Mapping[int, Answer], asked: str = "") -> tuple[str | None, int]:
+        """Return who has the lock, or may have it (`Quorum.may_hold`), and its latest push."""
         seen = list(_seen(answers))
-        _, holder = self._quorum.holder(uuid for uuid, _ in seen)
+        known, holder = self._quorum.holder(uuid for uuid, _ in seen)
+        if not known:
+            holder = self._quorum.may_hold((uuid for uuid, _ in seen), asked)
         pushes = (number_of(said.get("push", b"")) for uuid, said in seen if uuid == holder)
         return holder, 0 if holder is None else max(pushes)
 
-    def latest(self, answers: Mapping[int, Answer]) -> Mapping[str, bytes]:
+    def latest(self, answers: Mapping[int, Answer], asked: str = "") -> Mapping[str, bytes]:
         """Return the lock's fields with its latest push; none: nobody has it."""
-        uuid, push = self.who(answers)
+        uuid, push = self.who(answers, asked)
         found = [
             said
             for each, said in _seen(answers)
@@ -53,12 +55,14 @@ class Views:
         ]
         return max(found, key=_alert_at, default={})
 
-    def holder(self, name: str, answers: Mapping[int, Answer]) -> Holder | None:
-        """Return who has the lock, with all that it says of itself."""
-        return holder_of(name, self.latest(answers))
+    def holder(self, name: str, answers: Mapping[int, Answer], asked: str) -> Holder | None:
+        """Return who has the lock, or may have it, with all that it says of itself."""
+        return holder_of(name, self.latest(answers, asked))
 
     def few(self, name: str, answers: Mapping[int, Answer]) -> str:
-        """Say in a sentence on how few servers somebody has a lock that nobody holds, if so."""
+        """Say in a sentence on how few servers somebody has a lock, if no majority says so."""
+        if self._quorum.holder(uuid for uuid, _ in _seen(answers))[1] is not None:
+            return ""
         votes = Counter(uuid for uuid, _ in _seen(answers) if uuid is not None)
         return f"{name!r}: {self._quorum.few(votes, len(answers))}." if votes else ""
 

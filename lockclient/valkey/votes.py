@@ -53,6 +53,16 @@ class Quorum:
             return True, who
         return for_it + self.servers - len(said) < self.majority, None
 
+    def may_hold(self, holders: Iterable[str | None], asked: str = "") -> str | None:
+        """Return who may have a lock, as far as those go who voted: whom the others could help to
+        a majority. Of several it is who was `asked` for, then who has the most votes.
+        """
+        said = list(holders)
+        votes = Counter(each for each in said if each is not None)
+        away = self.servers - len(said)
+        may = (each for each, number in votes.items() if number + away >= self.majority)
+        return max(may, key=lambda each: (each == asked, votes[each], each), default=None)
+
     def few(self, votes: Mapping[str, int], asked: int) -> str:
         """Say in words who has so many votes of those that were asked, of whom none has a majority.
 

@@ -1,0 +1,167 @@
+"""What is asked while some servers are away, and the others alone can't tell; or are slow."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.store import Done, Look, Position, Refused, Remove, Take, Taken, Unlock
+from lockclient.valkey.keys import Keys
+from lockclient.valkey.store import ValkeyStore
+from tests.asked import ask, has, read, take
+from tests.contract.asking import NAME, NEVER, holder, removal
+from tests.processes import wait_until
+from tests.valkeys import Servers, running
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Servers]:
+    """Three servers that may be killed."""
+    with running(tmp_path, 3) as servers:
+        yield servers
+
+
+class TestUndecided:
+    """One server has a lock, another one has it not, and the third is away."""
+
+    @pytest.fixture
+    def left(self, three: Servers) -> Iterator[tuple[ValkeyStore, str]]:
+        with three.store() as store:
+            uuid, _ = take(store)
+            three.all[0].command("DEL", Keys(three.root).lock(NAME))
+            three.all[2].kill()
+            yield store, uuid
+
+    def test_who_may_have_it_is_told(self, left: tuple[ValkeyStore, str]) -> None:
+        """With a remark, as lists do: that is more than that nobody can tell."""
+        store, uuid = left
+        seen = read(store, NAME)
+        assert seen.holder is not None
+        assert seen.holder.uuid == uuid
+        assert "on 1 of 3 servers" in seen.remark
+        assert "may be held" in seen.remark
+        look = ask(store, Look(NAME, "waiter", 0))
+        assert isinstance(look, Position)
+        assert look.holder == uuid
+
+    def test_who_wants_it_is_told_who_has_it(self, left: tuple[ValkeyStore, str]) -> None:
+        """And not that the store does not answer: it waits as for any other lock."""
+        store, uuid = left
+        refused = ask(store, Take(holder()))
+        assert isinstance(refused, Refused)
+        assert refused.holder == uuid
+        assert not ClusterMutex(NAME, store=store).acquire(timeout=0.5)
+
+    def test_it_can_be_removed(self, left: tuple[ValkeyStore, str]) -> None:
+        """With a record; then the next one gets it, though the third is still away."""
+        store, uuid = left
+        seen = read(store, NAME, uuid)
+        assert seen.holder is not None
+        assert ask(store, Remove(removal(seen.holder), seen.holder.stamp_revisions)) == Done(0)
+        assert read(store, NAME, uuid).removal is not None
+        assert isinstance(ask(store, Take(holder())), Taken)
+
+    def test_of_two_who_may_have_it_who_is_asked_for_is_told(
+        self, three: Servers, left: tuple[ValkeyStore, str]
+    ) -> None:
+        """So that each of them can be looked at, and be removed."""
+        store, uuid = left
+        key, other = Keys(three.root).lock(NAME), "another-uuid"
+        three.all[0].command("RESTORE", key, "0", three.all[1].command("DUMP", key))
+        three.all[0].command("HSET", key, "uuid", other)
+        for each in (uuid, other):
+            seen = read(store, NAME, each)
+            assert seen.holder is not None
+            assert seen.holder.uuid == each
+
+
+def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
+    """On the server that missed the release: else it would be there when another one is away."""
+    with three.store() as store:
+        dead, missed, key = holder(**NEVER), three.all[2], Keys(three.root).lock(NAME)
+        assert isinstance(ask(store, Take(dead)), Taken)
+        kept = missed.command("DUMP", key)
+        assert ask(store, Unlock(NAME, dead.uuid or "")) == Done(0)
+        missed.command("RESTORE", key, "0", kept)
+        uuid, _ = take(store)
+        wait_until(lambda: not missed.command("EXISTS", key), what="the end of what is left")
+        assert has(store) == uuid
+
+
+class Slow:
+    """Stands before a server, and passes on what either side says, each piece that much later."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.delay = 0.0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError), closing(one), closing(other):
+            while data := one.recv(65536):
+                time.sleep(self.delay)
+                other.sendall(data)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._listener.close()
+
+
+class TestSlowDoor:
+    """One server needs seconds to let a client in; the others are a majority."""
+
+    @pytest.fixture
+    def slow(self, three: Servers) -> Iterator[Slow]:
+        with three.store(), closing(Slow(three.all[2].endpoint)) as slow:  # they are vouched for
+            slow.delay = 0.3
+            yield slow
+
+    @pytest.fixture
+    def store(self, three: Servers, slow: Slow) -> Iterator[ValkeyStore]:
+        place = three.place()
+        there = (*place.endpoints[:2], slow.endpoint)
+        with closing(ValkeyStore(replace(place, endpoints=there))) as store:
+            yield store
+
+    def test_locks_are_had_by_the_others(self, store: ValkeyStore) -> None:
+        """Who waited for it took the votes of all: their requests were sent when time was up."""
+        for number in range(20):
+            with ClusterMutex(f"lock-{number}", store=store) as mutex:
+                mutex.alive(force=True)
+        votes = list(store.votes().values())
+        assert votes[:2] == ["", ""]
+        assert votes[2]
+
+    def test_many_at_once_do_not_queue_at_its_door(self, store: ValkeyStore) -> None:
+        def take_one(number: int) -> None:
+            with ClusterMutex(f"lock-{number}", store=store):
+                pass
+
+        with ThreadPoolExecutor(60) as threads:
+            list(threads.map(take_one, range(60)))
+
+    def test_it_has_a_vote_again_when_it_is_quick(self, store: ValkeyStore, slow: Slow) -> None:
+        take(store)
+        wait_until(lambda: "to let us in" in [*store.votes().values()][2], what="its trouble")
+        slow.delay = 0.0
+        wait_until(lambda: not any(store.votes().values()), what="its vote")
