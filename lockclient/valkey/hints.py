@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from lockclient.store import Event
 from lockclient.timers import IDLE, Crew
@@ -25,6 +25,12 @@ log = logging.getLogger(__name__)
 
 _AGAIN: Final = 2.0
 """Seconds between two tries to reach a server."""
+_QUIET: Final = 5.0
+"""Seconds without a word after which a server is asked whether it is still there."""
+_PROOF: Final = 2.0
+"""Seconds that it has to say so."""
+_AT_ONCE: Final = 100
+"""Messages of one server that are read before all else has its turn."""
 
 
 class Listener:
@@ -159,19 +165,24 @@ class Hints:
         by_fd = {ear.fd: ear for ear in ears if ear.fd >= 0}
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(1000 * _AGAIN / 2):
-            if fd in by_fd:
-                for kind, channel, payload in by_fd[fd].read():
-                    self._tell(kind, listeners.get(channel, ()), payload)
+        full = [ear for ear in ears if ear.more]
+        ready = {fd for fd, _ in poll.poll(0 if full else 1000 * _AGAIN / 2)}
+        for fd, ear in by_fd.items():
+            if fd in ready or ear.more:
+                self._tell(ear, listeners)
 
     @staticmethod
-    def _tell(kind: str, listeners: Any, payload: bytes) -> None:
-        for each in list(listeners):
-            if kind == "subscribe":
-                each.tell(Event(0, started=True))
-            elif kind == "message" and each.heard != payload:
-                each.heard = payload
-                each.tell(Event(0))
+    def _tell(ear: _Ear, listeners: dict[str, set[Listener]]) -> None:
+        hinted: dict[Listener, None] = {}  # once, however many have let go of it meanwhile
+        for kind, channel, payload in ear.read():
+            for each in [*listeners.get(channel, ())]:
+                if kind == "subscribe":
+                    each.tell(Event(0, started=True))
+                elif kind == "message" and each.heard != payload:
+                    each.heard = payload
+                    hinted[each] = None
+        for each in hinted:
+            each.tell(Event(0))
 
 
 class _Ear:
@@ -180,6 +191,10 @@ class _Ear:
     def __init__(self, servers: Servers, i: int) -> None:
         self.fd = -1
         self.confirmed: set[str] = set()
+        self.more = False
+        """Whether it has said more than was read, so that nothing need come for it to be read."""
+        self._heard_at = 0.0
+        self._asked_at: float | None = None
         self._endpoint = servers.place.endpoints[i]
         self._connection = connection_to(servers.place, self._endpoint)
         self._all = servers.keys.channels
@@ -194,14 +209,18 @@ class _Ear:
 
         And not for one to a server that is away: the hints of all others would wait as long.
         """
-        if self.fd < 0 and not (
-            wanted and monotonic() >= self._next_try and self._servers.reachable(self._number)
-        ):
+        if not self._servers.reachable(self._number):
+            if self.fd >= 0:  # most likely its way is cut: there is a new one when it is back
+                self.close()
+            return
+        if self.fd < 0 and not (wanted and monotonic() >= self._next_try):
             return
         try:
             if self.fd < 0:
                 self._connection.connect()
                 self.fd = self._connection._sock.fileno()
+                self._heard_at = monotonic()
+            self._prove()
             for command, channels in (
                 ("SUBSCRIBE", wanted.keys() - self._asked),
                 ("UNSUBSCRIBE", self._asked - wanted.keys()),
@@ -216,18 +235,37 @@ class _Ear:
         except (*faults.Unanswered, faults.Refused) as error:
             self._failed(error)
 
+    def _prove(self) -> None:
+        """See to it that the server has said something lately, or fail: a connection that was cut
+        without a word looks like one on which nothing happens.
+
+        It is asked to tell again that it is listened to, which needs no right besides.
+        """
+        now = monotonic()
+        if self._asked_at is None and self._asked and now > self._heard_at + _QUIET:
+            self._asked_at = now
+            channel = next(iter(self._asked))
+            command = "PSUBSCRIBE" if channel == self._all else "SUBSCRIBE"
+            self._connection.send_command(command, channel)
+        elif self._asked_at is not None and now > self._asked_at + _PROOF:
+            raise TimeoutError("it says nothing any more")
+
     def read(self) -> list[tuple[str, str, bytes]]:
         """Return what was told: kind, channel or pattern, and what was said."""
         told: list[tuple[str, str, bytes]] = []
+        self.more, self._heard_at, self._asked_at = False, monotonic(), None
         try:
-            while True:
+            for _ in range(_AT_ONCE):
                 words, channel, *_, payload = self._connection.read_response()
                 kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
                 if kind == "subscribe":
+                    if channel in self.confirmed:
+                        kind = "again"
                     self.confirmed.add(channel)
                 told.append((kind, channel, payload if isinstance(payload, bytes) else b""))
                 if not self._connection.can_read(0):
                     return told
+            self.more = True
         except (*faults.Unanswered, faults.Refused) as error:
             self._failed(error)
         return told
@@ -243,5 +281,5 @@ class _Ear:
     def close(self) -> None:
         """Listen no more."""
         self._connection.disconnect()
-        self.fd = -1
+        self.fd, self.more, self._asked_at = -1, False, None
         self._asked, self.confirmed = set(), set()

@@ -9,12 +9,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.store import Done, Look, Position, Refused, Remove, Take, Taken, Unlock
+from lockclient.store import (
+    Done,
+    Event,
+    Look,
+    Position,
+    Refused,
+    Remove,
+    Take,
+    Taken,
+    Target,
+    Unlock,
+)
+from lockclient.valkey.hints import Listener
 from lockclient.valkey.keys import Keys
 from lockclient.valkey.store import ValkeyStore
 from tests.asked import ask, has, read, take
@@ -104,6 +117,7 @@ class Slow:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self.delay = 0.0
+        self._cut = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._run, daemon=True).start()
@@ -114,17 +128,69 @@ class Slow:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._target)
                 for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+                    how = (one, other, self._cut)
+                    threading.Thread(target=self._pass, args=how, daemon=True).start()
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, one: socket.socket, other: socket.socket, cut: threading.Event) -> None:
         with suppress(OSError), closing(one), closing(other):
             while data := one.recv(65536):
                 time.sleep(self.delay)
-                other.sendall(data)
+                if not cut.is_set():
+                    other.sendall(data)
+
+    def cut(self) -> None:
+        """Pass on nothing more of what is connected now, without a word; new ones are well."""
+        self._cut.set()
+        self._cut = threading.Event()
 
     def close(self) -> None:
         """Let nobody in any more."""
         self._listener.close()
+
+
+@pytest.fixture
+def slow(three: Servers) -> Iterator[Slow]:
+    with three.store(), closing(Slow(three.all[2].endpoint)) as slow:  # they are vouched for
+        yield slow
+
+
+@pytest.fixture
+def store(three: Servers, slow: Slow) -> Iterator[ValkeyStore]:
+    place = three.place()
+    there = (*place.endpoints[:2], slow.endpoint)
+    with closing(ValkeyStore(replace(place, endpoints=there))) as store:
+        yield store
+
+
+def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
+    three: Servers, slow: Slow, store: ValkeyStore
+) -> None:
+    """Else who waits would hear nothing any more of a server that tells all others."""
+    events: list[Event] = []
+    listening = store.watch(Target(NAME), 0, events.append)
+    subscribers = partial(three.all[2].command, "PUBSUB", "NUMSUB", store.keys.channel(NAME))
+    wait_until(lambda: subscribers()[1] == 1, what="its ear")
+    slow.cut()
+    wait_until(lambda: subscribers()[1] == 2, what="a new ear")  # it has not seen the old one end
+    told = len(events)
+    three.all[2].command("PUBLISH", store.keys.channel(NAME), "a uuid")
+    wait_until(lambda: len(events) > told, what="the hint")
+    listening.close()
+
+
+def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
+    """Who waits is told that there are some, and not once for each."""
+    events: list[Event] = []
+    listening = store.watch(Target(NAME), 0, events.append)
+    assert isinstance(listening, Listener)
+    channel = store.keys.channel(NAME)
+    wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")
+    publish = "redis.call('PUBLISH', KEYS[1], {})"
+    script = f"for i = 1, 20000 do {publish.format('i')} end {publish.format('ARGV[1]')}"
+    three.all[0].command("EVAL", script, "1", channel, "last")
+    wait_until(lambda: listening.heard == b"last", what="the last of them")
+    assert len(events) < 1000
+    listening.close()
 
 
 class TestSlowDoor:
@@ -132,16 +198,9 @@ class TestSlowDoor:
 
     @pytest.fixture
     def slow(self, three: Servers) -> Iterator[Slow]:
-        with three.store(), closing(Slow(three.all[2].endpoint)) as slow:  # they are vouched for
+        with three.store(), closing(Slow(three.all[2].endpoint)) as slow:
             slow.delay = 0.3
             yield slow
-
-    @pytest.fixture
-    def store(self, three: Servers, slow: Slow) -> Iterator[ValkeyStore]:
-        place = three.place()
-        there = (*place.endpoints[:2], slow.endpoint)
-        with closing(ValkeyStore(replace(place, endpoints=there))) as store:
-            yield store
 
     def test_locks_are_had_by_the_others(self, store: ValkeyStore) -> None:
         """Who waited for it took the votes of all: their requests were sent when time was up."""
