@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from operator import itemgetter
 from typing import NamedTuple
 
 from lockclient.record import STAMPS, SUBKEYS, Found, Holder, listed
-from lockclient.removal import Removal
+from lockclient.removal import Removal, removed_at
 from lockclient.restoring import Restored
 from lockclient.services import Batch, Change
 from lockclient.timing import monotonic
@@ -73,6 +73,69 @@ class Transition:
     live: bool
 
 
+Told = tuple[Change, Removal]
+"""The record of a removal, and the change that told of it, its value aside."""
+
+
+class Newest:
+    """The newest records of removals, and no more than so many of them.
+
+    In the order in which the store wrote them; where it is looked at, which shows no order, by when
+    the locks were removed, as the records say it.
+
+    Args:
+        most: how many are kept.
+        by_time: the store is looked at.
+    """
+
+    def __init__(self, most: int = 0, *, by_time: bool = False) -> None:
+        self._most = most
+        self._by_time = by_time
+        self._kept: dict[tuple[str, str], tuple[float, Told]] = {}
+        self._least = -math.inf
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._kept
+
+    def add(self, change: Change) -> Removal | None:
+        """Take a record in; return what it says, or None if it is older than all that are kept."""
+        name, part, value = change.name, change.part, change.value or b""
+        order = (removed_at(value) or 0.0) if self._by_time else change.created
+        if order < self._least:
+            return None
+        removal = Removal.listed(name, part, value)
+        self._kept[name, part] = order, (change._replace(value=None), removal)
+        # All that is too much goes at once, and not before it is a quarter: that costs little for
+        # each of them, in whatever order they come.
+        if len(self._kept) > self._most * 5 // 4:
+            self._keep(self._most)
+        return removal
+
+    def only(self, most: int) -> Newest:
+        """Keep no more than so many from now on."""
+        self._most = most
+        self._keep(most)
+        return self
+
+    def forget(self, name: str, part: str) -> None:
+        """Leave one out that is gone."""
+        self._kept.pop((name, part), None)
+
+    def oldest_first(self) -> list[Told]:
+        """Return those that are kept."""
+        return [told for _, told in self._sorted()][-self._most :] if self._most else []
+
+    def _keep(self, most: int) -> None:
+        if len(self._kept) <= most:
+            return
+        kept = self._sorted()[-most:] if most else []
+        self._kept = {(told[0].name, told[0].part): (order, told) for order, told in kept}
+        self._least = kept[0][0] if kept else math.inf
+
+    def _sorted(self) -> list[tuple[float, Told]]:
+        return sorted(self._kept.values(), key=itemgetter(0))
+
+
 class Reading:
     """A reading of everything, put together from its pages.
 
@@ -82,11 +145,11 @@ class Reading:
     Args:
         known: the rows that there were before.
         found: nothing was read before.
-        newest: how many removals are kept, the newest.
+        newest: takes in the removals.
         told: the revision up to which all removals were told; later ones are kept, too.
     """
 
-    def __init__(self, known: dict[str, Row], *, found: bool, newest: int, told: int) -> None:
+    def __init__(self, known: dict[str, Row], *, found: bool, newest: Newest, told: int) -> None:
         self.rows: dict[str, Row] = {}
         self.lines: dict[str, Waiting] = {}
         self.unlockers: dict[str, str] = {}
@@ -96,9 +159,9 @@ class Reading:
         self.known_at = -math.inf
         self._found = found
         self._known = known
-        self._newest = newest
+        self.newest = newest
         self._told = math.inf if found else told
-        self._removals: list[tuple[int, str, str, Change, Removal]] = []  # a heap, the oldest first
+        self._untold: list[Told] = []
         self._arrived = 0.0
         self._lock = ""
         self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
@@ -132,20 +195,18 @@ class Reading:
         """Take note that this was all."""
         self._end_lock()
 
-    def removals(self) -> list[tuple[Change, Removal]]:
-        """Return the removals that are kept, the oldest first, the values of their keys aside."""
-        return [(change, removal) for *_, change, removal in sorted(self._removals)]
+    def untold(self) -> list[Told]:
+        """Return the removals that are to be told, the oldest first."""
+        if self._found:
+            return self.newest.oldest_first()
+        return sorted(self._untold, key=lambda told: told[0].created)
 
     def _add_removal(self, change: Change) -> None:
         self.recorded += 1
-        kept, created = self._removals, change.created
-        if len(kept) >= self._newest and created <= self._told:
-            if not kept or created < kept[0][0]:
-                return
-            heappop(kept)
-        removal = Removal.listed(change.name, change.part, change.value or b"")
-        slim = change._replace(value=None)
-        heappush(kept, (created, change.name, change.part, slim, removal))
+        removal = self.newest.add(change)
+        if change.created > self._told:
+            said = removal or Removal.listed(change.name, change.part, change.value or b"")
+            self._untold.append((change._replace(value=None), said))
 
     def _end_lock(self) -> None:
         name, values, self._values = self._lock, self._values, {}

@@ -64,6 +64,11 @@ class Term:
         return f"not: {what}" if self.without else what
 
     @property
+    def stateless(self) -> bool:
+        """Whether it asks for a state that there is not."""
+        return self.field == "state" and not self._states()
+
+    @property
     def misread(self) -> bool:
         """Whether it may have been meant for a field that there is not."""
         return not self.field and _LOOKS_LIKE_A_FIELD.match(self.word) is not None
@@ -112,6 +117,17 @@ class Search:
         """Say what it was taken for, where that is more than words; else nothing."""
         plain = not any(each.field or each.without or each.misread for each in self.terms)
         return [] if plain else [each.said for each in self.terms]
+
+    def check(self) -> None:
+        """Look whether there is what it asks for: for who is told so at once, and types no more.
+
+        Raises:
+            ValueError: there is no such state.
+        """
+        for each in self.terms:
+            if each.stateless:
+                states = ", ".join(STATES)
+                raise ValueError(f"No state is {each.word!r}: there are {states}.")
 
     def finds(self, holder: Holder, state: str, *, also: str = "") -> bool:
         """Tell whether all of it is so for a holder; `also` is a text that words may be in, too."""

@@ -27,6 +27,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.reading import (
     MOST_UNLOCKERS,
     NOBODY,
+    Newest,
     Reading,
     Row,
     Transition,
@@ -72,7 +73,7 @@ class Table:
         on_change: called in the table's thread with each step's transitions.
         on_removal: called there before it, with each step's new removals, and whether they were
             found at the first reading. Each is told once, in the order of revisions; of those that
-            were found only the newest thousand.
+            were found only the newest thousand, the oldest of them first.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Table:
         self._rows: dict[str, Row] = {}
         self._lines: dict[str, Waiting] = {}
         self._unlockers: dict[str, str] = {}
-        self._removals: dict[tuple[str, str], Removal] = {}  # the oldest first
+        self._removals = Newest()
         self._recorded = 0
         self._revision = self._term = 0
         self._known_at = -math.inf
@@ -235,7 +236,8 @@ class Table:
     def removals(self) -> list[Removal]:
         """Return the removals that are kept, the newest first."""
         with self._lock:
-            return list(reversed(self._removals.values()))
+            kept = self._removals.oldest_first()
+        return [removal for _, removal in reversed(kept)]
 
     def recorded(self) -> int:
         """Return how many removals the store has on record, kept here or not."""
@@ -293,10 +295,11 @@ class Table:
 
     def _load(self, deadline: Deadline) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
+        first, newest = not self._ready.is_set(), Newest()
         if self._keep_removals or self._on_removal:
             kinds += ("removed",)
-        first = not self._ready.is_set()
-        newest = max(self._keep_removals, _FOUND if first and self._on_removal else 0)
+            most = max(self._keep_removals, _FOUND if first and self._on_removal else 0)
+            newest = Newest(most, by_time=not self._store.can.watch)
         fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
@@ -306,9 +309,10 @@ class Table:
         with self._lock:
             before, self._rows = self._rows, fresh.rows
             self._lines, self._unlockers = fresh.lines, fresh.unlockers
-            self._removals, self._recorded = {}, fresh.recorded
-            for change, removal in fresh.removals():
-                self._note_removal(change, removal)
+            self._recorded = fresh.recorded
+            for change, removal in fresh.untold():
+                self._note_untold(change, removal)
+            self._removals = newest.only(self._keep_removals)
             self._said = fresh.said or said
             self._revision, self._term = fresh.revision, fresh.term
             self._known_at = fresh.known_at
@@ -443,17 +447,15 @@ class Table:
         elif change.kind == "removed" and (self._keep_removals or self._on_removal):
             self._recorded += -1 if value is None else change.created == change.revision
             if value is None:
-                self._removals.pop((name, part), None)
+                self._removals.forget(name, part)
             elif change.created == change.revision or (name, part) in self._removals:
-                self._note_removal(change, Removal.listed(name, part, value))
+                removal = self._removals.add(change) or Removal.listed(name, part, value)
+                self._note_untold(change, removal)
 
-    def _note_removal(self, change: Change, removal: Removal) -> None:
+    def _note_untold(self, change: Change, removal: Removal) -> None:
         # Neither one that an earlier reading or the watch told already, nor one written again.
         if self._on_removal and self._revision < change.created == change.revision:
             self._untold.append(removal)
-        self._removals[change.name, change.part] = removal
-        if len(self._removals) > self._keep_removals:
-            del self._removals[next(iter(self._removals))]
 
     def _tell(self, changed: list[Transition], *, first: bool = False) -> None:
         removals, self._untold = self._untold, []

@@ -22,6 +22,7 @@ from lockclient.facts import Fact
 from lockclient.logs import PlainFormatter
 from lockclient.lookalikes import Looks
 from lockclient.record import Ticket, check_name
+from lockclient.searching import Search
 from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import Listed
@@ -127,6 +128,16 @@ def _told(facts: Sequence[Fact]) -> str:
         )
         for fact in facts
     )
+
+
+def searching(text: Sequence[str]) -> Search:
+    """Return the search for these words of a command line."""
+    search = Search.of(text)
+    try:
+        search.check()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return search
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as told below.")

@@ -26,6 +26,7 @@ from lockclient.cli.common import (
     opened,
     picture_of,
     print_json,
+    searching,
     store_options,
     telling,
 )
@@ -45,7 +46,6 @@ from lockclient.durations import duration, roughly
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.lines import Lines
 from lockclient.record import STATES
-from lockclient.searching import Search
 from lockclient.services import ServiceStore
 from lockclient.settings import Settings
 from lockclient.shown import (
@@ -212,7 +212,7 @@ def ls(
     {lock_facts}
     """
 
-    search = Search.of(text)
+    search = searching(text)
 
     def choose(locks: list[Listed]) -> list[Listed]:
         found = [

@@ -66,7 +66,8 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
         # All of them: a search among the newest hundred only would hide what is asked for.
         table = picture_of(store, removals=1_000_000)
     search = Search.of(text)
-    found = [each for each in table.removals() if search.finds_removal(each)]
+    known = table.removals()
+    found = [each for each in known if search.finds_removal(each)]
     shown, now = found[:number], time.time()
     if as_json:
         print_json(
@@ -95,5 +96,13 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
         ]
         for each in shown
     ]
-    more = f" {len(found) - len(shown)} older ones: --number." if len(found) > len(shown) else ""
-    print_table(COLUMNS, rows, f"{counted(len(shown), 'removal')} in the last seven days.{more}")
+    print_table(COLUMNS, rows, _summary(len(shown), len(found), len(known)))
+
+
+def _summary(shown: int, found: int, known: int) -> str:
+    what = counted(known, "removal")
+    if shown < known:
+        what = f"{shown or 'None'} of {what}"
+    match = " match" if known and not found else ""
+    more = f" {found - shown} older ones: --number." if shown < found else ""
+    return f"{what} in the last seven days{match}.{more}"

@@ -18,6 +18,7 @@ from lockclient.cli.common import (
     json_option,
     opened,
     print_json,
+    searching,
     store_options,
 )
 from lockclient.cli.show import where
@@ -114,9 +115,9 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
     have `waiter`, as one in the queue of `show`, and where nobody holds the lock of this only
     `name` and `waiters`. away has `trouble`, a sentence. Of more than 2,000 waiters none are told.
     """
+    search = searching(text)
     with opened(settings) as store, suppress(KeyboardInterrupt):
         answering(store)
-        search = Search.of(text)
         if on_terminal() and not as_json:
             # Or nothing at all would be seen as long as all is quiet.
             click.secho("What happens is told here. Ctrl-C ends this.", dim=True, err=True)

@@ -144,6 +144,14 @@ def test_filter_and_sort(held: Settings) -> None:
     assert "'color'" in piped(held, "ls", "--sort", "color", status=2).stderr
 
 
+@pytest.mark.parametrize("command", ["ls", "watch"])
+def test_a_state_that_there_is_not(settings: Settings, command: str) -> None:
+    """It is named, with those that there are: an empty list would look as if all were well."""
+    done = piped(settings, command, "state:foo", status=2)
+    assert done.stdout == ""
+    assert "No state is 'foo': there are ok, " in done.stderr
+
+
 def test_nothing_held(settings: Settings) -> None:
     """A sentence for people, the titles alone for a pipe, an empty list for programs."""
     with in_terminal(settings, "ls") as terminal:
@@ -227,4 +235,7 @@ def test_removed(settings: Settings, store: EtcdStore) -> None:
     assert "backtrace" not in newest
     with in_terminal(settings, "removed", "ann") as terminal:
         assert terminal.ended() == 0
-        assert "1 removal in the last seven days." in terminal.text
+        assert "1 of 3 removals in the last seven days." in terminal.text
+    with in_terminal(settings, "removed", "nope") as terminal:
+        assert terminal.ended() == 0
+        assert "None of 3 removals in the last seven days match." in terminal.text

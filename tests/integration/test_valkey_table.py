@@ -142,6 +142,20 @@ def test_a_removal_is_told_and_forgotten(watcher: Watcher, writer: ValkeyStore) 
     wait_until(lambda: not watcher.table.removals())
 
 
+def test_removals_are_told_the_newest_first(store: ValkeyStore, writer: ValkeyStore) -> None:
+    """In whatever order the servers name them; so the newest are those that are kept, too."""
+    now = time.time()
+    for number in range(30):
+        at = now - number * 7 % 30
+        record = Removal(take(writer, f"lock-{number}"), at, "ann", "force-unlock", "why")
+        assert isinstance(writer.ask(Remove(record, None), Deadline.after(30)), Done)
+    for most in (100, 5):
+        table = Table(store, removals=most)
+        table.read(Deadline.after(30))
+        times = [each.removed_at for each in table.removals()]
+        assert times == pytest.approx([now - ago for ago in range(min(most, 30))], abs=0.01)
+
+
 def test_a_majority_says_what_is_held(
     watcher: Watcher, store: ValkeyStore, writer: ValkeyStore, servers: Servers
 ) -> None:
