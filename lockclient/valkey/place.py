@@ -125,6 +125,13 @@ def place_of(url: str, environ: Mapping[str, str] = os.environ) -> Place:
     parts = split_url(url)
     if parts.scheme not in SCHEMES or parts.fragment:
         raise ValueError(f"It must be servers and a prefix, like {EXAMPLE}.")
+    root = unquote(parts.path.strip("/"))
+    if re.fullmatch("[0-9]+", root):
+        raise ValueError(
+            f"The prefix {root!r} looks like the number of a database, as other clients mean it: "
+            "here all keys are in database 0, below a prefix. Name one, or none, like "
+            f"{parts.scheme}://{parts.netloc}/{DEFAULT_ROOT}."
+        )
     said = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in said:
         if name not in ("expire", "longest"):
@@ -136,7 +143,7 @@ def place_of(url: str, environ: Mapping[str, str] = os.environ) -> Place:
         raise ValueError("longest must be a whole number of seconds, like longest=3600.")
     return Place(
         endpoints=tuple(map(_with_port, parts.netloc.split(","))),
-        root=unquote(parts.path.strip("/")) or DEFAULT_ROOT,
+        root=root or DEFAULT_ROOT,
         tls=SCHEMES[parts.scheme],
         user=environ.get("VALKEY_USER") or None,
         password=environ.get("VALKEY_PASSWORD") or None,

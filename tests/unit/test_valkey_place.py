@@ -53,6 +53,16 @@ def test_what_is_wrong_is_named(url: str, words: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["valkey", "redis", "valkeys", "rediss"])
+@pytest.mark.parametrize("number", ["0", "12/"])
+def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
+    """Other clients mean a database by that; it is said what to write instead."""
+    with pytest.raises(ValueError, match="the number of a database") as caught:
+        place_of(f"{scheme}://127.0.0.1:6379/{number}", {})
+    assert str(caught.value).endswith(f"like {scheme}://127.0.0.1:6379/clustermutex.")
+    assert place_of(f"{scheme}://127.0.0.1:6379/0/locks", {}).root == "0/locks"
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
