@@ -118,7 +118,7 @@ class Holder:
     )
     fencing_token: int = fact(
         COUNT, KNOWN, "Fencing token",
-        "The store's revision at which the holder got it; 0: unknown.", 0,
+        "etcd's revision at which the holder got it; 0: unknown, or the locks are elsewhere.", 0,
     )  # fmt: skip
     backtrace: str | None = fact(
         TEXT, ABOUT, "", "The stack of the call that took it.", listed=False

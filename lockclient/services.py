@@ -125,6 +125,30 @@ class Examined(Protocol):
         """Yield what is found, writing nothing; one error alone if the store does not answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A server that has a vote on each lock: after `waits` seconds, if it is new or was emptied.
+
+    `trouble` is why it can't be asked, if so; `locks` are the names that stand there, whoever
+    believes it.
+    """
+
+    endpoint: str
+    waits: float = 0.0
+    trouble: str = ""
+    locks: frozenset[str] = frozenset()
+
+
+class Voting(Protocol):
+    """A store of several servers that vote on each lock, as its `votes` tell."""
+
+    def voters(self) -> Iterator[Voter]:
+        """Ask each server, one after the other."""
+
+    def vouch(self) -> None:
+        """Say that nobody holds a lock, so that all servers vote at once."""
+
+
 class ServiceStore(AsyncMutexStore, Protocol):
     """What the table, the services and the command need on top."""
 

@@ -164,9 +164,10 @@ class Settings:
         _check_secrets(url)  # first of all: what is said below quotes parts of it
         parts = split_url(url)
         if parts.scheme not in ("etcd", "etcds"):
-            others = "".join(f", or with {each}://" for each in STORES)
+            others = ", ".join(f"{each}://" for each in STORES)
             raise ValueError(
-                f"It must begin with etcd:// (or etcds:// for TLS), like {example}{others}."
+                f"It must begin with etcd:// (or etcds:// for TLS), like {example}, or with one of "
+                f"{others}."
             )
         if parts.query or parts.fragment:
             raise ValueError(f"It has a query or fragment; it takes none: {example}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,7 +92,8 @@ def _noted(ctx: click.Context, _param: click.Parameter, value: str | None) -> No
 
 
 _URL_HELP = (
-    "Where the locks are, like etcd://host1:2379,host2:2379/clustermutex or gs://bucket/prefix. "
+    "Where the locks are, like etcd://host1:2379,host2:2379/clustermutex, gs://bucket/prefix or "
+    "valkey://host1,host2,host3/prefix (redis:// is the same). "
     "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]"
 )
 url_option = click.option(
@@ -185,6 +187,11 @@ def answering(store: ServiceStore) -> None:
         StoreUnavailable, StoreError: it does not.
     """
     store.names("", 1, Deadline.after(PATIENCE))
+
+
+def answers_asked() -> bool:
+    """Tell whether there is somebody to ask, on a terminal."""
+    return bool(sys.stdin) and sys.stdin.isatty()
 
 
 def similar(store: ServiceStore, name: str) -> str:

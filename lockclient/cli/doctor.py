@@ -87,7 +87,12 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
                      never expiring
 
     Of a bucket, in place of what is etcd's: the rights one by one, rules that delete or keep
-    objects, whether more stand there than is read, and the latency of 50 reads.
+    objects, whether more stand there than is read, and the latency of 50 reads. Of Valkey and
+    Redis:
+
+    \b
+    server           has each a vote, why not, and does it keep what it answers
+    votes            do enough of them vote, and may one more fail
 
     Nothing is written. Exit status, as monitoring plugins have it: 0 all is well, 1 a warning,
     2 an error; also 2 when the store can't be reached.

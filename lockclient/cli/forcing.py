@@ -5,13 +5,19 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import sys
 import time
 
 import click
 
 from lockclient import unlocking
-from lockclient.cli.common import PATIENCE, LockName, opened, similar, store_options
+from lockclient.cli.common import (
+    PATIENCE,
+    LockName,
+    answers_asked,
+    opened,
+    similar,
+    store_options,
+)
 from lockclient.cli.show import deadlock_of, like_of, lines, look_at
 from lockclient.errors import StoreFull
 from lockclient.lookalikes import told_apart
@@ -59,10 +65,10 @@ def force_unlock(
     Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
     the answer was no.
     """
-    if not (reason or "").strip() and (reason is not None or not _on_terminal()):
+    if not (reason or "").strip() and (reason is not None or not answers_asked()):
         what = "missing" if reason is None else "empty"
         raise click.UsageError(f"--reason is {what}: say why the lock is taken from its holder.")
-    if not yes and not _on_terminal():
+    if not yes and not answers_asked():
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
     with opened(settings) as store:
         seen = look_at(store, name)
@@ -108,7 +114,7 @@ def _ask_again(why: str, yes: int) -> None:
     """Ask about what only a person can decide, unless the answer was given with the command."""
     if yes >= 2:
         return
-    if not _on_terminal():
+    if not answers_asked():
         raise click.ClickException(
             f"Nothing was removed: {plain(why)} For that, give --yes a second time."
         )
@@ -134,10 +140,6 @@ def _removable(store: ServiceStore, seen: Seen, name: str, uuid: str | None) -> 
             f"({holder.describe()}): nothing was removed."
         )
     return holder
-
-
-def _on_terminal() -> bool:
-    return bool(sys.stdin) and sys.stdin.isatty()
 
 
 def _show(store: ServiceStore, seen: Seen, holder: Holder, like: str) -> None:

@@ -24,6 +24,7 @@ SECTIONS = {
         "watch": "lockclient.cli.watching:watch",
         "removed": "lockclient.cli.removed:removed",
         "force-unlock": "lockclient.cli.forcing:force_unlock",
+        "vouch": "lockclient.cli.vouching:vouch",
         "restored": "lockclient.cli.restored:restored",
         "doctor": "lockclient.cli.doctor:doctor",
     },

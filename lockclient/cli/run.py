@@ -246,11 +246,11 @@ def run(
     backtrace, and its command line is not recorded, which may hold passwords: use --reason.
 
     COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN (empty in a
-    bucket, which has none) in its environment, the streams and the terminal as they are, and the
-    signals that are sent to clustermutex. Its exit status is passed on, 128 + n if signal n killed
-    it. Statuses of our own come with a line on stderr: 69 the store does not answer, or NAME can't
-    be a lock's name, 75 somebody else has the lock, 76 the lock was lost and COMMAND ended, 126
-    COMMAND can't be executed, 127 it was not found.
+    bucket and in Valkey, which have none) in its environment, the streams and the terminal as they
+    are, and the signals that are sent to clustermutex. Its exit status is passed on, 128 + n if
+    signal n killed it. Statuses of our own come with a line on stderr: 69 the store does not
+    answer, or NAME can't be a lock's name, 75 somebody else has the lock, 76 the lock was lost and
+    COMMAND ended, 126 COMMAND can't be executed, 127 it was not found.
     """
     if alive_on_output and alive not in (None, "output"):
         raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockclient.services import ERROR, FINE, WARNING, Finding
+from lockclient.valkey import faults
 from lockclient.valkey.lines import Line, Refusal
 from lockclient.valkey.place import Place
 from lockclient.valkey.servers import Servers
@@ -20,7 +21,8 @@ def examine(servers: Servers) -> Iterator[Finding]:
         try:
             line = servers.open(i)
         except Refusal as refusal:
-            yield Finding("server", ERROR, f"{endpoint} has no vote: {refusal}.")
+            text = f"{endpoint} has no vote: {refusal}."
+            yield Finding("server", ERROR, text, faults.remedy([refusal.trouble]))
             continue
         voting += not line.waits
         yield from _server(endpoint, line, place)
@@ -34,10 +36,7 @@ def _server(endpoint: str, line: Line, place: Place) -> Iterator[Finding]:
             f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "
             f"writes: it votes in {line.waits:.0f} s."
         )
-        advice = (
-            f"Wait. If nobody holds a lock: HSET {place.root}/server votes_at 0, on this server."
-        )
-        yield Finding("server", WARNING, text, advice)
+        yield Finding("server", WARNING, text, f"Wait. {faults.VOUCH}")
     else:
         yield Finding("server", FINE, f"{endpoint} answers and votes ({line.version}).")
     if not line.kept:
@@ -51,9 +50,11 @@ def _server(endpoint: str, line: Line, place: Place) -> Iterator[Finding]:
 def _sum(voting: int, servers: int, majority: int) -> Finding:
     said = f"{voting} of {servers} servers vote; {majority} must agree"
     if voting < majority:
-        return Finding("votes", ERROR, f"{said}: no lock can be had.")
+        advice = f"Do what is said of the others: locks can be had when {majority} vote."
+        return Finding("votes", ERROR, f"{said}: no lock can be had.", advice)
     spare = voting - majority
     if spare or servers == 1:
         alone = " One server is not a majority of several: when it is down, so are all locks."
         return Finding("votes", FINE, f"{said}.{alone if servers == 1 else ''}")
-    return Finding("votes", WARNING, f"{said}: none may fail.", "See to the others.")
+    advice = "Do what is said of the others, before one more of them fails."
+    return Finding("votes", WARNING, f"{said}: none may fail.", advice)

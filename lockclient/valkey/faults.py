@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from valkey import exceptions as valkey
@@ -85,21 +85,59 @@ _ANSWERS: Final[tuple[tuple[str, Trouble], ...]] = (
 )
 
 
+_RIGHT: Final = re.compile(
+    "NOPERM|[Nn]o permissions|can't run this command|can't access at least one of the"
+)
+_AROUND: Final = re.compile(
+    "^(NOPERM|ERR) (ACL failure in script: )?| script: [0-9a-f]{40}.*$|^ACL failure in script: "
+)
+"""What stands around a refusal for want of a right, and is nothing to people."""
+_MAY_NOT: Final = "this user may not do that"
+_LATE: Final = "no answer in time"
+_CLOSED: Final = "the connection was closed"
+_NO_TLS: Final = "if there is no TLS at this port, the URL begins with valkey://"
+_TLS: Final = "if there is TLS at this port, the URL begins with valkeys://"
+_STRANGE: Final = {True: (_LATE, _CLOSED), False: (_CLOSED,)}
+"""By whether we talk TLS: what may mean that the server does otherwise."""
+VOUCH: Final = (
+    "If nobody holds a lock of this keyspace, `clustermutex vouch` lets servers vote at once."
+)
+_REMEDIES: Final = (
+    ("votes in", VOUCH),
+    (
+        _MAY_NOT,
+        "`clustermutex setup-auth` prints the rights of each program (--client, --unlocker, "
+        "--dashboard, --operator).",
+    ),
+    (
+        f"refused$|no route|resolved|in time|{_CLOSED}",
+        "Check the network, and that they run.",
+    ),
+)
+"""By what is said of a trouble: what people can do about it, where those words do not say it."""
+
+
 def refused(text: str) -> Exception:
     """Return the exception for an answer that is an error."""
     return NoScript(text) if text.startswith("NOSCRIPT") else Refused(text)
 
 
-def told(error: Exception) -> Trouble:
-    """Return what an error means, whichever it is."""
-    return answered(error) if isinstance(error, valkey.ResponseError) else failed(error)
+def told(error: Exception, place: Place | None = None) -> Trouble:
+    """Return what an error means, whichever it is; with a place it came as a line was opened."""
+    if isinstance(error, valkey.ResponseError):
+        return answered(error)
+    found = failed(error)
+    if place is None or found.words not in _STRANGE[place.tls]:
+        return found
+    hint = _NO_TLS if place.tls else _TLS
+    return found._replace(words=f"{found.words}: {hint}")
 
 
 def answered(error: valkey.ResponseError) -> Trouble:
     """Return what a server's refusal means."""
     text = " ".join(str(error).split())
-    if isinstance(error, valkey.NoPermissionError) or re.search("NOPERM|[Nn]o permissions", text):
-        return Trouble(f"this user lacks a right ({_cut(text)})", refused=True)
+    if isinstance(error, valkey.NoPermissionError) or _RIGHT.search(text):
+        return Trouble(f"{_MAY_NOT} ({_cut(_AROUND.sub('', text))})", refused=True)
     kinds = {
         valkey.OutOfMemoryError: "OOM",
         valkey.ReadOnlyError: "READONLY",
@@ -129,8 +167,8 @@ def failed(error: Exception) -> Trouble:
             "TLS: it wants another client certificate, or one (VALKEY_CERT, VALKEY_KEY)",
         ),
         ("Name or service not known|name resolution", "the host name can't be resolved"),
-        ("Timeout|timed out", "no answer in time"),
-        ("closed by server|reset by peer|Broken pipe", "the connection was closed"),
+        ("Timeout|timed out", _LATE),
+        ("closed by server|reset by peer|Broken pipe", _CLOSED),
     ):
         if re.search(pattern, text):
             return Trouble(words)
@@ -152,28 +190,37 @@ def no_majority(
     place: Place, troubles: Mapping[int, Trouble], *, unknown: bool
 ) -> StoreError | StoreUnavailable:
     """Return the exception for too few votes, with what keeps each server from its own."""
-    said = "; ".join(
-        f"{endpoint}: {troubles[i].words}"
-        for i, endpoint in enumerate(place.endpoints)
-        if i in troubles
-    )
+    said = said_of(place, troubles)
     few = f"{place.majority} of {len(place.endpoints)} Valkey servers must agree"
     if len(place.endpoints) == 1:
         few = "The Valkey server must agree"
-    text = f"{few}, and did not in time ({said or 'the time was up'})."
+    late = not troubles or any("in time" in each.words for each in troubles.values())
+    text = f"{few}, and did not{' in time' if late else ''} ({said or 'the time was up'})."
+    advice = remedy(troubles.values() or [Trouble(_LATE)])
     votes = len(place.endpoints) - sum(each.refused for each in troubles.values())
     if votes >= place.majority:
         full = len(place.endpoints) - sum(each.full for each in troubles.values())
         if full < place.majority:
             return StoreFull(text, unknown=unknown)
-        advice = "Check the network, and that they run."
-        if any("votes in" in each.words for each in troubles.values()):
-            advice = (
-                "If nobody holds a lock of this keyspace, a server votes at once after "
-                f"HSET {place.root}/server votes_at 0."
-            )
-        return StoreUnavailable(f"{text} {advice}", unknown=unknown)
-    return StoreError(f"{text} Trying again won't change that.", unknown=unknown)
+        return StoreUnavailable(f"{text} {advice}".rstrip(), unknown=unknown)
+    return StoreError(f"{text} Trying again won't change that. {advice}".rstrip(), unknown=unknown)
+
+
+def said_of(place: Place, troubles: Mapping[int, Trouble]) -> str:
+    """Say what keeps each server from its vote; once where it is the same."""
+    alike: dict[str, list[str]] = {}
+    for i, endpoint in enumerate(place.endpoints):
+        if i in troubles:
+            alike.setdefault(troubles[i].words, []).append(endpoint)
+    return "; ".join(f"{', '.join(endpoints)}: {words}" for words, endpoints in alike.items())
+
+
+def remedy(troubles: Iterable[Trouble]) -> str:
+    """Say what people can do about these; empty where their words say it, or nobody knows."""
+    said = [each.words for each in troubles]
+    return " ".join(
+        advice for pattern, advice in _REMEDIES if any(re.search(pattern, each) for each in said)
+    )
 
 
 def too_long(place: Place, seconds: float) -> StoreError:

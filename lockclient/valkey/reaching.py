@@ -164,7 +164,7 @@ class Reaching:
                 line.close()
             if isinstance(error, Refusal):
                 raise
-            raise Refusal(faults.told(error)) from error
+            raise Refusal(faults.told(error, self.place)) from error
         if not line.kept and new:
             log.warning(
                 "%s does not write down all that it answers (appendonly yes, appendfsync always): "

@@ -54,7 +54,20 @@ user() { # NAME VARIABLE PASSWORD RULE…: on all servers, or it fails
 $servers
 }
 
+let_in() { # SERVER WHAT-IT-SAID
+	case $$2 in
+	*PONG* | *NOPERM*) return ;;
+	esac
+	cat >&2 <<END
+$$1 lets nobody in who asks so: $$2
+Set REDISCLI_AUTH to the password of who may make users there. For a user that is not the default
+one, and for TLS, set VALKEY_CLI, too, like VALKEY_CLI='valkey-cli --user admin --tls'.
+END
+	exit 1
+}
+
 main() {
+$asked
 $users
 	cat <<'END'
 
@@ -78,16 +91,23 @@ def script(place: Place, users: Mapping[str, Sequence[str]]) -> str:
             raise ValueError(f"{name!r} can't be a user of Valkey's: no blanks.")
     return _SCRIPT.substitute(
         url=place.url(),
-        servers="\n".join(_on_each(place)),
+        servers="\n".join(
+            f'\t$cli {where} -e ACL SETUSER "$name" reset on "#$hash" "$@"'
+            for where in _options(place)
+        ),
+        asked="\n".join(
+            f'\tlet_in {shlex.quote(endpoint)} "$($cli {where} PING 2>&1)"'
+            for endpoint, where in zip(place.endpoints, _options(place), strict=True)
+        ),
         users="\n".join(_made(place, users)),
     )
 
 
-def _on_each(place: Place) -> Iterator[str]:
+def _options(place: Place) -> Iterator[str]:
+    """Yield what valkey-cli is told of each server."""
     for endpoint in place.endpoints:
         host, _, port = endpoint.rpartition(":")
-        where = f"-h {shlex.quote(host.strip('[]'))} -p {port}"
-        yield f'\t$cli {where} -e ACL SETUSER "$name" reset on "#$hash" "$@"'
+        yield f"-h {shlex.quote(host.strip('[]'))} -p {port}"
 
 
 def _made(place: Place, users: Mapping[str, Sequence[str]]) -> Iterator[str]:

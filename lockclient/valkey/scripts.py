@@ -228,6 +228,18 @@ return {'listed', page[1], cjson.encode(found), records, string.format('%d', sum
 """
 )
 
+LEFT: Final = _script("""
+-- KEYS server; ARGV cursor, what the keys of locks begin with, how many to look at: whoever votes
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2] .. '*', 'COUNT', ARGV[3])
+local found = {}
+for _, key in ipairs(page[2]) do
+    if type(redis.pcall('HGET', key, 'uuid')) == 'string' then
+        table.insert(found, string.sub(key, #ARGV[2] + 1))
+    end
+end
+return {'left', page[1], found}
+""")
+
 SHOW: Final = _script(
     _VOTES
     + """

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
-from lockclient.errors import StoreClosed, StoreUnavailable
+from lockclient.errors import StoreClosed
 from lockclient.looking import Looking
-from lockclient.services import Finding
+from lockclient.services import Finding, Voter
 from lockclient.store import Abilities, Event, Outcome, Sending, Subscription, Target
 from lockclient.threaded import CLOSING, ThreadedStore
 from lockclient.timing import Deadline
-from lockclient.valkey import faults
+from lockclient.valkey import faults, vouching
 from lockclient.valkey.asking import Asking
 from lockclient.valkey.debts import Debts
 from lockclient.valkey.examining import examine
 from lockclient.valkey.hints import Hints
 from lockclient.valkey.keys import Keys
-from lockclient.valkey.lines import Refusal
 from lockclient.valkey.place import Place
 from lockclient.valkey.servers import Servers
 from lockclient.valkey.services import ServicesOfServers
@@ -99,14 +99,11 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
         Raises:
             StoreUnavailable: a server can't be told.
         """
-        try:
-            self.background.away(self._servers.vouch)
-        except Refusal as refusal:
-            raise StoreUnavailable(
-                f"Not all servers of {self.place.url()} could be told that nobody holds a lock: "
-                f"{refusal}.",
-                unknown=False,
-            ) from refusal
+        self.background.away(partial(vouching.vouch, self._servers))
+
+    def voters(self) -> Iterator[Voter]:
+        """See `Voting.voters`."""
+        return vouching.voters(self._servers)
 
     def settle(self, seconds: float) -> None:
         """See `OpenedStore.settle`."""

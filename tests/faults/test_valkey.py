@@ -565,7 +565,7 @@ class TestErrors:
             (
                 ("--user", "default", "on", "nopass", "~*", "&*", "+@all", "-evalsha", "-eval"),
                 {},
-                "this user lacks a right .*eval",
+                "this user may not do that .*eval.*clustermutex setup-auth",
             ),
             (("--maxmemory", "1"), {}, "no memory left"),
             (("--replicaof", "127.0.0.1 1"), {}, "it is a replica"),

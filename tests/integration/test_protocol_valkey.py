@@ -16,6 +16,7 @@ from lockclient.store import Read, Seen, Take, Taken
 from lockclient.timing import Deadline
 from lockclient.valkey import scripts
 from lockclient.valkey.keys import Keys
+from lockclient.valkey.lines import connection_to
 from lockclient.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.valkeys import Servers, running
@@ -92,6 +93,25 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
         store.close()
         assert ("does not write down" in caplog.text) == bool(rights)
     assert "hints" not in caplog.text
+
+
+def test_its_user_hears_who_lets_go(servers: Servers) -> None:
+    """Patterns are compared literally: a wider one would not do."""
+    run(servers, examples()["ACL"][0])
+    connection = connection_to(
+        servers.place(user="locks", password="secret"), servers.all[0].endpoint
+    )
+    connection.connect()
+    try:
+        for word, what in (
+            ("SUBSCRIBE", Keys(ROOT).channel(NAME)),
+            ("PSUBSCRIBE", Keys(ROOT).channels),
+        ):
+            connection.send_command(word, what)
+            kind, told, _ = connection.read_response()
+            assert (kind.decode(), told.decode()) == (word.lower(), what)
+    finally:
+        connection.disconnect()
 
 
 def test_its_keys_and_fields_are_ours(servers: Servers) -> None:

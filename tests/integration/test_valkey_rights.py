@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,30 @@ def store_of(servers: Servers, kind: str) -> Iterator[ValkeyStore]:
 
 def soon() -> Deadline:
     return Deadline.after(60)
+
+
+def test_the_script_says_whose_password_it_wants(tmp_path: Path) -> None:
+    """Before it changes anything; it is not told by the server's own words for that."""
+    with running(tmp_path, 1, options=("--requirepass", "right")) as one:
+        environ = {**os.environ, **SECRETS, "CLUSTERMUTEX_URL": one.place().url()}
+        environ["VALKEY_CLI"] = needed("redis-cli")
+        command = [str(BIN / "clustermutex"), "setup-auth", "--client", "shop"]
+
+        def made(**more: str) -> subprocess.CompletedProcess[str]:
+            script = subprocess.run(command, env=environ, capture_output=True, text=True)
+            given = {**environ, **more}
+            return subprocess.run(
+                ["sh"], input=script.stdout, env=given, capture_output=True, text=True, timeout=60
+            )
+
+        for wrong in ({}, {"REDISCLI_AUTH": "wrong"}):
+            done = made(**wrong)
+            assert done.returncode == 1
+            assert f"{one.all[0].endpoint} lets nobody in who asks so: " in done.stderr
+            assert "Set REDISCLI_AUTH to the password of who may make users" in done.stderr
+            assert "multibulk" not in done.stderr
+        done = made(REDISCLI_AUTH="right")
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_client_takes_and_waits(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +176,7 @@ def test_nothing_more_works(servers: Servers, kind: str, what: str) -> None:
         key = Keys(servers.root).record("held", mine.uuid or "")
         for each in servers.all:
             each.command("SET", key, "{}")
-        with pytest.raises(StoreError, match="this user lacks a right"):
+        with pytest.raises(StoreError, match=r"may not do that .*clustermutex setup-auth"):
             ATTEMPTS[what](store, mine.uuid or "", got.token, removal(mine))
         there = client.ask(Read("held"), soon())
         assert there.holder.stamp_revisions == (got.token, got.token)  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from valkey import exceptions
@@ -114,7 +115,104 @@ def test_too_few_votes_are_told_by_why(
     error = faults.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
     assert type(error) is kind
     assert "3 of 5 Valkey servers must agree" in str(error)
-    assert all(f"h{i}:1: {each.words}" in str(error) for i, each in enumerate(troubles))
+    assert all(each.words in str(error) for each in troubles)
+    assert "and did not (" in str(error)
+
+
+REFUSED = Trouble("connection refused")
+LATE = Trouble("no answer in time")
+WAITS = Trouble("it is new to this keyspace: it votes in 30 s")
+TLS = Trouble("TLS: its certificate has another name")
+RIGHT = Trouble("this user may not do that (No permissions to access a key)", refused=True)
+PASSWORD = Trouble("it does not accept user and password", refused=True)
+
+
+@pytest.mark.parametrize(
+    ("troubles", "ends"),
+    [
+        ((), "and did not in time (the time was up). Check the network, and that they run."),
+        (
+            (LATE,) * 3,
+            "did not in time (h0:1, h1:1, h2:1: no answer in time). Check the network, and that "
+            "they run.",
+        ),
+        (
+            (REFUSED, LATE, REFUSED),
+            "did not in time (h0:1, h2:1: connection refused; h1:1: no answer in time). Check the "
+            "network, and that they run.",
+        ),
+        (
+            (REFUSED, WAITS, WAITS),
+            "it votes in 30 s). If nobody holds a lock of this keyspace, `clustermutex vouch` lets "
+            "servers vote at once. Check the network, and that they run.",
+        ),
+        ((WAITS,) * 3, "`clustermutex vouch` lets servers vote at once."),
+        ((TLS,) * 3, "did not (h0:1, h1:1, h2:1: TLS: its certificate has another name)."),
+        (
+            (RIGHT,) * 3,
+            "Trying again won't change that. `clustermutex setup-auth` prints the rights of each "
+            "program (--client, --unlocker, --dashboard, --operator).",
+        ),
+        (
+            (PASSWORD,) * 3,
+            "did not (h0:1, h1:1, h2:1: it does not accept user and password). Trying again won't "
+            "change that.",
+        ),
+    ],
+)
+def test_what_to_do_fits_what_is_wrong(troubles: tuple[Trouble, ...], ends: str) -> None:
+    """Nobody is sent to the network by servers that have answered; what is alike is said once."""
+    error = faults.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
+    assert str(error).endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("tls", "error", "hint"),
+    [
+        (
+            True,
+            exceptions.TimeoutError("Timeout reading from socket"),
+            ": if there is no TLS at this port, the URL begins with valkey://",
+        ),
+        (
+            True,
+            exceptions.ConnectionError("Connection closed by server."),
+            ": if there is no TLS at this port, the URL begins with valkey://",
+        ),
+        (
+            False,
+            exceptions.ConnectionError("Connection closed by server."),
+            ": if there is TLS at this port, the URL begins with valkeys://",
+        ),
+        (False, exceptions.TimeoutError("Timeout reading from socket"), ""),
+        (True, exceptions.ConnectionError("Connection refused"), ""),
+    ],
+)
+def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
+    """As a line is opened; one that was used fails for another reason."""
+    said = faults.told(error, Place(("h:1",), tls=tls)).words
+    assert (hint in said) if hint else "://" not in said
+    assert "://" not in faults.told(error).words
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NOPERM No permissions to access a key",
+        "NOPERM User worker has no permissions to run the 'eval' command",
+        "ERR The user executing the script can't run this command or subcommand script: "
+        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+        "ERR ACL failure in script: The user executing the script can't access at least one of the "
+        "keys mentioned in the command arguments script: "
+        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+    ],
+)
+def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
+    """The server's own behind them, without what is for programs."""
+    found = faults.told(exceptions.ResponseError(said))
+    assert found.refused
+    assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.words)
+    assert "2cf24" not in found.words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""`clustermutex vouch`: who knows that nobody holds a lock need not wait for new servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings, StoreUnavailable
+from tests.terminals import in_terminal, one_line, piped
+from tests.valkeys import Servers, running
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Three servers that are new to their keyspace, and are vouched for by nobody."""
+    with running(tmp_path, 3) as three:
+        yield three
+
+
+@pytest.fixture
+def settings(servers: Servers) -> Settings:
+    return Settings.load(servers.place().url())
+
+
+def test_it_shows_who_waits_asks_and_tells(servers: Servers, settings: Settings) -> None:
+    """After that a lock is had at once; the errors before it have named the command."""
+    told = piped(settings, "run", "a", "--timeout", "1", "--", "true", status=69).stderr
+    assert "`clustermutex vouch` lets servers vote at once" in told
+    assert "`clustermutex vouch`" in piped(settings, "doctor", status=2).stdout
+    with in_terminal(settings, "vouch") as terminal:
+        terminal.wait_for("[y/N]")
+        for each in servers.all:
+            assert f"{each.endpoint}  waits, and votes in " in terminal.text
+        terminal.enter("n\n")
+        assert terminal.ended() == 1
+        assert "The answer was no" in terminal.text
+    piped(settings, "ls", status=69)
+    with in_terminal(settings, "vouch") as terminal:
+        terminal.wait_for("[y/N]")
+        terminal.enter("y\n")
+        assert terminal.ended() == 0
+        assert "3 servers need not wait any more" in terminal.text
+    assert piped(settings, "run", "a", "--", "echo", "had").stdout == "had\n"
+    assert "None of those that answer waits" in piped(settings, "vouch", "--yes").stdout
+
+
+def test_without_a_terminal_it_wants_a_yes(settings: Settings) -> None:
+    """And tells nobody without one."""
+    assert "--yes" in one_line(piped(settings, "vouch", status=2))
+    piped(settings, "ls", status=69)
+    assert "3 servers need not wait any more" in piped(settings, "vouch", "--yes").stdout
+    piped(settings, "ls")
+
+
+def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
+    """Also one that stands on a server alone which has no vote: it may be held all the same."""
+    with servers.store() as store:
+        mutex = ClusterMutex("deploy/prod", store=store)
+        mutex.acquire()
+        for each in servers.all[:2]:
+            each.empty()
+        with in_terminal(settings, "vouch") as terminal:
+            assert terminal.ended() == 1
+            assert "1 lock ('deploy/prod') stands there" in " ".join(terminal.text.split())
+        piped(settings, "ls", status=69)
+        assert "2 servers need not wait any more" in piped(settings, "vouch", "--yes").stdout
+        piped(settings, "ls")
+
+
+def test_one_that_is_away_is_named_and_the_others_are_told(
+    servers: Servers, settings: Settings
+) -> None:
+    servers.all[0].kill()
+    done = piped(settings, "vouch", "--yes", status=69)
+    away = servers.all[0].endpoint
+    assert f"{away}  has no vote: connection refused" in done.stdout
+    assert f"could be told that nobody holds a lock ({away}: connection refused)" in done.stderr
+    piped(settings, "ls")
+
+
+def test_a_store_without_votes_needs_none(tmp_path: Path) -> None:
+    """etcd: nothing is asked of it."""
+    said = one_line(piped(Settings.load("etcd://127.0.0.1:1"), "vouch", "--yes", status=1))
+    assert "etcd speaks with one voice" in said
+
+
+def test_all_are_told_that_can_be(servers: Servers) -> None:
+    """The library's `vouch`, in whatever order they stand."""
+    servers.all[0].kill()
+    with servers.store(vouched=False) as store:
+        with pytest.raises(StoreUnavailable, match="connection refused"):
+            store.vouch()
+        assert [bool(each.trouble) for each in store.voters()] == [True, False, False]
+        assert not any(each.waits for each in store.voters())
