@@ -74,8 +74,8 @@ def _ask(found: list[Voter]) -> None:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise click.ClickException(
             f"{counted(len(names), 'lock')} ({named}{more}) stand{'s' * (len(names) == 1)} there: "
-            "nothing was told. Wait, or see to it that nobody holds them (`clustermutex unlock`, "
-            "or end the holders); if they all have ended, add --yes."
+            "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
+            "runs any more, add --yes."
         )
     if not click.confirm("Does nobody hold a lock there, on any machine?", default=False):
         raise click.ClickException("The answer was no: nothing was told.")

@@ -89,7 +89,7 @@ _RIGHT: Final = re.compile(
     "NOPERM|[Nn]o permissions|can't run this command|can't access at least one of the"
 )
 _AROUND: Final = re.compile(
-    "^(NOPERM|ERR) (ACL failure in script: )?| script: [0-9a-f]{40}.*$|^ACL failure in script: "
+    "^(NOPERM|ERR) (ACL failure in script: )?| script: .*$|^ACL failure in script: "
 )
 """What stands around a refusal for want of a right, and is nothing to people."""
 _MAY_NOT: Final = "this user may not do that"
@@ -102,19 +102,18 @@ _STRANGE: Final = {True: (_LATE, _CLOSED), False: (_CLOSED,)}
 VOUCH: Final = (
     "If nobody holds a lock of this keyspace, `clustermutex vouch` lets servers vote at once."
 )
-_REMEDIES: Final = (
-    ("votes in", VOUCH),
-    (
-        _MAY_NOT,
-        "`clustermutex setup-auth` prints the rights of each program (--client, --unlocker, "
-        "--dashboard, --operator).",
-    ),
-    (
-        f"refused$|no route|resolved|in time|{_CLOSED}",
-        "Check the network, and that they run.",
-    ),
+_RIGHTS: Final = (
+    "`clustermutex setup-auth` prints the rights of each program (--client, --unlocker, "
+    "--dashboard, --operator)."
 )
-"""By what is said of a trouble: what people can do about it, where those words do not say it."""
+_RUNS: Final = ("Check the network, and that it runs.", "Check the network, and that they run.")
+_REMEDIES: Final = (
+    ("votes in", (VOUCH, VOUCH)),
+    (_MAY_NOT, (_RIGHTS, _RIGHTS)),
+    (f"refused$|no route|resolved|in time|{_CLOSED}", _RUNS),
+)
+"""By what is said of a trouble: what people can do about it, where those words do not say it: of
+one server, and of several."""
 
 
 def refused(text: str) -> Exception:
@@ -196,7 +195,7 @@ def no_majority(
         few = "The Valkey server must agree"
     late = not troubles or any("in time" in each.words for each in troubles.values())
     text = f"{few}, and did not{' in time' if late else ''} ({said or 'the time was up'})."
-    advice = remedy(troubles.values() or [Trouble(_LATE)])
+    advice = remedy(troubles.values() or [Trouble(_LATE)] * len(place.endpoints))
     votes = len(place.endpoints) - sum(each.refused for each in troubles.values())
     if votes >= place.majority:
         full = len(place.endpoints) - sum(each.full for each in troubles.values())
@@ -218,9 +217,11 @@ def said_of(place: Place, troubles: Mapping[int, Trouble]) -> str:
 def remedy(troubles: Iterable[Trouble]) -> str:
     """Say what people can do about these; empty where their words say it, or nobody knows."""
     said = [each.words for each in troubles]
-    return " ".join(
-        advice for pattern, advice in _REMEDIES if any(re.search(pattern, each) for each in said)
-    )
+    found = [
+        (sum(bool(re.search(pattern, each)) for each in said), to_do)
+        for pattern, to_do in _REMEDIES
+    ]
+    return " ".join(to_do[number > 1] for number, to_do in found if number)
 
 
 def too_long(place: Place, seconds: float) -> StoreError:

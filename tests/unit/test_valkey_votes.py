@@ -144,7 +144,7 @@ PASSWORD = Trouble("it does not accept user and password", refused=True)
         (
             (REFUSED, WAITS, WAITS),
             "it votes in 30 s). If nobody holds a lock of this keyspace, `clustermutex vouch` lets "
-            "servers vote at once. Check the network, and that they run.",
+            "servers vote at once. Check the network, and that it runs.",
         ),
         ((WAITS,) * 3, "`clustermutex vouch` lets servers vote at once."),
         ((TLS,) * 3, "did not (h0:1, h1:1, h2:1: TLS: its certificate has another name)."),
@@ -200,6 +200,7 @@ def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None
     [
         "NOPERM No permissions to access a key",
         "NOPERM User worker has no permissions to run the 'eval' command",
+        "NOPERM User u has no permissions to run the 'get' command script: on @user_script:12",
         "ERR The user executing the script can't run this command or subcommand script: "
         "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
         "ERR ACL failure in script: The user executing the script can't access at least one of the "
