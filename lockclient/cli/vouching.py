@@ -77,5 +77,7 @@ def _ask(found: list[Voter]) -> None:
             "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
             "runs any more, add --yes."
         )
+    if away := [each.endpoint for each in found if each.trouble]:
+        click.echo(f"Beware: which locks stand on {', '.join(away)}, nobody could look.")
     if not click.confirm("Does nobody hold a lock there, on any machine?", default=False):
         raise click.ClickException("The answer was no: nothing was told.")

@@ -72,9 +72,15 @@ def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
 def test_one_that_is_away_is_named_and_the_others_are_told(
     servers: Servers, settings: Settings
 ) -> None:
+    """It may have locks that nobody can see now, which is said before it is asked."""
     servers.all[0].kill()
-    done = piped(settings, "vouch", "--yes", status=69)
     away = servers.all[0].endpoint
+    with in_terminal(settings, "vouch") as terminal:
+        terminal.wait_for("[y/N]")
+        assert f"Beware: which locks stand on {away}, nobody could look." in terminal.text
+        terminal.enter("n\n")
+        assert terminal.ended() == 1
+    done = piped(settings, "vouch", "--yes", status=69)
     assert f"{away}  has no vote: connection refused" in done.stdout
     assert f"could be told that nobody holds a lock ({away}: connection refused)" in done.stderr
     piped(settings, "ls")

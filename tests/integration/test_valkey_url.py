@@ -69,11 +69,15 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     servers.all[0].kill()
     servers.all[1].command("CONFIG", "SET", "appendfsync", "everysec")
     found = program(servers, "clustermutex", "doctor")
-    assert f"{servers.all[0].endpoint} has no vote: connection refused" in found.stdout
+    away = f"{servers.all[0].endpoint} has no vote: connection refused"
+    assert f"{away}. → Check the network, and that it runs." in found.stdout
     assert f"{servers.all[1].endpoint} may lose what it has answered" in found.stdout
-    assert "2 of 3 servers vote; 2 must agree: none may fail" in found.stdout
+    assert "2 of 3 servers vote; 2 must agree: none may fail. → Do what is said" in found.stdout
     listed = program(servers, "clustermutex", "ls")
     assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed.stderr
+    servers.all[1].kill()
+    found = program(servers, "clustermutex", "doctor")
+    assert "no lock can be had. → Do what is said of the others: locks" in found.stdout
     servers.all[0].start()
 
 
