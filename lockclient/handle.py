@@ -94,7 +94,8 @@ class Handle:
         """Say once per process where the locks live, for mutexes that name no store.
 
         Args:
-            url: like `etcd://host1:2379,host2:2379/clustermutex`, or `gs://bucket/prefix`.
+            url: like `etcd://host1:2379,host2:2379/clustermutex`, `gs://bucket/prefix` or
+                `valkey://host1,host2,host3/prefix`.
             endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
             client: an `etcd3` client that you have already: its connection is used, with its TLS
                 and its token. `etcd3` never renews that; with `user` and `password` it is renewed.

@@ -26,7 +26,7 @@ from lockclient.polling import POLL
 from lockclient.record import Holder
 from lockclient.removal import Removal
 from lockclient.services import ServiceStore
-from lockclient.settings import Settings
+from lockclient.settings import LIKE, Settings
 from lockclient.supervision import Supervisor, notify
 from lockclient.texts import ascii_json, plain, without_secrets
 from lockclient.timing import monotonic
@@ -161,15 +161,16 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
             "settings",
             cls=_UrlOption,
             type=StoreUrl(),
-            help="The store, like etcd://host1:2379,host2:2379/clustermutex or gs://bucket/prefix. "
+            help=f"The store, {LIKE}. "
             "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
         ),
         click.option(
             "--poll",
             type=Pace(),
             metavar="DURATION",
-            help="Of a store that can only be looked at, like a bucket: how long from one look to "
-            f"the next, 0.5 to 60 s. Each costs a listing; see docs/stores.md. [default: {POLL:g}]",
+            help="Of a store that can only be looked at, like a bucket or Valkey: how long from "
+            "one look to the next, 0.5 to 60 s. Each costs a listing; see docs/stores.md. "
+            f"[default: {POLL:g}]",
         ),
         click.option(
             "--listen",

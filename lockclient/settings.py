@@ -22,6 +22,11 @@ from lockclient.texts import HAS_AT, hidden
 
 DEFAULT_ENDPOINT = "127.0.0.1:2379"
 DEFAULT_ROOT = "/clustermutex"
+LIKE: Final = (
+    "like etcd://host1:2379,host2:2379/clustermutex, gs://bucket/prefix or "
+    "valkey://host1,host2,host3/prefix (redis:// is the same)"
+)
+"""What a URL looks like, for help texts."""
 
 STORES: Final = {
     "gs": "lockclient.gcs.place",

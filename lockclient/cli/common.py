@@ -25,7 +25,7 @@ from lockclient.lookalikes import Looks
 from lockclient.record import Ticket, check_name
 from lockclient.searching import Search
 from lockclient.services import ServiceStore
-from lockclient.settings import Settings
+from lockclient.settings import LIKE, Settings
 from lockclient.shown import Listed
 from lockclient.table import Table
 from lockclient.texts import ascii_json
@@ -92,8 +92,7 @@ def _noted(ctx: click.Context, _param: click.Parameter, value: str | None) -> No
 
 
 _URL_HELP = (
-    "Where the locks are, like etcd://host1:2379,host2:2379/clustermutex, gs://bucket/prefix or "
-    "valkey://host1,host2,host3/prefix (redis:// is the same). "
+    f"Where the locks are, {LIKE}. "
     "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]"
 )
 url_option = click.option(
