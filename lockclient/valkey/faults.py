@@ -107,10 +107,11 @@ _RIGHTS: Final = (
     "--dashboard, --operator)."
 )
 _RUNS: Final = ("Check the network, and that it runs.", "Check the network, and that they run.")
+_SILENT: Final = re.compile("in time|not reached|it is slow")
 _REMEDIES: Final = (
     ("votes in", (VOUCH, VOUCH)),
     (_MAY_NOT, (_RIGHTS, _RIGHTS)),
-    (f"refused$|no route|resolved|in time|{_CLOSED}", _RUNS),
+    (f"refused$|no route|resolved|{_CLOSED}|{_SILENT.pattern}", _RUNS),
 )
 """By what is said of a trouble: what people can do about it, where those words do not say it: of
 one server, and of several."""
@@ -193,7 +194,7 @@ def no_majority(
     few = f"{place.majority} of {len(place.endpoints)} Valkey servers must agree"
     if len(place.endpoints) == 1:
         few = "The Valkey server must agree"
-    late = not troubles or any("in time" in each.words for each in troubles.values())
+    late = not troubles or any(_SILENT.search(each.words) for each in troubles.values())
     text = f"{few}, and did not{' in time' if late else ''} ({said or 'the time was up'})."
     advice = remedy(troubles.values() or [Trouble(_LATE)] * len(place.endpoints))
     votes = len(place.endpoints) - sum(each.refused for each in troubles.values())
