@@ -248,15 +248,6 @@ class Reaching:
         """Tell whether a server answered the last time."""
         return i not in self._trouble
 
-    def vouch(self) -> None:
-        """Let all servers vote at once, for somebody who knows that nobody holds a lock.
-
-        Raises:
-            Refusal: one could not be told.
-        """
-        for i in self.all:
-            self._give_back(i, self.open(i, vouched=True))
-
     def close(self) -> None:
         """Close all connections."""
         self.closed = True
