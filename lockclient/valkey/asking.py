@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final
 
 from lockclient.store import Sending
@@ -63,13 +64,14 @@ class Asking:
         enough: Enough,
         silent: set[int] | None = None,
         early: Enough | None = None,
-        afresh: bool = False,
+        settled: float | None = None,
     ) -> dict[int, Answer]:
         """Ask all servers, and those that have not answered again, until there are enough votes.
 
         For what may be sent twice to a server. `silent` is told those of which an earlier sending
         was never answered. With `early` each round waits for all whom it asks, until that holds.
-        With `afresh` each round forgets what the one before was told: see `read`.
+        With `settled` each round forgets what the one before was told, and after so many rounds
+        the answers of a majority are enough whatever they say: see `read`.
         """
         answers: dict[int, Answer] = {}
         pauses, rounds = Jitter(*PAUSES), 0
@@ -77,7 +79,7 @@ class Asking:
             if self.servers.closed:
                 raise faults.closed(self.place, unknown=sending.unknown)
             sending.under_way = True
-            if afresh:
+            if settled is not None:
                 answers.clear()
             asked = {i: call(i) for i in self.all if i not in answers}
             found = self.servers.ask(
@@ -88,7 +90,7 @@ class Asking:
                 silent |= found.silent
             rounds += 1
             if enough(answers) or (
-                afresh and rounds >= _SETTLED and len(answers) >= self.quorum.majority
+                settled is not None and rounds >= settled and len(answers) >= self.quorum.majority
             ):
                 return answers
             sending.unknown |= bool(found.silent)
@@ -109,7 +111,13 @@ class Asking:
         time.sleep(pause)
 
     def read(
-        self, call: Call, sending: Sending, deadline: Deadline, enough: Enough
+        self,
+        call: Call,
+        sending: Sending,
+        deadline: Deadline,
+        enough: Enough,
+        *,
+        sure: bool = False,
     ) -> dict[int, Answer]:
         """Ask all servers, and all of them anew, until what they say at one time is enough.
 
@@ -117,9 +125,11 @@ class Asking:
         as long as the fifth is away these answers say nothing, however long one waits for that. If
         they say the same thing again and again, it stands like that, and those who are away know:
         what may be held is told then (`Quorum.may_hold`), so that it can be removed, and be waited
-        for. It may be what is left of a lock of whose end one of them was not told.
+        for. It may be what is left of a lock of whose end one of them was not told. So who acts on
+        it wants to be `sure`, and is told that too few have answered, as long as they do.
         """
-        return self.until_enough(lambda _: call, sending, deadline, enough, afresh=True)
+        settled = inf if sure else _SETTLED
+        return self.until_enough(lambda _: call, sending, deadline, enough, settled=settled)
 
     def drop(self, name: str, uuid: str, up_to: str, *, mark: bool) -> Call:
         """Return what deletes a uuid's lock, and makes its takes do nothing up to that try."""

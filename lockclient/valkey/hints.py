@@ -81,7 +81,7 @@ class Hints:
         """
 
         def tell(event: Event) -> None:
-            if not event.started:
+            if not event.started or event.missed:  # from the begin all is read anyway
                 notify()
 
         listener = Listener(self, self._keys.channels, tell)
@@ -176,8 +176,8 @@ class Hints:
         hinted: dict[Listener, None] = {}  # once, however many have let go of it meanwhile
         for kind, channel, payload in ear.read():
             for each in [*listeners.get(channel, ())]:
-                if kind == "subscribe":
-                    each.tell(Event(0, started=True))
+                if kind in ("subscribe", "back"):
+                    each.tell(Event(0, started=True, missed=kind == "back"))
                 elif kind == "message" and each.heard != payload:
                     each.heard = payload
                     hinted[each] = None
@@ -201,6 +201,7 @@ class _Ear:
         self._servers = servers
         self._number = i
         self._asked: set[str] = set()
+        self._lost: set[str] = set()
         self._next_try = 0.0
         self._refused = False
 
@@ -232,6 +233,7 @@ class _Ear:
                     self._connection.send_command(f"P{command}", *patterns)
             self._asked = set(wanted)
             self.confirmed &= self._asked
+            self._lost &= self._asked
         except (*faults.Unanswered, faults.Refused) as error:
             self._failed(error)
 
@@ -259,9 +261,7 @@ class _Ear:
                 words, channel, *_, payload = self._connection.read_response()
                 kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
                 if kind == "subscribe":
-                    if channel in self.confirmed:
-                        kind = "again"
-                    self.confirmed.add(channel)
+                    kind = self._confirmed(channel)
                 told.append((kind, channel, payload if isinstance(payload, bytes) else b""))
                 if not self._connection.can_read(0):
                     return told
@@ -269,6 +269,16 @@ class _Ear:
         except (*faults.Unanswered, faults.Refused) as error:
             self._failed(error)
         return told
+
+    def _confirmed(self, channel: str) -> str:
+        """Return what a confirmation says: that it begins, that it goes on after a break in which
+        something may have been told, or nothing new."""
+        if channel in self.confirmed:
+            return "again"
+        self.confirmed.add(channel)
+        lost = channel in self._lost
+        self._lost.discard(channel)
+        return "back" if lost else "subscribe"
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, faults.Refused) and not self._refused:
@@ -281,5 +291,6 @@ class _Ear:
     def close(self) -> None:
         """Listen no more."""
         self._connection.disconnect()
+        self._lost |= self._asked
         self.fd, self.more, self._asked_at = -1, False, None
         self._asked, self.confirmed = set(), set()

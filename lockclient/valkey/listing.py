@@ -201,18 +201,32 @@ class Listing:
                 continue
             stands = [(Stand.said(each), i) for each, i in zip(texts, order, strict=True) if each]
             votes = Counter(stand.uuid for stand, _ in stands)
-            # Of as many votes the later push's: another one may have been left there by a dead one.
-            newest = {stand.uuid: stand.number for stand, _ in sorted(stands)}
-            uuid = max(votes, key=lambda each: (votes[each], newest[each], each))
-            most = votes[uuid]
             if (name := _named(segment)) is None:
                 continue
+            uuid = self._likely(name, votes, stands, least)
+            most = votes[uuid]
             if most < self._at.quorum.majority:
                 few[name] = self._at.quorum.few(votes, len(said))
             if most >= least:
                 stand, i = max(each for each in stands if each[0].uuid == uuid)
                 found[name] = f"{stand.number} {uuid}", i
         return found, few
+
+    def _likely(
+        self, name: str, votes: Counter[str], stands: Sequence[tuple[Stand, int]], least: int
+    ) -> str:
+        """Return who most likely has a lock: who has most votes; where several may have it, who
+        had it when that was last known, as one may have been left there by a dead one; else whose
+        push is the later one.
+        """
+        had = Stand.said(self._held[name][0]).uuid if name in self._held else ""
+        newest = {stand.uuid: stand.number for stand, _ in sorted(stands)}
+
+        def likely(each: str) -> tuple[bool, bool, int, int, str]:
+            decided = votes[each] >= self._at.quorum.majority
+            return decided, each == had and votes[each] >= least, votes[each], newest[each], each
+
+        return max(votes, key=likely)
 
     def _signs_of_life(self, said: Mapping[int, Folder], deadline: Deadline) -> Iterator[Item]:
         newest = latest(said)

@@ -61,7 +61,8 @@ class Reaching:
         self._back = back
         self._idle: list[deque[Line]] = [deque() for _ in self.all]
         self._trouble: dict[int, Trouble] = {}
-        self._runs: dict[int, str] = {}
+        self._runs: dict[int, str] = {}  # of those that are reached
+        self._last: dict[int, str] = {}  # of each, when it was
         self._kept: dict[int, bool] = {}
         self._votes_at: dict[int, float] = {}  # of those that wait, by this machine's wall clock
         self._naming = Lock()
@@ -99,6 +100,7 @@ class Reaching:
             for i in wanted:
                 poll.unregister(lines[i].fd)
                 lines.pop(i).close()
+                self._runs.pop(i, None)  # who is there now is yet to be seen
         return lines
 
     def _borrow(self, i: int) -> Line | None:
@@ -157,8 +159,8 @@ class Reaching:
                 if twin != i:
                     other = self.place.endpoints[twin]
                     raise Refusal(Trouble(f"it is the same server as {other}", refused=True))
-                new, self._runs[i] = self._runs.get(i) != line.run, line.run
-                self._kept[i] = line.kept
+                new, self._last[i] = self._last.get(i) != line.run, line.run
+                self._runs[i], self._kept[i] = line.run, line.kept
         except (Refusal, faults.Refused, *faults.Unanswered) as error:
             if line is not None:
                 line.close()
@@ -180,6 +182,7 @@ class Reaching:
             line.close()
         new = i not in self._trouble
         self._trouble[i] = trouble
+        self._runs.pop(i, None)  # another one may be there by now, and it elsewhere
         while self._idle[i]:
             self._idle[i].pop().close()
         if new and not self.closed:

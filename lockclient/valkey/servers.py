@@ -46,12 +46,13 @@ class Round:
 class _Asked:
     """A round that is under way: whom what was sent by which connection."""
 
-    __slots__ = ("_packed", "_terms", "calls", "found", "lines", "poll", "waiting")
+    __slots__ = ("_packed", "_terms", "calls", "found", "lines", "poll", "runs", "waiting")
 
     def __init__(self, calls: Mapping[int, Call], terms: str) -> None:
         self.calls = calls
         self.found = Round()
         self.lines: dict[int, Line] = {}
+        self.runs: set[str] = set()
         self.poll = select.poll()
         self.waiting: dict[int, int] = {}
         self._packed: dict[int, Packed] = {}
@@ -119,7 +120,12 @@ class Servers(Reaching):
         wanted = [i for i, why in absent.items() if why is None and not self._is_stuck(i)]
         if not wanted:
             return None
-        openings = Openings(wanted)
+        try:
+            openings = Openings(wanted)
+        except OSError as error:  # too many open files
+            trouble = Trouble(f"there can be no connection: {error.strerror}")
+            asked.found.troubles |= dict.fromkeys(wanted, trouble)
+            return None
         asked.poll.register(openings.fd, select.POLLIN)
         self._open(openings)
         return openings
@@ -138,6 +144,11 @@ class Servers(Reaching):
 
     def _send(self, i: int, line: Line, asked: _Asked, until: Deadline) -> None:
         asked.lines[i] = line
+        if line.run in asked.runs:  # it goes by another name, too, and has one vote
+            asked.found.troubles[i] = Trouble("it is the same server as another one", refused=True)
+            asked.poll.unregister(line.fd)
+            return self._give_back(i, line)
+        asked.runs.add(line.run)
         try:
             line.send(asked.words(i), until)
         except faults.Unanswered as error:

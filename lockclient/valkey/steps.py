@@ -224,7 +224,9 @@ class Steps:
 
     def _look(self, request: Look, sending: Sending, deadline: Deadline) -> Outcome:
         call = self._views.call(request.name)
-        answers = self._at.read(call, sending, deadline, self._views.known)
+        # A holder's watch asks for nobody: by its answer a lock is lost, for good.
+        sure = not request.uuid
+        answers = self._at.read(call, sending, deadline, self._views.known, sure=sure)
         uuid, push = self._views.who(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 

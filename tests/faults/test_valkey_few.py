@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.store import (
     Done,
     Event,
@@ -27,6 +27,7 @@ from lockclient.store import (
     Target,
     Unlock,
 )
+from lockclient.table import Table
 from lockclient.valkey.hints import Listener
 from lockclient.valkey.keys import Keys
 from lockclient.valkey.store import ValkeyStore
@@ -97,6 +98,49 @@ class TestUndecided:
             assert seen.holder.uuid == each
 
 
+class TestLeftover:
+    """One of three servers has what is left of a lock, of which another one is a holder's."""
+
+    @pytest.fixture
+    def mine(self, three: Servers) -> Iterator[tuple[ValkeyStore, str]]:
+        with three.store() as store:
+            uuid, _ = take(store)
+            three.all[2].command("HSET", Keys(three.root).lock(NAME), "uuid", "z-left")
+            yield store, uuid
+
+    def test_no_holder_is_told_that_it_lost_its_lock(
+        self, three: Servers, mine: tuple[ValkeyStore, str]
+    ) -> None:
+        """By servers that can't tell, while one of its majority is away."""
+        store, uuid = mine
+        three.all[0].kill()
+        with pytest.raises(StoreUnavailable):  # its watch asks like this
+            ask(store, Look(NAME, "", 0), 1.0)
+        seen = read(store, NAME, uuid)
+        assert seen.holder is not None
+        assert seen.holder.uuid == uuid
+        three.all[0].start()
+        wait_until(lambda: not any(store.votes().values()), what="all votes")
+        assert has(store) == uuid
+
+    def test_who_had_it_stays_in_the_list(
+        self, three: Servers, mine: tuple[ValkeyStore, str]
+    ) -> None:
+        """And not who let go of it long ago: that one would be alerted on, and removed."""
+        store, uuid = mine
+        store.poll = 0.05
+        table = Table(store)
+        table.start()
+        try:
+            assert table.wait_ready(60)
+            three.all[0].kill()
+            wait_until(lambda: any("may be held" in said for said in store.remarks()))
+            (row,) = table.rows().values()
+            assert row.holder.uuid == uuid
+        finally:
+            table.stop()
+
+
 def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
     """On the server that missed the release: else it would be there when another one is away."""
     with three.store() as store:
@@ -118,6 +162,7 @@ class Slow:
         self._target = (host, int(port))
         self.delay = 0.0
         self._cut = threading.Event()
+        self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._run, daemon=True).start()
@@ -127,6 +172,7 @@ class Slow:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._target)
+                self._open += [near, far]
                 for one, other in ((near, far), (far, near)):
                     how = (one, other, self._cut)
                     threading.Thread(target=self._pass, args=how, daemon=True).start()
@@ -142,6 +188,13 @@ class Slow:
         """Pass on nothing more of what is connected now, without a word; new ones are well."""
         self._cut.set()
         self._cut = threading.Event()
+
+    def swap(self, other: Slow) -> None:
+        """Stand before the other one's server from now on, and it before this one's."""
+        self._target, other._target = other._target, self._target
+        for each in (*self._open, *other._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -176,6 +229,21 @@ def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
     three.all[2].command("PUBLISH", store.keys.channel(NAME), "a uuid")
     wait_until(lambda: len(events) > told, what="the hint")
     listening.close()
+
+
+def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
+    """As when containers are made anew: each is where the other one was known to be."""
+    place = three.place()
+    with ExitStack() as stack:
+        stack.enter_context(three.store())
+        one, other = (stack.enter_context(closing(Slow(each))) for each in place.endpoints[1:])
+        there = replace(place, endpoints=(place.endpoints[0], one.endpoint, other.endpoint))
+        store = stack.enter_context(closing(ValkeyStore(there)))
+        uuid, _ = take(store)
+        wait_until(lambda: not any(store.votes().values()), what="all votes")
+        one.swap(other)
+        assert has(store) == uuid
+        wait_until(lambda: not any(store.votes().values()), what="all votes again")
 
 
 def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:

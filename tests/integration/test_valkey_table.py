@@ -296,6 +296,22 @@ def test_a_hand_over_is_seen_at_once(
         watcher.table.stop()
 
 
+def test_what_was_told_while_no_ear_was_there_is_seen(tmp_path: Path) -> None:
+    """As the ear is back it is looked."""
+    with running(tmp_path, 1) as one, one.store() as store:
+        store.poll = 3600.0
+        with one.store(vouched=False) as writer:
+            holder = take(writer, "a")
+            watcher = Watcher(store)
+            try:
+                wait_until(lambda: one.all[0].command("PUBSUB", "NUMPAT"), what="its ear")
+                one.all[0].command("CLIENT", "KILL", "TYPE", "pubsub")
+                unlock(writer, holder)
+                wait_until(lambda: not watcher.held())
+            finally:
+                watcher.table.stop()
+
+
 def test_each_release_of_one_server_is_seen_at_once(tmp_path: Path) -> None:
     """Which tells it in the same step, also if nobody waits; one hint after the other."""
     with running(tmp_path, 1) as one, one.store() as store:
