@@ -81,7 +81,7 @@ class TestBlindUnlocker:
         """Unready, told once, and what is written is seen all the same: by reading it."""
         with program("unlocker", store.settings, "table fails") as service:
             service.process.send_signal(signal.SIGUSR1)
-            assert "KeyError" in wait_until(lambda: unready(service), what="unreadiness")
+            wait_until(lambda: "KeyError" in (unready(service) or ""), what="unreadiness")
             mutex(store, "later")
             wait_until(lambda: figure(service, HELD) == 1, what="the lock")
             seen = reading(service)
@@ -101,8 +101,7 @@ class TestBlindUnlocker:
         with program("unlocker", store.settings, "watch is silent") as service:
             silent_at = time.monotonic()
             service.process.send_signal(signal.SIGUSR1)
-            why = wait_until(lambda: unready(service), what="unreadiness")
-            assert "late or silent" in why
+            wait_until(lambda: "late or silent" in (unready(service) or ""), what="unreadiness")
             figure(f"a silent watch showed in /readyz after {time.monotonic() - silent_at:.1f} s")
             mutex(store, "later")
             proven = _figure(service, PROVEN)
@@ -126,7 +125,7 @@ class TestBlindUnlocker:
             silent_at = time.monotonic()
             proxy.silence()
             mutex(own_store, "later")
-            assert "late or silent" in wait_until(lambda: unready(service), what="unreadiness")
+            wait_until(lambda: "late or silent" in (unready(service) or ""), what="unreadiness")
             shown = time.monotonic() - silent_at
             proxy.speak()
             wait_until(lambda: ready(service), what="readiness again")
