@@ -57,6 +57,7 @@ class Getting:
 
     def __init__(self, at: Asking) -> None:
         self._at = at
+        self._longest = float(milliseconds(drifted(at.place.longest)))
 
     def get(
         self,
@@ -166,11 +167,10 @@ class Getting:
         return spent
 
     def _spent(self, answers: Mapping[int, Answer]) -> dict[int, Left]:
-        longest = float(milliseconds(drifted(self._at.place.longest)))
         return {
             i: left
             for i, said in answers.items()
-            if said.kind == "held" and (left := Left.of(said, longest)) is not None
+            if said.kind == "held" and (left := Left.of(said, self._longest)) is not None
         }
 
     def _expiry(self, after: float | None) -> float:

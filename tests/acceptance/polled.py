@@ -7,7 +7,10 @@ import subprocess
 
 from lockclient import ClusterMutex, Settings
 from lockclient.store import MutexStore
+from tests.asked import read
+from tests.processes import Service, wait_until
 from tests.terminals import COMMAND, environment
+from tests.unlockers import REMOVED, figure
 
 
 def watch_tells(settings: Settings, store: MutexStore) -> None:
@@ -26,6 +29,20 @@ def watch_tells(settings: Settings, store: MutexStore) -> None:
                 assert _next(process) == ("taken", "second")
         finally:
             process.terminate()
+
+
+def is_alerted_on_and_removed(service: Service, store: MutexStore, name: str, uuid: str) -> None:
+    """See the only dead holder of an unlocker be alerted on first, then removed, with a record
+    that has the code which took the lock."""
+    wait_until(lambda: f"Lock '{name}' is past its alert" in service.log_text())
+    assert read(store, name).holder is not None
+    wait_until(lambda: read(store, name, uuid).removal)
+    removal = read(store, name, uuid).removal
+    assert removal is not None
+    assert removal.how == "auto-unlock"
+    assert removal.removed_by.startswith("unlocker@")
+    assert "in <module>" in (removal.holder.backtrace or "")
+    wait_until(lambda: figure(service, REMOVED) == 1)
 
 
 def _next(process: subprocess.Popen[str]) -> tuple[str, str]:

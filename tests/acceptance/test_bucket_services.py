@@ -15,7 +15,7 @@ from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.gcs.store import GcsStore
 from lockclient.store import Take, Taken
 from lockclient.timing import Deadline, Runtime
-from tests.acceptance.polled import watch_tells
+from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.asked import read
 from tests.bucketed import die_with, settings_of, store_of
 from tests.buckets.server import BucketServer, Fault
@@ -52,15 +52,7 @@ class TestUnlocker:
         with start(settings) as service:
             wait_until(lambda: ready(service))
             uuid = die_with(settings, "nightly", 1, 4)
-            wait_until(lambda: "Lock 'nightly' is past its alert" in service.log_text())
-            assert read(store, "nightly").holder is not None
-            wait_until(lambda: read(store, "nightly", uuid).removal)
-            removal = read(store, "nightly", uuid).removal
-            assert removal is not None
-            assert removal.how == "auto-unlock"
-            assert removal.removed_by.startswith("unlocker@")
-            assert "in <module>" in (removal.holder.backtrace or "")
-            wait_until(lambda: figure(service, REMOVED) == 1)
+            is_alerted_on_and_removed(service, store, "nightly", uuid)
             wait_until(lambda: figure(service, _SEEN))
             with ClusterMutex("nightly", store=store):
                 assert read(store, "nightly").holder is not None

@@ -10,12 +10,12 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.valkey.store import ValkeyStore
-from tests.acceptance.polled import watch_tells
+from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.asked import read
 from tests.bucketed import die_with
 from tests.processes import Service, start_service, wait_until
 from tests.terminals import COMMAND, environment, one_line, piped
-from tests.unlockers import REMOVED, fetch, figure, figures, ready, unlocker
+from tests.unlockers import fetch, figures, ready, unlocker
 from tests.valkeys import Servers, running
 
 
@@ -52,15 +52,7 @@ def test_a_killed_holder_is_alerted_on_removed_and_shown(
         uuid = die_with(settings, "nightly", 2, 8)
         wait_until(lambda: "/lock/nightly" in fetch(pages, "/")[1])
         assert "in &lt;module&gt;" in fetch(pages, "/lock/nightly")[1]
-        wait_until(lambda: "Lock 'nightly' is past its alert" in service.log_text())
-        assert read(store, "nightly").holder is not None
-        wait_until(lambda: read(store, "nightly", uuid).removal)
-        removal = read(store, "nightly", uuid).removal
-        assert removal is not None
-        assert removal.how == "auto-unlock"
-        assert removal.removed_by.startswith("unlocker@")
-        assert "in <module>" in (removal.holder.backtrace or "")
-        wait_until(lambda: figure(service, REMOVED) == 1)
+        is_alerted_on_and_removed(service, store, "nightly", uuid)
         wait_until(lambda: "nightly" in fetch(pages, "/removed")[1])
         wait_until(lambda: f"{away} has no vote" in fetch(pages, "/")[1] if away else True)
         page = fetch(pages, f"/removal?name=nightly&uuid={uuid}")[1]
