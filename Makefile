@@ -12,7 +12,7 @@ demo: $(DEMO)
 
 # What the tests need beyond Python is installed where that may be done; see there.
 test: $(STAMP)
-	@$(BIN)/python tests/needs.py
+	@$(BIN)/python tests/support/machine_needs.py
 	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 # BENCH_ARGS: --quick, --only SECTION, --write-docs (see `python -m benchmarks --help`)
@@ -34,7 +34,7 @@ wire:
 	$(PYTHON) -m venv $(VENV)-wire
 	$(VENV)-wire/bin/pip install -q 'grpcio-tools==1.62.3' 'setuptools<80'
 	$(VENV)-wire/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
-		lockclient/etcd/messages.proto
+		lockclient/stores/etcd/wire/messages.proto
 
 # The alert rules as an object for the Prometheus Operator; tests/deploy says when it is out of date.
 rules:
@@ -42,8 +42,8 @@ rules:
 
 # What docs say of the command's help and of the library's docstrings; tests say when it is out of date.
 reference: $(STAMP)
-	$(BIN)/python -m lockclient.cli.reference docs/command.md
-	$(BIN)/python -m tests.api_reference
+	$(BIN)/python -m tests.support.command_reference docs/command.md
+	$(BIN)/python -m tests.support.api_reference
 
 # The dashboard as the documentation shows it; look at them before they are committed.
 pictures: $(STAMP)

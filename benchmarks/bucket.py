@@ -13,7 +13,7 @@ import requests
 from benchmarks.samples import Rounds, compare, flat, summary, timed
 from benchmarks.servers import Servers
 from lockclient import ClusterMutex, Settings, open_store
-from tests.buckets.server import BucketServer
+from tests.support.bucket.server import BucketServer
 
 DELAY = 0.05
 """Seconds: what a bucket in the same region takes, about."""

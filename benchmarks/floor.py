@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from lockclient.etcd import messages_pb2 as wire
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 TXN = "/etcdserverpb.KV/Txn"
 WATCH = "/etcdserverpb.Watch/Watch"

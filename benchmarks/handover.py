@@ -20,7 +20,7 @@ from benchmarks.samples import Rounds, compare, flat, summary
 from benchmarks.servers import Servers
 from benchmarks.waiters import Plan, Turn
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.etcd import messages_pb2 as wire
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 PROCESSES = 4
 HOLD = 0.010

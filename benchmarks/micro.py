@@ -12,7 +12,7 @@ from benchmarks.contenders import Opener, Where, cycle_of, floor, ours
 from benchmarks.samples import Measured, Summary, compare, flat, in_turns, medians, summary, timed
 from benchmarks.servers import Servers
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.backtrace import capture
+from lockclient.model.backtrace import capture
 
 BLOCK = 1000
 """Calls that are timed together, where a single one is as short as reading the clock."""

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.floor import STAMPS, Wire
-from lockclient.etcd import messages_pb2 as wire
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 ROOT = "/unlocker"
 BACKTRACE = 1500

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.missing import Missing
-from lockclient.cli.local import Etcd, end, etcd_version, find_etcd, free_port, spawn
+from lockclient.cli.setup.processes import Etcd, end, etcd_version, find_etcd, free_port, spawn
 
 STARTED = 60.0
 """Seconds that a server may take to serve."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import population
 from benchmarks.servers import STARTED, cpu_seconds
-from lockclient.cli.local import Etcd, end, spawn
+from lockclient.cli.setup.processes import Etcd, end, spawn
 
 
 class Service:

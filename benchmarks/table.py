@@ -12,9 +12,9 @@ from benchmarks.floor import Floor, Wire
 from benchmarks.samples import summary
 from benchmarks.servers import Servers
 from lockclient import Settings, open_store
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.reading import Transition
-from lockclient.table import Table
+from lockclient.overview.rows import Transition
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 ROOT = "/floor"
 """Where the floor's locks live: the table sees locks, whoever wrote them."""

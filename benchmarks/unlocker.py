@@ -19,7 +19,7 @@ from benchmarks.population import Times
 from benchmarks.samples import summary
 from benchmarks.servers import Servers, cpu_seconds
 from benchmarks.services import Service, service, spends, wait_until
-from lockclient.etcd import messages_pb2 as wire
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 RATE = 500
 """Pushes a second while it is busy."""

@@ -25,10 +25,10 @@ from benchmarks.servers import Servers
 from benchmarks.services import Service, serve, spends
 from benchmarks.valkey_floor import CHANNEL, Bare, Wires, words
 from lockclient import ClusterMutex
-from lockclient.services import ServiceStore
-from lockclient.timing import Deadline, monotonic
-from lockclient.valkey.place import Place
-from lockclient.valkey.store import ValkeyStore
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.store import ValkeyStore
 
 OURS, FLOOR = "ClusterMutex", "bare floor"
 REDLOCK = "pottery Redlock"

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.missing import module
-from lockclient.record import Holder
-from lockclient.valkey.keys import Keys, written
-from lockclient.valkey.place import Place
+from lockclient.model.holder import Holder
+from lockclient.stores.valkey.keys import Keys, written
+from lockclient.stores.valkey.location import Place
 
 LASTING = 36_000.0
 """Seconds for which they are well."""

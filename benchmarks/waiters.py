@@ -20,7 +20,7 @@ from benchmarks.contenders import TTL, Lock
 from benchmarks.floor import Floor, Wire
 from benchmarks.missing import module
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.etcd import messages_pb2 as wire
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from lockclient.config import open_store
 from lockclient.errors import (
     ClusterMutexError,
     InvalidLockName,
@@ -14,11 +13,12 @@ from lockclient.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.removal import Removal
 from lockclient.mutex import ClusterMutex
-from lockclient.record import Holder, Ticket
-from lockclient.removal import Removal
 from lockclient.settings import Settings
-from lockclient.store import Guard
+from lockclient.stores.protocol import Guard
+from lockclient.stores.registry import open_store
 from lockclient.version import __version__
 
 if TYPE_CHECKING:

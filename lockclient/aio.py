@@ -15,15 +15,15 @@ from contextlib import AsyncContextDecorator, suppress
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from lockclient import timers
-from lockclient.driving import Hear, Result, Steps
+from lockclient.acquisition.base import Handle, held_by
+from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.errors import ClusterMutexError, LockLost
-from lockclient.handle import Handle, held_by
-from lockclient.holding import Holding
-from lockclient.process import task_actor, this_thread
-from lockclient.record import Holder, Ticket
-from lockclient.store import AsyncMutexStore, Event, MutexStore, Outcome
-from lockclient.timing import Now, monotonic
+from lockclient.model.clocks import Now, monotonic
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.process_identity import task_actor, this_thread
+from lockclient.stores.protocol import AsyncMutexStore, Event, MutexStore, Outcome
+from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
@@ -162,7 +162,7 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         blocking, deadline = self._limit(blocking, timeout)
         now = Now.read()
         attempt = self._attempt(blocking, now, LoopInbox, asyncio.get_running_loop())
-        if timers.clock.missing:  # nobody would push, nor tell of a loss
+        if scheduler.clock.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()
         try:
             if not await drive_async(attempt.steps(now, deadline), _async(attempt.store)):

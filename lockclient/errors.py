@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockclient.durations import period
-from lockclient.texts import plain
+from lockclient.text.durations import period
+from lockclient.text.escaping import plain
 
 
 class ClusterMutexError(Exception):

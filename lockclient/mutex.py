@@ -8,16 +8,16 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lockclient import timers
-from lockclient.driving import Steps, ThreadInbox, drive
+from lockclient.acquisition.attempt import Attempt
+from lockclient.acquisition.base import Handle, held_by
+from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.steps import Steps, ThreadInbox, drive
+from lockclient.acquisition.with_statement import Exit, Statement, entered
 from lockclient.errors import ClusterMutexError, LockNotHeld
-from lockclient.handle import Handle, held_by
-from lockclient.holding import Holding
-from lockclient.record import Holder, Ticket
-from lockclient.statement import Exit, Statement, entered
-from lockclient.store import MutexStore
-from lockclient.timing import Deadline, Now, monotonic
-from lockclient.waiting import Attempt
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.model.holder import Holder, Ticket
+from lockclient.stores.protocol import MutexStore
+from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ class ClusterMutex(Handle, ContextDecorator):
             StoreError: the store refuses: no right, no space.
         """
         blocking, deadline = self._limit(blocking, timeout)
-        now, undo = Now.read(), timers.clock.undo
+        now, undo = Now.read(), scheduler.clock.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             return self._go(attempt, now, deadline)
@@ -100,7 +100,7 @@ class ClusterMutex(Handle, ContextDecorator):
         self._release(self._current(), "release()")
 
     def _release(self, holding: Holding | None, what: str) -> None:
-        undo = timers.clock.undo
+        undo = scheduler.clock.undo
         try:
             if holding is None or not holding.end():  # of two threads that release, one is told off
                 raise self._not_held(what)
@@ -115,7 +115,7 @@ class ClusterMutex(Handle, ContextDecorator):
 
     def __enter__(self) -> ClusterMutex:
         blocking, deadline = self._limit(True, -1)
-        now, undo = Now.read(), timers.clock.undo
+        now, undo = Now.read(), scheduler.clock.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             if not self._go(attempt, now, deadline):

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from lockclient.texts import HAS_AT, hidden
+from lockclient.text.escaping import HAS_AT, hidden
 
 DEFAULT_ENDPOINT = "127.0.0.1:2379"
 DEFAULT_ROOT = "/clustermutex"
@@ -29,8 +29,8 @@ LIKE: Final = (
 """What a URL looks like, for help texts."""
 
 STORES: Final = {
-    "gs": "lockclient.gcs.place",
-    **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), "lockclient.valkey.place"),
+    "gs": "lockclient.stores.gcs.location",
+    **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), "lockclient.stores.valkey.location"),
 }
 """Of each scheme that is not etcd's the module that reads its URLs, by a function
 `place_of(url, environ)` that returns a `Place` or raises ValueError."""

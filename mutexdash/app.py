@@ -10,14 +10,15 @@ from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
-from lockclient.services import ServiceStore
-from mutexdash import api, exports, guard, metrics, pages, sharing, writes
-from mutexdash.access import Access
-from mutexdash.context import Dashboard, LockName, attach, dashboard
-from mutexdash.labels import Label
-from mutexdash.mounting import mounted
-from mutexdash.query import BadParameter
-from mutexdash.snapshot import Live
+from lockclient.stores.service_protocol import ServiceStore
+from mutexdash.data.picture import Live
+from mutexdash.markup.cluster_label import Label
+from mutexdash.security import guard
+from mutexdash.security.access import Access
+from mutexdash.security.proxy import mounted
+from mutexdash.web import api, exports, force_unlock, metrics, pages, response_cache
+from mutexdash.web.context import Dashboard, LockName, attach, dashboard
+from mutexdash.web.query import BadParameter
 
 
 def create_app(
@@ -53,13 +54,13 @@ def create_app(
     registry.register(metrics.LocksCollector(live, store))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
     guard.protect(app, access)
-    sharing.install(app)
-    for part in (pages, api, exports, metrics, writes):
+    response_cache.install(app)
+    for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)
     links = {"prometheus_url": prometheus_url, "runbook_url": runbook_url}
     app.context_processor(lambda: links | {"label": label})
     metrics.install(app, registry)
-    writes.install(app, registry)
+    force_unlock.install(app, registry)
     app.after_request(_say_how_old)
     app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)

@@ -8,8 +8,9 @@ from typing import Any
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.listening import HttpServer
-from lockclient.serving import (
+from lockclient.overview.table import Table
+from lockclient.service.http_server import HttpServer
+from lockclient.service.options import (
     EndSignal,
     ServiceCommand,
     configure_logging,
@@ -20,15 +21,14 @@ from lockclient.serving import (
     supervise,
 )
 from lockclient.settings import Settings
-from lockclient.table import Table
 from lockclient.version import __version__
 from mutexdash.app import create_app
-from mutexdash.history import History
-from mutexdash.labels import COLOURS, Label, read_title
-from mutexdash.liveness import Probe
-from mutexdash.options import access_options, in_clear, read_access, read_link
-from mutexdash.snapshot import Live
-from mutexdash.waits import Waiting
+from mutexdash.data.history import History
+from mutexdash.data.picture import Live
+from mutexdash.data.staleness import Probe
+from mutexdash.data.waiters import Waiting
+from mutexdash.markup.cluster_label import COLOURS, Label, read_title
+from mutexdash.security.options import access_options, in_clear, read_access, read_link
 
 log = logging.getLogger("mutexdash")
 

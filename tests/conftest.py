@@ -15,13 +15,13 @@ from uuid import uuid4
 import hypothesis
 import pytest
 
-from lockclient.cli.local import Etcd, embedded_etcd, find_etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient.cli.setup.processes import Etcd, embedded_etcd, find_etcd
 from lockclient.settings import Settings
-from tests.etcds import Etcdctl, etcdctl_of
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, etcdctl_of
 
 if TYPE_CHECKING:
-    from tests.buckets.server import BucketServer
+    from tests.support.bucket.server import BucketServer
 
 # The same examples each time, no files beside the tests, and no limit that a slow machine breaks.
 hypothesis.settings.register_profile("ours", derandomize=True, database=None, deadline=None)
@@ -178,7 +178,7 @@ def own_store(own_etcd: Etcd) -> Iterator[EtcdStore]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket of the test's own, which all that it starts use."""
-    from tests.bucketed import bucket_server  # with all of Google's
+    from tests.support.bucket_store import bucket_server  # with all of Google's
 
     with bucket_server(monkeypatch) as running:
         yield running

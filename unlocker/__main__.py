@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lockclient.extras import needing_services
-from lockclient.logs import tell_uncaught
+from lockclient.optional_deps import needing_services
+from lockclient.text.log_format import tell_uncaught
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.door import is_loopback
 from lockclient.errors import StoreError
-from lockclient.listening import HttpServer
-from lockclient.serving import (
+from lockclient.service.http_server import HttpServer
+from lockclient.service.options import (
     EndSignal,
     ServiceCommand,
     configure_logging,
@@ -24,12 +23,13 @@ from lockclient.serving import (
     store_of,
     supervise,
 )
+from lockclient.service.request_filter import is_loopback
 from lockclient.settings import Settings
 from lockclient.version import __version__
-from unlocker.app import create_app
-from unlocker.notify import BadUrl, Notifier, targets_of
-from unlocker.retention import KEEP_REMOVALS
-from unlocker.service import MAX_REMOVALS, Unlocker
+from unlocker.http_app import create_app
+from unlocker.notifications.notifier import BadUrl, Notifier, targets_of
+from unlocker.record_cleanup import KEEP_REMOVALS
+from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
 log = logging.getLogger("unlocker")
 

@@ -45,8 +45,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockclient.reading import Row
-from lockclient.timing import Now
+from lockclient.model.clocks import Now
+from lockclient.overview.rows import Row
 
 AGREEMENT = 2.0
 """Seconds by which our wall clock may differ from the members' and still be believed."""

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from lockclient.durations import period
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.lookalikes import named
-from lockclient.record import Holder
-from lockclient.removal import AUTO_UNLOCK, Removal
-from lockclient.services import ServiceStore
-from lockclient.serving import said
-from lockclient.store import Done, Gone, Read, Remove, Seen
-from lockclient.timing import Deadline, monotonic
-from unlocker.brake import Brake, Key
-from unlocker.metrics import CHANGED, FAILED, GONE, REMOVED, Metrics
-from unlocker.watchlist import Item, Watchlist
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.service.options import said
+from lockclient.stores.protocol import Done, Gone, Read, Remove, Seen
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import named
+from lockclient.text.durations import period
+from unlocker.deadlines import Item, Watchlist
+from unlocker.metrics.collector import CHANGED, FAILED, GONE, REMOVED, Metrics
+from unlocker.rate_limit import Brake, Key
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lockclient.reading import Transition
-from lockclient.record import Ticket
-from lockclient.services import ServiceStore
-from lockclient.table import Table
-from lockclient.timing import Deadline, monotonic
-from unlocker.labels import NEW, Labels
-from unlocker.metrics import LISTED, labels_of
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.holder import Ticket
+from lockclient.overview.rows import Transition
+from lockclient.overview.table import Table
+from lockclient.stores.service_protocol import ServiceStore
+from unlocker.metrics.collector import LISTED, labels_of
+from unlocker.metrics.series_limit import NEW, Labels
 
 NORMAL = 15.0
 """Seconds for which a lock may well be free with a line: the 10 s lease of a dead waiter's ticket,

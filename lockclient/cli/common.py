@@ -17,19 +17,19 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from lockclient.config import open_store
 from lockclient.errors import ClusterMutexError, InvalidLockName
-from lockclient.facts import Fact
-from lockclient.logs import PlainFormatter
-from lockclient.lookalikes import Looks
-from lockclient.record import Ticket, check_name
-from lockclient.searching import Search
-from lockclient.services import ServiceStore
+from lockclient.model.clocks import Deadline
+from lockclient.model.fields import Fact
+from lockclient.model.holder import Ticket, check_name
+from lockclient.overview.columns import Listed
+from lockclient.overview.search import Search
+from lockclient.overview.table import Table
 from lockclient.settings import LIKE, Settings
-from lockclient.shown import Listed
-from lockclient.table import Table
-from lockclient.texts import ascii_json
-from lockclient.timing import Deadline
+from lockclient.stores.registry import open_store
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import Looks
+from lockclient.text.escaping import ascii_json
+from lockclient.text.log_format import PlainFormatter
 
 PATIENCE = 5.0
 """Seconds for etcd to answer what a person waits for."""

@@ -13,26 +13,26 @@ from lockclient.version import __version__
 
 SECTIONS = {
     "Locks for scripts": {
-        "run": "lockclient.cli.run:run",
-        "lock": "lockclient.cli.scripts:lock",
-        "alive": "lockclient.cli.scripts:alive",
-        "unlock": "lockclient.cli.scripts:unlock",
+        "run": "lockclient.cli.scripts.run:run",
+        "lock": "lockclient.cli.scripts.lock_alive_unlock:lock",
+        "alive": "lockclient.cli.scripts.lock_alive_unlock:alive",
+        "unlock": "lockclient.cli.scripts.lock_alive_unlock:unlock",
     },
     "Looking and acting": {
-        "ls": "lockclient.cli.listing:ls",
-        "show": "lockclient.cli.show:show",
-        "watch": "lockclient.cli.watching:watch",
-        "removed": "lockclient.cli.removed:removed",
-        "force-unlock": "lockclient.cli.forcing:force_unlock",
-        "vouch": "lockclient.cli.vouching:vouch",
-        "restored": "lockclient.cli.restored:restored",
-        "doctor": "lockclient.cli.doctor:doctor",
+        "ls": "lockclient.cli.operate.ls:ls",
+        "show": "lockclient.cli.operate.show:show",
+        "watch": "lockclient.cli.operate.watch:watch",
+        "removed": "lockclient.cli.operate.removed:removed",
+        "force-unlock": "lockclient.cli.operate.force_unlock:force_unlock",
+        "vouch": "lockclient.cli.operate.vouch:vouch",
+        "restored": "lockclient.cli.operate.restored:restored",
+        "doctor": "lockclient.cli.operate.doctor:doctor",
     },
     "Setting up": {
-        "up": "lockclient.cli.up:up",
-        "demo": "lockclient.cli.demo:demo",
-        "setup-auth": "lockclient.cli.setup_auth:setup_auth",
-        "completion": "lockclient.cli.completion:completion",
+        "up": "lockclient.cli.setup.up:up",
+        "demo": "lockclient.cli.setup.demo:demo",
+        "setup-auth": "lockclient.cli.setup.setup_auth:setup_auth",
+        "completion": "lockclient.cli.setup.completion:completion",
     },
 }
 """The commands as the help shows them, and where each is."""

@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
-from lockclient.extras import needing_services
-from lockclient.logs import tell_uncaught
-from lockclient.texts import plain, trace_of, without_secrets
+from lockclient.optional_deps import needing_services
+from lockclient.text.escaping import plain, trace_of, without_secrets
+from lockclient.text.log_format import tell_uncaught
 
 USAGE = 2
 UNAVAILABLE = 69
@@ -45,7 +45,7 @@ def _run() -> None:
         from lockclient.cli.group import group
 
         if "_CLUSTERMUTEX_COMPLETE" in os.environ:
-            import lockclient.cli.completion  # noqa: F401 - it tells click of our shells
+            import lockclient.cli.setup.completion  # noqa: F401 - it tells click of our shells
 
         session = Session()
         try:

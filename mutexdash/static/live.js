@@ -25,7 +25,7 @@ const correctClock = (stamp) => {
   if (Math.abs(stamp - now()) > 3) ahead += stamp - now();
 };
 
-// As `duration` in lockclient/durations.py.
+// As `duration` in lockclient/text/durations.py.
 const duration = (seconds) => {
   const whole = Math.max(0, Math.floor(seconds));
   const days = Math.floor(whole / 86400);
@@ -41,7 +41,7 @@ const duration = (seconds) => {
 const roughly = (seconds) => duration(seconds).split(" ", 2).join(" ");
 const writing = (node) => ("roughly" in node.dataset ? roughly : duration);
 
-// As `utc` in lockclient/shown.py, and the same in the viewer's own zone, unless that wants UTC.
+// As `utc` in lockclient/overview/columns.py, and the same in the viewer's own zone, unless that wants UTC.
 const PARTS = {
   ...{ year: "numeric", month: "2-digit", day: "2-digit", hourCycle: "h23" },
   ...{ hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" },
@@ -73,7 +73,7 @@ const tick = (root) => {
     const { start, alert, end } = node.dataset;
     const part = (since, until) =>
       Math.min(1, Math.max(0, (now() - Number(since)) / (until - since)));
-    // As `Bar` in lockclient/shown.py: half of it until the alert, half after.
+    // As `Bar` in lockclient/overview/columns.py: half of it until the alert, half after.
     node.setAttribute("width", `${(50 * (part(start, alert) + part(alert, end))).toFixed(1)}%`);
   }
 };

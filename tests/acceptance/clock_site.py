@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.reading import Transition
-from lockclient.record import Holder
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import Holder
+from lockclient.overview.rows import Transition
+from lockclient.overview.table import Table
 from lockclient.settings import Settings
-from lockclient.store import Done, Push, Take, Taken, Unlock
-from lockclient.table import Table
-from lockclient.timing import Deadline, Runtime
-from tests.clocks import Clock
-from tests.processes import wait_until
-from tests.unlockers import figure, ready, unlocker
-from tests.written import taker
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Push, Take, Taken, Unlock
+from tests.support.clock_shim import Clock
+from tests.support.processes import wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import figure, ready, unlocker
 
 SWEEP, SWEEP_PUT_BACK = 1.0, 4.0
 """Seconds between two looks for what is due, at most."""

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
 from lockclient import Settings
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.channels import Channels
-from lockclient.etcd.failover import FaultError
-from lockclient.etcd.faults import Fault
-from lockclient.etcd.methods import TXN
-from lockclient.record import SUBKEYS
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import SUBKEYS
+from lockclient.stores.etcd.errors import Fault
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.channels import Channels
+from lockclient.stores.etcd.wire.failover import FaultError
+from lockclient.stores.etcd.wire.rpc_methods import TXN
 
 ROOT = "/clustermutex"
 LARGE = 1_400_000

@@ -6,11 +6,11 @@ import json
 import subprocess
 
 from lockclient import ClusterMutex, Settings
-from lockclient.store import MutexStore
-from tests.asked import read
-from tests.processes import Service, wait_until
-from tests.terminals import COMMAND, environment
-from tests.unlockers import REMOVED, figure
+from lockclient.stores.protocol import MutexStore
+from tests.support.http_requests import read
+from tests.support.processes import Service, wait_until
+from tests.support.terminal import COMMAND, environment
+from tests.support.unlocker_process import REMOVED, figure
 
 
 def watch_tells(settings: Settings, store: MutexStore) -> None:

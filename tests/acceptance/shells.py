@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lockclient import Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.removal import Removal
-from lockclient.store import Read, Remove, Seen
-from lockclient.timing import Deadline
-from tests import terminals
-from tests.processes import BIN, wait_until
-from tests.terminals import COMMAND
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Read, Remove, Seen
+from tests.support import terminal
+from tests.support.processes import BIN, wait_until
+from tests.support.terminal import COMMAND
 
 PATIENCE = 30.0
 
@@ -122,7 +122,7 @@ def remove(store: EtcdStore, name: str) -> None:
 # ---------------------------------------------------------------- a terminal
 
 
-class Terminal(terminals.Terminal):
+class Terminal(terminal.Terminal):
     """A shell in a terminal, as a rule; the end of the terminal is its end."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str], folder: Path) -> None:

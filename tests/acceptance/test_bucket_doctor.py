@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.gcs.store import GcsStore
-from tests.bucketed import settings_of, store_of
-from tests.buckets.server import BucketServer
-from tests.processes import wait_until
-from tests.terminals import COMMAND, environment
-from tests.unlockers import unlocker
+from lockclient.stores.gcs.store import GcsStore
+from tests.support.bucket.server import BucketServer
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.processes import wait_until
+from tests.support.terminal import COMMAND, environment
+from tests.support.unlocker_process import unlocker
 
 PATIENCE = 120.0
 

@@ -12,17 +12,17 @@ from contextlib import ExitStack
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Take, Taken
-from lockclient.timing import Deadline, Runtime
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Take, Taken
 from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
-from tests.asked import read
-from tests.bucketed import die_with, settings_of, store_of
-from tests.buckets.server import BucketServer, Fault
-from tests.processes import Service, start_service, wait_until
-from tests.terminals import one_line, piped
-from tests.unlockers import REMOVED, fetch, figure, figures, ready, unlocker
-from tests.written import taker
+from tests.support.bucket.server import BucketServer, Fault
+from tests.support.bucket_store import die_with, settings_of, store_of
+from tests.support.http_requests import read
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.records import taker
+from tests.support.terminal import one_line, piped
+from tests.support.unlocker_process import REMOVED, fetch, figure, figures, ready, unlocker
 
 POLL = 1.0
 _SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'

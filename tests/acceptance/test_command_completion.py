@@ -13,11 +13,11 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.common import COMPLETED
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.timing import Deadline
-from tests.processes import BIN, needed, wait_until
-from tests.terminals import Terminal, environment, piped
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import BIN, needed, wait_until
+from tests.support.terminal import Terminal, environment, piped
 
 NAMES = ("deploy/prod", "invoice run", "db:migrate", "it's, $(touch pwned)", "Grüße")
 ARGS = """

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import KNOWN_DATA_BUG, Etcd, etcd_version
-from lockclient.etcd.store import EtcdStore
-from tests.clocks import Clock, compile_library
-from tests.etcds import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
-from tests.processes import Service, start_service, wait_until
-from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+from lockclient.cli.setup.processes import KNOWN_DATA_BUG, Etcd, etcd_version
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.clock_shim import Clock, compile_library
+from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
 
 
 def examine(

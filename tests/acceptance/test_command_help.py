@@ -13,10 +13,10 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.group import SECTIONS
-from lockclient.cli.reference import renewed
-from lockclient.etcd.store import EtcdStore
-from tests.processes import Figure
-from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.command_reference import renewed
+from tests.support.processes import Figure
+from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
 
 PAGE = Path(__file__).parents[2] / "docs" / "command.md"
 MOST = 3.0

@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from tests.etcds import Etcdctl, put_at_once
-from tests.looks import ALL, REAL
-from tests.terminals import in_terminal, piped
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.polls import ALL, REAL
+from tests.support.terminal import in_terminal, piped
 
 HOSTILE = "h\x1b[2J\x9b\x7f\u202e\u3164\nclustermutex: all is well"
 

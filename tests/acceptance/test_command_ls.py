@@ -12,13 +12,13 @@ from urllib.request import urlopen
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
-from lockclient.store import Done, Remove
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl
-from tests.processes import Service, start_service, wait_until
-from tests.terminals import COMMAND, environment, in_terminal, piped
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Remove
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.terminal import COMMAND, environment, in_terminal, piped
 
 HOSTILE = "na\u202eme\u200b [red]x[/red]"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
+from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import PATIENCE, environment, held, holder_of, in_line, seen
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 BLOCKS = re.findall(r"^```(?:sh|crontab)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)

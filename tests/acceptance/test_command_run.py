@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
+from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
     environment,
@@ -26,8 +26,8 @@ from tests.acceptance.shells import (
     seen,
     written,
 )
-from tests.processes import wait_until
-from tests.terminals import COMMAND
+from tests.support.processes import wait_until
+from tests.support.terminal import COMMAND
 
 NAME = "deploy/prod"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
     environment,
@@ -27,9 +27,9 @@ from tests.acceptance.shells import (
     running,
     written,
 )
-from tests.etcds import Etcdctl, frozen
-from tests.processes import Figure, Service, start_service, wait_until
-from tests.terminals import COMMAND
+from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.processes import Figure, Service, start_service, wait_until
+from tests.support.terminal import COMMAND
 
 NAME = "deploy/prod"
 BEATING = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
+from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
     Terminal,
@@ -21,7 +21,7 @@ from tests.acceptance.shells import (
     remove,
     seen,
 )
-from tests.processes import needed, wait_until
+from tests.support.processes import needed, wait_until
 
 NAME = "deploy/prod"
 CTRL_C, CTRL_Z, CTRL_D = "\x03", "\x1a", "\x04"

@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.store import Take, Taken
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Take, Taken
 from tests.acceptance.shells import (
     PATIENCE,
     environment,
@@ -28,9 +28,9 @@ from tests.acceptance.shells import (
     running,
     seen,
 )
-from tests.etcds import Etcdctl
-from tests.processes import wait_until
-from tests.proxy import Fault, Proxy
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+from tests.support.tcp_proxy import Fault, Proxy
 
 NAME = "deploy/prod"
 

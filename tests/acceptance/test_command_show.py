@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Ticket
-from lockclient.store import Request, Take, Taken, TakeOrQueue, Unlock
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl
-from tests.processes import wait_until
-from tests.terminals import in_terminal, one_line, piped
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder, Ticket
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Request, Take, Taken, TakeOrQueue, Unlock
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+from tests.support.terminal import in_terminal, one_line, piped
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
-from tests.terminals import in_terminal, one_line, piped
-from tests.valkeys import Servers, running
+from tests.support.terminal import in_terminal, one_line, piped
+from tests.support.valkey_servers import Servers, running
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
-from lockclient.store import Remove
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl
-from tests.processes import Service, start_service, wait_until
-from tests.terminals import COMMAND, environment, in_terminal, one_line, piped
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Remove
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
 
 
 def watching(settings: Settings, *words: str) -> Service:

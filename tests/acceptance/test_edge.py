@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, open_store
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
-from lockclient.store import Done, Gone, Outcome, Push, Read, Remove, Seen, Take, Taken
-from lockclient.timing import Deadline, Runtime
-from tests.processes import Figure, wait_until
-from tests.written import taker
-from unlocker import service
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.removal import Removal
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Gone, Outcome, Push, Read, Remove, Seen, Take, Taken
+from tests.support.processes import Figure, wait_until
+from tests.support.records import taker
+from unlocker import unlocker as unlocker_module
 
 THREADS, ROUNDS = 8, 40
 AUTO_UNLOCK = 0.3
@@ -26,8 +26,8 @@ AUTO_UNLOCK = 0.3
 @pytest.fixture
 def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An unlocker that looks every 5 ms, so that its moment is as close to the edge as can be."""
-    monkeypatch.setattr(service, "SWEEP", 0.005)
-    unlocker = service.Unlocker(open_store(settings), max_removals=None)
+    monkeypatch.setattr(unlocker_module, "SWEEP", 0.005)
+    unlocker = unlocker_module.Unlocker(open_store(settings), max_removals=None)
     unlocker.start()
     wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
     yield

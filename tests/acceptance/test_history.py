@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockclient import Settings
-from lockclient.cli.stack import fetch
+from lockclient.cli.setup.stack import fetch
 from tests.acceptance.history_worker import AUTO_UNLOCK, NAMES
-from tests.processes import Figure, start_service, wait_until
+from tests.support.processes import Figure, start_service, wait_until
 
 WORKER = Path(__file__).with_name("history_worker.py")
 PROCESSES, ROUNDS = 4, 3

@@ -14,11 +14,11 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.cli.stack import fetch
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Read, Seen
-from lockclient.timing import Deadline
-from tests.processes import Figure, start_service, wait_until
+from lockclient.cli.setup.stack import fetch
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Read, Seen
+from tests.support.processes import Figure, start_service, wait_until
 
 HERE = Path(__file__).parent
 PROCESSES, TIMES = 8, 200

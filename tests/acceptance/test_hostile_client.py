@@ -24,13 +24,13 @@ from uuid import uuid4
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Event, Take, Taken, Target
-from lockclient.timing import Deadline, Runtime
-from tests.processes import Figure, Service, start_service, wait_until
-from tests.unlockers import ready, unlocker
-from tests.written import taker
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Event, Take, Taken, Target
+from tests.support.processes import Figure, Service, start_service, wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import ready, unlocker
 
 SECONDS = float(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE", "20"))
 SEED = int(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE_SEED", "14"))

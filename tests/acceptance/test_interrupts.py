@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import Settings
-from tests.etcds import Etcdctl
-from tests.processes import Figure, wait_until
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import Figure, wait_until
 
 WORKER = Path(__file__).with_name("interrupt_worker.py")
 NAMES = ("shared", "shared", "shared", "mine", "yours")

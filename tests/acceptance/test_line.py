@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.table import Table
-from lockclient.timing import Deadline
-from tests.processes import Figure, wait_until
+from lockclient.model.clocks import Deadline
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import Figure, wait_until
 
 WORKER = Path(__file__).with_name("line_worker.py")
 WAITERS, PROCESSES = 200, 8

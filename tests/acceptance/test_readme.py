@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lockclient import Settings
-from lockclient.cli.local import end
-from lockclient.etcd.store import EtcdStore
-from lockclient.timing import Deadline
-from tests.processes import wait_until
-from tests.terminals import environment
+from lockclient.cli.setup.processes import end
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import wait_until
+from tests.support.terminal import environment
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "README.md").read_text(encoding="utf-8")

@@ -17,12 +17,12 @@ from subprocess import PIPE
 
 import pytest
 
-from lockclient.cli.local import Etcd
-from lockclient.timing import Now
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Now
 from tests.acceptance.clock_site import SWEEP, SWEEP_PUT_BACK, Promise, Report, Site
-from tests.clocks import Clock, compile_library
-from tests.etcds import frozen
-from tests.processes import Figure, wait_until
+from tests.support.clock_shim import Clock, compile_library
+from tests.support.etcd_binary import frozen
+from tests.support.processes import Figure, wait_until
 
 HOUR = 3600.0
 

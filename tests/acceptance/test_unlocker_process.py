@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import STAMPS, Holder
-from lockclient.store import Read, Seen, Take, Taken
-from lockclient.timing import Deadline, Runtime
-from tests.etcds import Etcdctl
-from tests.processes import BIN, start_service, wait_until
-from tests.unlockers import UNLOCKER, fetch, figure, ready, unlocker
-from tests.written import taker
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import STAMPS, Holder
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Read, Seen, Take, Taken
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import BIN, start_service, wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import UNLOCKER, fetch, figure, ready, unlocker
 
 IN_TIME = 20
 """Seconds in which it is gone: its own patience is four, the rest is a busy machine's."""

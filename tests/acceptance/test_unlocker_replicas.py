@@ -11,15 +11,15 @@ from contextlib import ExitStack
 import pytest
 
 from lockclient import Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.removal import Removal
-from lockclient.store import Take, Taken
-from lockclient.table import Table
-from lockclient.timing import Deadline, Runtime
-from tests.processes import Figure, Service, wait_until
-from tests.unlockers import REMOVED, figures, unlocker
-from tests.written import taker
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Take, Taken
+from tests.support.processes import Figure, Service, wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import REMOVED, figures, unlocker
 
 SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
 
@@ -132,7 +132,7 @@ def test_kill_9_of_any_at_any_moment_costs_nothing(replicas: Replicas, figure: F
 
 
 def test_one_brake_for_all_and_a_person_can_overrule_it(replicas: Replicas, figure: Figure) -> None:
-    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.brake`."""
+    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.rate_limit`."""
     services = [replicas.start("--max-removals", "12") for _ in range(3)]
     for each in services:
         wait_ready(each)

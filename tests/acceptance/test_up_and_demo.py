@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.cli.local import embedded_etcd, free_port
-from lockclient.cli.ports import USUAL
-from lockclient.cli.stack import fetch
-from tests.processes import BIN, Service, start_service, wait_until
+from lockclient.cli.setup.ports import USUAL
+from lockclient.cli.setup.processes import embedded_etcd, free_port
+from lockclient.cli.setup.stack import fetch
+from tests.support.processes import BIN, Service, start_service, wait_until
 
 
 @pytest.fixture

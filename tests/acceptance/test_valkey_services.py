@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.valkey.store import ValkeyStore
+from lockclient.stores.valkey.store import ValkeyStore
 from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
-from tests.asked import read
-from tests.bucketed import die_with
-from tests.processes import Service, start_service, wait_until
-from tests.terminals import COMMAND, environment, one_line, piped
-from tests.unlockers import fetch, figures, ready, unlocker
-from tests.valkeys import Servers, running
+from tests.support.bucket_store import die_with
+from tests.support.http_requests import read
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.terminal import COMMAND, environment, one_line, piped
+from tests.support.unlocker_process import fetch, figures, ready, unlocker
+from tests.support.valkey_servers import Servers, running
 
 
 @pytest.fixture(params=[1, 5], ids=["one", "five"])

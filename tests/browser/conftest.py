@@ -15,14 +15,14 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Ticket
-from lockclient.removal import Removal
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.removal import Removal
 from lockclient.settings import DEFAULT_ROOT, Settings
-from lockclient.store import Remove, Request, Take, Taken, TakeOrQueue, Unlock
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl, put_at_once
-from tests.processes import Service, needed, start_service, wait_until
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Remove, Request, Take, Taken, TakeOrQueue, Unlock
+from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.processes import Service, needed, start_service, wait_until
 
 expect.set_options(timeout=30_000)  # milliseconds: five seconds can be too few for a busy machine
 

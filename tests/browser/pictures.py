@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from lockclient.listening import HttpServer
-from mutexdash.access import Access
-from mutexdash.labels import Label
-from tests.dash_memory import Board
-from tests.processes import needed
+from lockclient.service.http_server import HttpServer
+from mutexdash.markup.cluster_label import Label
+from mutexdash.security.access import Access
+from tests.support.dashboard_fakes import Board
+from tests.support.processes import needed
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 PAGES = {

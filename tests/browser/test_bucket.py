@@ -9,10 +9,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.gcs.store import GcsStore
-from tests.bucketed import settings_of, store_of
-from tests.buckets.server import BucketServer
-from tests.processes import Service, start_service
+from lockclient.stores.gcs.store import GcsStore
+from tests.support.bucket.server import BucketServer
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.processes import Service, start_service
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lockclient import ClusterMutex
-from lockclient.cli.local import Etcd
+from lockclient.cli.setup.processes import Etcd
 from lockclient.errors import LockLost
-from lockclient.etcd.store import EtcdStore
 from lockclient.settings import Settings
+from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer, forcing_command
-from tests.processes import Service, start_service, wait_until
+from tests.support.processes import Service, start_service, wait_until
 
 pytestmark = pytest.mark.browser
 

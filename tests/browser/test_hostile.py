@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Story, Viewer
-from tests.looks import ALL, REAL
-from tests.processes import Service
+from tests.support.polls import ALL, REAL
+from tests.support.processes import Service
 
 pytestmark = pytest.mark.browser
 

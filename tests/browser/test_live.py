@@ -10,11 +10,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lockclient import ClusterMutex
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient.cli.setup.processes import Etcd
 from lockclient.settings import Settings
+from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
-from tests.processes import Figure, Service, start_service
+from tests.support.processes import Figure, Service, start_service
 
 pytestmark = pytest.mark.browser
 

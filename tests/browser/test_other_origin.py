@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from lockclient.cli.local import Etcd
-from tests.etcds import OPEN, etcdctl_of
+from lockclient.cli.setup.processes import Etcd
+from tests.support.etcd_binary import OPEN, etcdctl_of
 
 pytestmark = pytest.mark.browser
 

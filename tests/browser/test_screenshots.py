@@ -17,14 +17,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.holder import Holder
 from lockclient.settings import Settings
+from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
 from tests.browser.pictures import draw
-from tests.etcds import Etcdctl
-from tests.processes import Service, start_service
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import Service, start_service
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Story, Viewer
 from tests.browser.test_screenshots import SIZES
-from tests.processes import Service
+from tests.support.processes import Service
 
 pytestmark = pytest.mark.browser
 

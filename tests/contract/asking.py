@@ -7,11 +7,20 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from lockclient.record import Holder, Ticket
-from lockclient.removal import Removal
-from lockclient.store import Outcome, Queued, Read, Request, Seen, Take, Taken, TakeOrQueue
-from lockclient.timing import Runtime
-from tests.written import taker
+from lockclient.model.clocks import Runtime
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.removal import Removal
+from lockclient.stores.protocol import (
+    Outcome,
+    Queued,
+    Read,
+    Request,
+    Seen,
+    Take,
+    Taken,
+    TakeOrQueue,
+)
+from tests.support.records import taker
 
 Ask = Callable[[Request], Outcome]
 NAME = "the/lock"

@@ -13,20 +13,20 @@ from uuid import uuid4
 
 import pytest
 
-from lockclient.etcd.keyspace import encode
-from lockclient.etcd.store import EtcdStore
-from lockclient.gcs.objects import Names
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Abilities, MutexStore
-from lockclient.timing import Deadline
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.store import ValkeyStore
-from tests.buckets.rules import Conditions
-from tests.buckets.server import BucketServer
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.keys import encode
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.gcs.keys import Names
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Abilities, MutexStore
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
-from tests.memory_store import MemoryStore
-from tests.valkeys import Servers, redis_binary, running
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import BucketServer
+from tests.support.memory_store import MemoryStore
+from tests.support.valkey_servers import Servers, redis_binary, running
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from lockclient import AsyncClusterMutex, ClusterMutex
-from lockclient.record import Holder, Ticket
+from lockclient.model.holder import Holder, Ticket
 
 T = TypeVar("T")
 PATIENCE = 60.0

@@ -14,12 +14,12 @@ from dataclasses import replace
 import pytest
 
 from lockclient import LockLost, LockNotHeld, LockTimeout
-from lockclient.record import Holder, Ticket
-from lockclient.store import Remove
+from lockclient.model.holder import Holder, Ticket
+from lockclient.stores.protocol import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject
 from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex, OnALoop, running_loop
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(params=["threads", "asyncio"])

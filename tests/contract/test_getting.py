@@ -1,4 +1,4 @@
-"""What every store promises to who wants a lock (`lockclient.store`): take, queue, claim, look."""
+"""What every store promises to who wants a lock: take, queue, claim, look."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient.store import (
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import (
     Claim,
     Done,
     Look,
@@ -19,7 +20,6 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Deadline
 from tests.contract.asking import NAME, Ask, holder, queue, seen, take, taken, ticket
 from tests.contract.conftest import Subject
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient.record import Holder
-from lockclient.store import (
+from lockclient.model.clocks import Stamps
+from lockclient.model.holder import Holder
+from lockclient.stores.protocol import (
     Claim,
     Done,
     Event,
@@ -25,10 +26,9 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Stamps
 from tests.contract.asking import NAME, NEVER, Ask, holder, queue, removal, seen, take, taken
 from tests.contract.conftest import Subject
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 
 class TestHolding:

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.local import free_port
+from lockclient.cli.setup.processes import free_port
 from lockclient.settings import Settings
-from tests.processes import Service, needed, start_service, wait_until
-from tests.webhooks import Webhook
+from tests.support.processes import Service, needed, start_service, wait_until
+from tests.support.webhook import Webhook
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

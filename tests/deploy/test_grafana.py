@@ -13,9 +13,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from lockclient import ClusterMutex
-from lockclient.etcd.store import EtcdStore
+from lockclient.stores.etcd.store import EtcdStore
 from tests.deploy.stack import Stack
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 GRAFANA = Path(__file__).parents[2] / "deploy/grafana"
 TEXT = (GRAFANA / "clustermutex.json").read_text(encoding="utf-8")

@@ -16,11 +16,11 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.local import Etcd
+from lockclient.cli.setup.processes import Etcd
 from lockclient.version import __version__
-from tests.dash_memory import hashed
 from tests.deploy import operator_rules
-from tests.processes import BIN, needed, start_service, wait_until
+from tests.support.dashboard_fakes import hashed
+from tests.support.processes import BIN, needed, start_service, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFEST = DEPLOY / "kubernetes/clustermutex.yaml"

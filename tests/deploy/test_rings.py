@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.etcd.store import EtcdStore
+from lockclient.stores.etcd.store import EtcdStore
 from tests.deploy.stack import Stack, get
-from tests.etcds import Etcdctl, put_at_once
-from tests.processes import Figure, wait_until
+from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.processes import Figure, wait_until
 
 WORKER = """
 import sys, time

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.local import Etcd
-from tests.processes import needed
+from lockclient.cli.setup.processes import Etcd
+from tests.support.processes import needed
 
 CHECKOUT = Path(__file__).parents[2]
 DEPLOY = CHECKOUT / "deploy"

@@ -21,9 +21,10 @@ from lockclient import (
     Settings,
     StoreUnavailable,
 )
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder, Ticket
-from lockclient.store import (
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import Holder, Ticket
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import (
     Claim,
     Outcome,
     Queued,
@@ -35,10 +36,9 @@ from lockclient.store import (
     TakeOrQueue,
     Unlock,
 )
-from lockclient.timing import Deadline, Runtime
-from tests.processes import wait_until
-from tests.proxy import Proxy
-from tests.written import taker
+from tests.support.processes import wait_until
+from tests.support.records import taker
+from tests.support.tcp_proxy import Proxy
 
 INTERRUPT_AFTER = 0.2
 """Seconds that a request may take before its caller is interrupted."""

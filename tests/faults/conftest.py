@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clusters import Cluster
+from tests.support.etcd_cluster import Cluster
 
 
 @pytest.fixture(scope="module")

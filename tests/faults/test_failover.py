@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.failover import COOL_DOWN, Tries
-from lockclient.etcd.store import EtcdStore
-from tests.clusters import Cluster
-from tests.etcds import frozen, served
-from tests.processes import Figure, wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire.failover import COOL_DOWN, Tries
+from tests.support.etcd_binary import frozen, served
+from tests.support.etcd_cluster import Cluster
+from tests.support.processes import Figure, wait_until
 
 HALF_OPEN = 15.0
 """Seconds after which a watch on a member that hangs is noticed to be dead, at the latest."""

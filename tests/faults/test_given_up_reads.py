@@ -7,12 +7,12 @@ etcd before 3.4.23 and 3.5.7 ends when a read-only transaction's client does so 
 from __future__ import annotations
 
 from lockclient import StoreUnavailable
-from lockclient.cli.local import Etcd
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.methods import TXN
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Look, Read, Request
-from lockclient.timing import Deadline
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import TXN
+from lockclient.stores.protocol import Look, Read, Request
 
 REQUESTS: tuple[Request, ...] = (Read("x", waiters=True), Look("x", "me", 10**9))
 

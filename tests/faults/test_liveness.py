@@ -1,7 +1,7 @@
 """What must never look healthy: an unlocker or a dashboard of which a part died, hangs or is blind.
 
-By real programs, of which a part breaks while they run (`tests/broken.py`), and by a proxy that
-swallows what a watch brings.
+By real programs, of which a part breaks while they run (`tests/support/faulty_store.py`),
+and by a proxy that swallows what a watch brings.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from tests.clusters import Cluster
-from tests.etcds import frozen
-from tests.processes import Figure, Service, start_service, wait_until
-from tests.proxy import Proxy
-from tests.unlockers import fetch, figure, ready
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import frozen
+from tests.support.etcd_cluster import Cluster
+from tests.support.processes import Figure, Service, start_service, wait_until
+from tests.support.tcp_proxy import Proxy
+from tests.support.unlocker_process import fetch, figure, ready
 
-BROKEN = [sys.executable, str(Path(__file__).parents[1] / "broken.py")]
+BROKEN = [sys.executable, str(Path(__file__).parents[1] / "support" / "faulty_store.py")]
 HELD = 'clustermutex_locks{state="ok"}'
 PROVEN = "clustermutex_unlocker_picture_proven_timestamp_seconds"
 LOADS = "clustermutex_unlocker_table_loads_total"
@@ -253,7 +253,7 @@ def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> Non
 
 
 def _soon() -> Any:
-    from lockclient.timing import Deadline
+    from lockclient.model.clocks import Deadline
 
     return Deadline.after(10)
 

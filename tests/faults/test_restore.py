@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.restoring import Restored
-from lockclient.store import Done, Push, Read, Seen, Take, Taken
-from lockclient.table import Table
-from lockclient.timing import Deadline, Runtime
-from tests.etcds import etcdctl_beside, etcdctl_of
-from tests.processes import BIN, wait_until
-from tests.unlockers import figure, ready, unlocker
-from tests.written import taker
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.restore_marker import Restored
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Push, Read, Seen, Take, Taken
+from tests.support.etcd_binary import etcdctl_beside, etcdctl_of
+from tests.support.processes import BIN, wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import figure, ready, unlocker
 
 RESTORED = "clustermutex_store_restored_timestamp_seconds"
 

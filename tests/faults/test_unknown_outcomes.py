@@ -1,7 +1,8 @@
 """A request that is late, lost or unanswered: at every request of every life, in every way.
 
 A life is what a client does with one lock. Each is lived undisturbed first, to count its requests,
-and then once for each of them and each fault, through a proxy of its own (see `tests.proxy`).
+and then once for each of them and each fault, through a proxy of its own
+(see `tests.support.tcp_proxy`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from lockclient import Settings, StoreUnavailable, holding
-from lockclient.cli.local import Etcd
-from lockclient.etcd import failover
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Claim, Reclaim, Take, TakeOrQueue, Unlock
-from lockclient.timing import Deadline
+from lockclient import Settings, StoreUnavailable
+from lockclient.acquisition import holding
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import failover
+from lockclient.stores.protocol import Claim, Reclaim, Take, TakeOrQueue, Unlock
 from tests.faults.clients import Client, Driver, Interruption, Life, Others, Tasks, Threads
-from tests.processes import Figure, wait_until
-from tests.proxy import Fault, Proxy
+from tests.support.processes import Figure, wait_until
+from tests.support.tcp_proxy import Fault, Proxy
 
 FIRST_TRY = 0.3
 """Seconds: so that each fault costs little. More than an interrupted caller waits."""

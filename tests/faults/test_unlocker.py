@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreError
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Read, Seen, Take
-from lockclient.timing import Deadline, Runtime
-from tests.clusters import all_ended
-from tests.etcds import etcdctl_of, frozen
-from tests.processes import wait_until
-from tests.unlockers import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
-from tests.written import taker
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Read, Seen, Take
+from tests.support.etcd_binary import etcdctl_of, frozen
+from tests.support.etcd_cluster import all_ended
+from tests.support.processes import wait_until
+from tests.support.records import taker
+from tests.support.unlocker_process import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
 
 
 def seen(store: EtcdStore, name: str) -> Seen:

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, StoreUnavailable
-from lockclient.cli.local import free_port
+from lockclient.cli.setup.processes import free_port
 from lockclient.errors import StoreFull
-from lockclient.store import (
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.stores.protocol import (
     Done,
     Gone,
     Push,
@@ -32,17 +33,16 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Deadline, Stamps
-from lockclient.valkey import scripts
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.lines import Answer
-from lockclient.valkey.place import Place
-from lockclient.valkey.store import ValkeyStore
-from lockclient.valkey.views import Views
-from tests.asked import PATIENCE, ask, at_once, has, take
+from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.voting.lock_view import Views
+from lockclient.stores.valkey.wire.connection import Answer
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.processes import Figure, wait_until
-from tests.valkeys import Server, Servers, running
+from tests.support.http_requests import PATIENCE, ask, at_once, has, take
+from tests.support.processes import Figure, wait_until
+from tests.support.valkey_servers import Server, Servers, running
 
 BRIEF: dict[str, Any] = {"expected_runtime": 1.0, "auto_unlock_after": 3.0}
 
@@ -216,7 +216,7 @@ class TestSilence:
         keys, uuid = Keys(five.root), mine.uuid or ""
         where = (keys.lock(NAME), keys.mark(NAME, uuid), keys.record(NAME, uuid))
         for each in five.all:
-            each.command("EVAL", scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
+            each.command("EVAL", lua_scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
             assert each.command("HGET", keys.lock(NAME), "take") == b"2"
             assert each.command("GET", keys.mark(NAME, uuid)) == b"1"
         assert isinstance(ask(store, Take(mine)), Taken)
@@ -392,7 +392,7 @@ class TestHints:
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
         """And one release once, though five servers tell of it."""
-        from lockclient.store import Event, Target
+        from lockclient.stores.protocol import Event, Target
 
         events: list[Event] = []
         watch = other.watch(Target(NAME), 0, events.append)

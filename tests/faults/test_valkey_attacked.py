@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.removal import Removal
-from lockclient.store import Done, Gone, Push, Read, Remove, Take, Taken, Unlock, Withdraw
-from lockclient.timing import Deadline, Stamps
-from lockclient.valkey import scripts
-from lockclient.valkey.faults import Trouble
-from lockclient.valkey.keys import Keys, push_of, record_of
-from lockclient.valkey.place import Place
-from lockclient.valkey.store import ValkeyStore
-from tests.asked import PATIENCE, at_once
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.removal import Removal
+from lockclient.stores.protocol import Done, Gone, Push, Read, Remove, Take, Taken, Unlock, Withdraw
+from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.errors import Trouble
+from lockclient.stores.valkey.keys import Keys, push_of, record_of
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.processes import wait_until
-from tests.valkeys import Servers, running
+from tests.support.http_requests import PATIENCE, at_once
+from tests.support.processes import wait_until
+from tests.support.valkey_servers import Servers, running
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ class TestRemovers:
             run, terms = server.command("HMGET", keys.server, "run", "terms")
             where = (keys.server, keys.lock(name), keys.record(name, uuid), keys.mark(name, uuid))
             done = server.command(
-                *("EVAL", scripts.REMOVE.source, "4", *where, run, terms, uuid, "", "channel"),
+                *("EVAL", lua_scripts.REMOVE.source, "4", *where, run, terms, uuid, "", "channel"),
                 *(record_of(removal), "60000", "60000"),
             )
             assert done[0] == b"dropped"

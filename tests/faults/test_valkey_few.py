@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
-from lockclient.store import (
+from lockclient.overview.table import Table
+from lockclient.stores.protocol import (
     Done,
     Event,
     Look,
@@ -27,14 +28,13 @@ from lockclient.store import (
     Target,
     Unlock,
 )
-from lockclient.table import Table
-from lockclient.valkey.hints import Listener
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.store import ValkeyStore
-from tests.asked import ask, has, read, take
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.wire.pubsub import Listener
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.processes import wait_until
-from tests.valkeys import Servers, running
+from tests.support.http_requests import ask, has, read, take
+from tests.support.processes import wait_until
+from tests.support.valkey_servers import Servers, running
 
 
 @pytest.fixture

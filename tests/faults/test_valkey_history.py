@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lockclient.store import Read, Seen, Take, Taken
-from lockclient.timing import Deadline
-from lockclient.valkey.store import ValkeyStore
-from tests.clocks import Clock, compile_library
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import Read, Seen, Take, Taken
+from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, holder
 from tests.faults.valkey_worker import AUTO_UNLOCK, NAMES
-from tests.processes import Figure, wait_until
-from tests.valkeys import Server, Servers, running
+from tests.support.clock_shim import Clock, compile_library
+from tests.support.processes import Figure, wait_until
+from tests.support.valkey_servers import Server, Servers, running
 
 PROCESSES = 8
 SECONDS = float(os.environ.get("CLUSTERMUTEX_TEST_HISTORY", "20"))

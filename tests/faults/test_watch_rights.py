@@ -11,16 +11,16 @@ from functools import partial
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Event, Target
-from lockclient.table import Table
+from lockclient.cli.setup.processes import Etcd
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Event, Target
 from mutexdash.app import create_app
-from mutexdash.snapshot import Live
-from tests.etcds import Etcdctl, etcdctl_of
+from mutexdash.data.picture import Live
 from tests.faults.watching import Cable, Heard, Stores, last, write
-from tests.processes import Figure, wait_until
-from unlocker.service import Unlocker
+from tests.support.etcd_binary import Etcdctl, etcdctl_of
+from tests.support.processes import Figure, wait_until
+from unlocker.unlocker import Unlocker
 
 ROOT = "/guarded"
 Guarded = tuple[Etcd, Etcdctl]

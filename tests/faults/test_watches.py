@@ -15,15 +15,15 @@ import grpc
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Removal
-from lockclient.cli.local import Etcd, free_port
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.methods import TXN
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Remove, Target
-from lockclient.table import Table
-from tests.etcds import Etcdctl, frozen
+from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import TXN
+from lockclient.stores.protocol import Remove, Target
 from tests.faults.watching import Cable, Heard, Stores, delete, last, soon, write
-from tests.processes import Figure, wait_until
+from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.processes import Figure, wait_until
 
 
 @pytest.fixture

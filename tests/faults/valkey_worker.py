@@ -13,8 +13,8 @@ import sys
 import time
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
-from lockclient.valkey.place import place_of
-from lockclient.valkey.store import ValkeyStore
+from lockclient.stores.valkey.location import place_of
+from lockclient.stores.valkey.store import ValkeyStore
 
 NAMES = ("a", "b")
 AUTO_UNLOCK = 3.0

@@ -8,12 +8,12 @@ import threading
 from typing import Any
 
 from lockclient import Settings
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.methods import TXN
-from lockclient.etcd.store import EtcdStore
-from lockclient.etcd.watch_registry import Missed
-from lockclient.etcd.watch_stream import News, Watch
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import TXN
+from lockclient.stores.etcd.wire.watch_state import Missed
+from lockclient.stores.etcd.wire.watch_stream import News, Watch
 
 
 class Stores:

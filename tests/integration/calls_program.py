@@ -11,7 +11,7 @@ from collections import Counter
 from types import FrameType
 
 from lockclient import ClusterMutex, Settings
-from lockclient.config import open_store
+from lockclient.stores.registry import open_store
 
 CYCLES = 20
 BATCHES = 10

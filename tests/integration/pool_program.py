@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from lockclient import ClusterMutex, LockNotHeld, Settings, open_store
-from lockclient.store import MutexStore
+from lockclient.stores.protocol import MutexStore
 
 WORKERS, TIMES = 3, 10
 

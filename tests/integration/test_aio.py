@@ -14,20 +14,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from lockclient import (
-    AsyncClusterMutex,
-    ClusterMutex,
-    LockLost,
-    Settings,
-    StoreUnavailable,
-    driving,
-)
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreUnavailable
+from lockclient.cli.setup.processes import Etcd
 from lockclient.settings import made_of
-from tests.certificates import Authority, TlsEtcd
-from tests.etcds import Etcdctl, frozen, served
-from tests.processes import Figure, wait_until
+from lockclient.stores import protocol
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.certificates import Authority, TlsEtcd
+from tests.support.etcd_binary import Etcdctl, frozen, served
+from tests.support.processes import Figure, wait_until
 
 Main = Coroutine[Any, Any, None]
 
@@ -125,7 +119,7 @@ class TestCrowd:
         figure: Figure,
     ) -> None:
         """Each gets it once, in the order of the line, one at a time; nothing is left."""
-        monkeypatch.setattr(driving, "PATIENCE", 60.0)  # a thousand requests of one busy thread
+        monkeypatch.setattr(protocol, "PATIENCE", 60.0)  # a thousand requests of one busy thread
         got: list[str] = []
         inside = [0]
 
@@ -183,7 +177,7 @@ class TestOutage:
             waiter = asyncio.create_task(waiting.acquire())
             while not await held.waiters():
                 await asyncio.sleep(0.02)
-            monkeypatch.setattr(driving, "PATIENCE", 0.5)
+            monkeypatch.setattr(protocol, "PATIENCE", 0.5)
             with frozen(own_etcd):
                 async with stall_measured() as stall:
                     comer = asyncio.create_task(coming.acquire())
@@ -232,7 +226,7 @@ class TestOutage:
                 seconds = time.monotonic() - began
                 patient.cancel()
             figure(f"100 tasks with a limit of 1 s were told after {seconds:.1f} s at most")
-            assert seconds < driving.PATIENCE  # the patient one asks for ten seconds
+            assert seconds < protocol.PATIENCE  # the patient one asks for ten seconds
             await holder.release()
 
         run(main())
@@ -272,7 +266,7 @@ class TestSecurity:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """And one more when that has become invalid."""
-        monkeypatch.setattr(driving, "PATIENCE", 60.0)  # a token costs etcd a bcrypt
+        monkeypatch.setattr(protocol, "PATIENCE", 60.0)  # a token costs etcd a bcrypt
         own_etcdctl("user", "add", "root:secret")
         own_etcdctl("auth", "enable")
         store = EtcdStore(Settings((own_etcd.endpoint,), user="root", password="secret"))

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.local import Etcd
-from tests.etcds import Etcdctl, frozen
-from tests.processes import Figure
+from lockclient.cli.setup.processes import Etcd
+from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.processes import Figure
 
 LONGEST = 10.0
 """Seconds for the end of a program: it takes some tenths on an idle machine."""

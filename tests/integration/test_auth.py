@@ -12,18 +12,17 @@ import grpc
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
-from lockclient.cli.local import Etcd
-from lockclient.driving import PATIENCE
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.methods import AUTHENTICATE, TXN, make_call
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
-from lockclient.store import Remove
-from lockclient.table import Table
-from lockclient.timing import Deadline
-from tests.certificates import jwt_keys
-from tests.etcds import Etcdctl, etcdctl_of, served
-from tests.processes import Figure, wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
+from lockclient.stores.protocol import PATIENCE, Remove
+from tests.support.certificates import jwt_keys
+from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
+from tests.support.processes import Figure, wait_until
 
 ROOT = "/auth"
 TTL = 2

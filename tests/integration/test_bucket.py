@@ -16,16 +16,17 @@ from uuid import uuid4
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockTimeout, StoreError, config
-from lockclient.gcs.store import GcsStore
-from lockclient.record import Holder
-from lockclient.removal import Removal
-from lockclient.store import Done, Read, Remove, Seen
-from lockclient.timing import Deadline
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockTimeout, StoreError
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.stores import registry
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Done, Read, Remove, Seen
 from tests.acceptance.shells import PATIENCE, finished, running, written
-from tests.buckets.rules import Conditions
-from tests.buckets.server import HANG, BucketServer
-from tests.processes import BIN, wait_until
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import HANG, BucketServer
+from tests.support.processes import BIN, wait_until
 
 OBJECT = "of/us/locks/x"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
@@ -35,10 +36,10 @@ UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
 def server(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket, of which this process and all that it starts know by their environment."""
     monkeypatch.setenv("CLUSTERMUTEX_URL", f"gs://{server.bucket.name}/of/us")
-    monkeypatch.setattr(config, "_default_settings", None)
-    monkeypatch.setattr(config, "_default_store", None)
+    monkeypatch.setattr(registry, "_default_settings", None)
+    monkeypatch.setattr(registry, "_default_store", None)
     yield server
-    config.default_store().close()
+    registry.default_store().close()
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def env(server: BucketServer) -> dict[str, str]:
 
 def seen(name: str = "x") -> Holder | None:
     """Return who has the lock."""
-    found = config.default_store().ask(Read(name), Deadline.after(PATIENCE))
+    found = registry.default_store().ask(Read(name), Deadline.after(PATIENCE))
     assert isinstance(found, Seen)
     return found.holder
 
@@ -57,7 +58,7 @@ def seen(name: str = "x") -> Holder | None:
 def remove(holder: Holder) -> None:
     """Remove a lock as a person does."""
     removal = Removal(holder, time.time(), "ann", "force-unlock", "It hangs.")
-    done = config.default_store().ask(Remove(removal, None), Deadline.after(PATIENCE))
+    done = registry.default_store().ask(Remove(removal, None), Deadline.after(PATIENCE))
     assert isinstance(done, Done)
 
 
@@ -181,7 +182,11 @@ def test_failures_that_pass_are_counted_and_survived(
         wait_until(lambda: server.counted("PATCH") > pushed, what="a push")
         mutex.check_health()
         assert mutex.uuid == uuid
-    said = [each.message for each in caplog.records if each.name == "lockclient.gcs.calls"]
+    said = [
+        each.message
+        for each in caplog.records
+        if each.name == "lockclient.stores.gcs.wire.http_client"
+    ]
     assert said
     both = ("does not answer", "answers again after") * len(said)
     assert all(words in text for words, text in zip(both, said, strict=False))
@@ -242,7 +247,7 @@ def test_a_task_that_is_cancelled_leaves_nothing(server: BucketServer) -> None:
             await task
 
     asyncio.run(main())
-    store = config.default_store()
+    store = registry.default_store()
     assert isinstance(store, GcsStore)
     wait_until(lambda: not store.background.unfinished(), what="the clean-up")
     assert server.bucket.names() == []

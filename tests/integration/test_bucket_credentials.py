@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Take, Taken
-from lockclient.timing import Deadline
-from tests.buckets.server import BucketServer
+from lockclient.model.clocks import Deadline
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Take, Taken
 from tests.contract.asking import holder
+from tests.support.bucket.server import BucketServer
 
 
 class Tokens:
@@ -76,7 +76,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket that is taken for Google's own."""
     with BucketServer() as running:
         monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-        monkeypatch.setattr("lockclient.gcs.calls._GOOGLE", running.url)
+        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE", running.url)
         monkeypatch.setenv("NO_GCE_CHECK", "true")
         yield running
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.gcs import examining, listing
-from lockclient.gcs.examining import deletes
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.services import FINE
-from tests.buckets.rules import Conditions
-from tests.buckets.server import SLOW, BucketServer
+from lockclient.stores.gcs import diagnosis, listing
+from lockclient.stores.gcs.diagnosis import deletes
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.service_protocol import FINE
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import SLOW, BucketServer
 
 Found = dict[str, list[tuple[str, str, str]]]
 
@@ -50,7 +50,7 @@ def test_more_objects_than_a_look_reads(
     for number in range(4):
         server.bucket.insert(f"of/us/locks{number}", b"", Conditions())
     for most, level in ((4, "error"), (6, "warning")):
-        for module in (listing, examining):
+        for module in (listing, diagnosis):
             monkeypatch.setattr(module, "MOST", most)
         ((found, text, _),) = examine(server)["objects"]
         assert found == level
@@ -152,7 +152,7 @@ def test_who_may_not_see_how_it_is_set_up_is_told_how_to(server: BucketServer) -
 
 
 def test_a_slow_one(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockclient.gcs.examining._READS", 3)
+    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._READS", 3)
     server.fault("GET", SLOW, part="/o/", seconds=1.2)
     ((level, text, advice),) = examine(server)["latency"]
     assert (level, text.startswith("3 reads")) == ("warning", True)
@@ -164,7 +164,7 @@ def test_no_bucket_and_no_answer_are_errors(
 ) -> None:
     with pytest.raises(StoreError, match="Create the bucket, or correct its name"):
         examine(server, "another")
-    monkeypatch.setattr("lockclient.gcs.examining._PATIENCE", 0.5)
+    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._PATIENCE", 0.5)
     server.fault("GET", 503, times=1000)
     with pytest.raises(StoreUnavailable):
         examine(server)

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from lockclient.gcs import listing
-from lockclient.gcs.objects import Names, Version
-from lockclient.gcs.store import GcsStore
-from lockclient.reading import Transition
-from lockclient.record import MAX_UUID, Holder
-from lockclient.removal import Removal
-from lockclient.services import Change
-from lockclient.store import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
-from lockclient.table import Table
-from lockclient.timing import Deadline, Runtime, Stamps
-from tests.asked import ask
-from tests.bucketed import settings_of, store_of
-from tests.buckets.rules import Conditions
-from tests.buckets.server import BucketServer
-from tests.processes import wait_until
-from tests.written import taker
+from lockclient.model.clocks import Deadline, Runtime, Stamps
+from lockclient.model.holder import MAX_UUID, Holder
+from lockclient.model.removal import Removal
+from lockclient.overview.rows import Transition
+from lockclient.overview.table import Table
+from lockclient.stores.gcs import listing
+from lockclient.stores.gcs.keys import Names, Version
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.stores.service_protocol import Change
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import BucketServer
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.http_requests import ask
+from tests.support.processes import wait_until
+from tests.support.records import taker
 
 SOON = Runtime(100.0, 200.0)
 LISTING = "/o?"
@@ -380,8 +380,8 @@ def test_ten_thousand_locks(server: BucketServer, figure: object) -> None:
 _READER = """
 import sys, time
 from lockclient import Settings, open_store
-from lockclient.table import Table
-from lockclient.timing import Deadline
+from lockclient.overview.table import Table
+from lockclient.model.clocks import Deadline
 
 store = open_store(Settings.load(sys.argv[1]))
 table = Table(store, removals=100)

@@ -11,19 +11,20 @@ from typing import Any
 import etcd3
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError, config
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from tests.certificates import Authority, TlsEtcd
+from lockclient import ClusterMutex, Settings, StoreError
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores import registry
+from lockclient.stores.etcd.store import EtcdStore
 from tests.integration.test_auth import ROOT, Guarded, start
-from tests.processes import wait_until
+from tests.support.certificates import Authority, TlsEtcd
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `setup` says is forgotten again."""
-    monkeypatch.setattr(config, "_default_settings", None)
-    monkeypatch.setattr(config, "_default_store", None)
+    monkeypatch.setattr(registry, "_default_settings", None)
+    monkeypatch.setattr(registry, "_default_store", None)
 
 
 def live(name: str = "x") -> None:
@@ -55,7 +56,7 @@ def test_its_connection_is_used(etcd: Etcd, root: str) -> None:
                 failure=[],
             )
             assert done
-        config.default_store().close()
+        registry.default_store().close()
         assert client.get(f"{root}/mine")[0] == b"1"
 
 

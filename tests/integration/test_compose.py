@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.local import Etcd, free_port
-from tests.etcds import etcdctl_of, frozen
-from tests.processes import BIN, Service, needed, start_service, wait_until
+from lockclient.cli.setup.processes import Etcd, free_port
+from tests.support.etcd_binary import etcdctl_of, frozen
+from tests.support.processes import BIN, Service, needed, start_service, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 PROMETHEUS = CHECKOUT / "deploy/prometheus/prometheus.yml"

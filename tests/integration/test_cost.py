@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd.channels import Channels
-from lockclient.etcd.methods import RANGE
-from lockclient.etcd.store import EtcdStore
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.channels import Channels
+from lockclient.stores.etcd.wire.rpc_methods import RANGE
 
 MOST_CALLS = 90
 

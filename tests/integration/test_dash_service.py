@@ -15,10 +15,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient.cli.setup.processes import Etcd
 from lockclient.settings import Settings
-from tests.processes import Service, start_service, wait_until
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import Service, start_service, wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 

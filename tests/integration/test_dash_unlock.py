@@ -18,11 +18,11 @@ import bcrypt
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.local import Etcd
+from lockclient.cli.setup.processes import Etcd
 from lockclient.errors import LockLost
-from lockclient.etcd.store import EtcdStore
 from lockclient.settings import Settings
-from tests.processes import Service, start_service, wait_until
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import Service, start_service, wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 ANN = {"Authorization": f"Basic {base64.b64encode(b'ann:secret').decode()}"}

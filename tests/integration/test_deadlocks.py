@@ -15,12 +15,12 @@ from urllib.error import HTTPError
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
 from lockclient.cli.common import picture_of
-from lockclient.etcd.store import EtcdStore
-from lockclient.lines import Lines
-from lockclient.timing import Deadline
-from lockclient.unlocking import force_unlock
-from tests.processes import start_service, wait_until
-from tests.terminals import piped
+from lockclient.model.clocks import Deadline
+from lockclient.overview.force_unlock import force_unlock
+from lockclient.overview.waiters import Lines
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import start_service, wait_until
+from tests.support.terminal import piped
 
 PROGRAM = """
 import sys

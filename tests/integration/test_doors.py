@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.dash_memory import hashed
-from tests.processes import Service, start_service, wait_until
+from tests.support.dashboard_fakes import hashed
+from tests.support.processes import Service, start_service, wait_until
 
 NOWHERE = ("--url", "etcd://127.0.0.1:1/x")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.cli.local import Etcd
-from tests.etcds import OPEN, Etcdctl, etcdctl_of
+from lockclient.cli.setup.processes import Etcd
+from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of
 
 PAGE = "http://page.example"
 KEY = "L2NsdXN0ZXJtdXRleC9sb2Nrcy94L3V1aWQ="

@@ -19,9 +19,9 @@ from typing import Literal
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.local import Etcd
-from tests.etcds import frozen
-from tests.processes import Figure
+from lockclient.cli.setup.processes import Etcd
+from tests.support.etcd_binary import frozen
+from tests.support.processes import Figure
 
 TIMES, AT_ONCE = 10, 4
 SHORTEST = 2.0

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from tests.processes import Figure
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import Figure
 
 CHILDREN = 24
 LONGEST = 10.0

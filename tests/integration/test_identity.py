@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.holding import own
-from tests.etcds import Etcdctl, put_at_once
-from tests.processes import wait_until
+from lockclient.acquisition.holding import own
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.processes import wait_until
 
 WORKER = """
 import sys
@@ -166,7 +166,9 @@ def test_a_holder_elsewhere_that_lives_on_is_told(
     """On another machine nobody can prove anything: that is what the documentation warns of."""
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)
     with monkeypatch.context() as there:
-        there.setattr("lockclient.handle.fingerprint", lambda _: "another-boot pid:[1] 1 1")
+        there.setattr(
+            "lockclient.acquisition.base.fingerprint", lambda _: "another-boot pid:[1] 1 1"
+        )
         elsewhere.acquire()
     own.pop(elsewhere.uuid)  # nor that it is this very process
     heir = ClusterMutex("x", identity="worker-7", store=store)

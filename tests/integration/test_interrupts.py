@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.etcd.store import EtcdStore
-from tests.processes import wait_until
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import wait_until
 
 
 @pytest.fixture

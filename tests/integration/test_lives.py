@@ -25,18 +25,17 @@ from lockclient import (
     Settings,
     StoreClosed,
     StoreUnavailable,
-    timers,
 )
-from lockclient.cli.local import Etcd
-from lockclient.driving import PATIENCE
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Push, Sending
-from lockclient.timers import Timers
-from lockclient.timing import Deadline
-from lockclient.unlocking import force_unlock
-from tests.etcds import Etcdctl, frozen
-from tests.processes import Figure, wait_until
-from tests.proxy import Fault, Proxy
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.overview.force_unlock import force_unlock
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import PATIENCE, Push, Sending
+from lockclient.threads import scheduler
+from lockclient.threads.scheduler import Timers
+from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.processes import Figure, wait_until
+from tests.support.tcp_proxy import Fault, Proxy
 
 
 def own_threads() -> set[threading.Thread]:
@@ -135,7 +134,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], li
             return really(function, *args)
 
         monkeypatch.setattr(threading, "_start_new_thread", begin)
-        monkeypatch.setattr(timers, "start_new_thread", begin)
+        monkeypatch.setattr(scheduler, "start_new_thread", begin)
         return refused
 
     return refusing
@@ -181,15 +180,15 @@ class TestWhatTheSystemRefuses:
         def refuse(*_: object) -> int:
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr(timers, "clock", Timers())
-        monkeypatch.setattr(timers, "start_new_thread", refuse)
+        monkeypatch.setattr(scheduler, "clock", Timers())
+        monkeypatch.setattr(scheduler, "start_new_thread", refuse)
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
             asyncio.run(AsyncClusterMutex("x", store=store).acquire())
         assert etcdctl("get", "--prefix", root) == ""
 
     def test_a_certificate_that_is_being_replaced(self, tmp_path: Path) -> None:
         """For as long as the file is gone, what stood in it is used."""
-        from lockclient.etcd.methods import _content  # what a channel is made of
+        from lockclient.stores.etcd.wire.rpc_methods import _content  # what a channel is made of
 
         (tmp_path / "ca.pem").write_bytes(b"one")
         path = str(tmp_path / "ca.pem")
@@ -517,7 +516,7 @@ def test_no_lock_is_taken_over_within_the_process(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing tells processes apart, this one still knows what it holds."""
-    monkeypatch.setattr("lockclient.handle.fingerprint", lambda _: None)
+    monkeypatch.setattr("lockclient.acquisition.base.fingerprint", lambda _: None)
     one = ClusterMutex("x", store=store, identity="worker-7")
     one.acquire()
     uuid = one.uuid

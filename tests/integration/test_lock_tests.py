@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.etcd.store import EtcdStore
-from tests.processes import needed
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import needed
 
 needed("test.lock_tests")
 lock_tests = import_module("test.lock_tests")

@@ -9,21 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import (
-    ClusterMutex,
-    LockLost,
-    LockNotHeld,
-    LockTimeout,
-    Removal,
-    StoreUnavailable,
-    driving,
-)
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Done, Remove
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl, frozen, served
-from tests.processes import Figure, wait_until
+from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
+from lockclient.acquisition import steps
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Remove
+from tests.support.etcd_binary import Etcdctl, frozen, served
+from tests.support.processes import Figure, wait_until
 
 
 def remove(store: EtcdStore, held: ClusterMutex, why: str = "web-1 burnt down.") -> None:
@@ -194,7 +187,7 @@ class TestTimeRunsOut:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """On the holder's own clock, whether anyone can be asked or not."""
-        monkeypatch.setattr(driving, "PATIENCE", 2.0)
+        monkeypatch.setattr(steps, "PATIENCE", 2.0)
         losses: list[LockLost] = []
         held = ClusterMutex(
             "x",

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, InvalidLockName, LockNotHeld, LockTimeout, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from tests.etcds import Etcdctl, served
-from tests.processes import wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, served
+from tests.support.processes import wait_until
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.etcd.store import EtcdStore
-from lockclient.table import Table
-from tests.etcds import Etcdctl
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl
 
 NAMES = [
     *("plain", "deploy/prod", "deploy%2Fprod", "deploy", "/", "//", "a/", "a/uuid", "uuid"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.cli.local import Etcd
-from tests.processes import Figure
+from lockclient.cli.setup.processes import Etcd
+from tests.support.processes import Figure
 
 CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"
 IMPORTS = 11
@@ -48,7 +48,11 @@ def run(*words: str) -> str:
 
 def test_the_import_is_quick(figure: Figure) -> None:
     """It brings little along that gRPC does not, a count that no noise can move."""
-    took: dict[str, list[float]] = {"grpc": [], "lockclient": [], "lockclient.etcd.store": []}
+    took: dict[str, list[float]] = {
+        "grpc": [],
+        "lockclient": [],
+        "lockclient.stores.etcd.store": [],
+    }
     for _ in range(IMPORTS):
         for module, times in took.items():
             times.append(float(run("-c", CLOCK.format(module))))
@@ -57,7 +61,7 @@ def test_the_import_is_quick(figure: Figure) -> None:
     figure(
         f"import lockclient takes {ratio['lockclient']:.2f} times import grpc "
         f"({best['grpc'] * 1000:.0f} ms); with all that the first mutex imports "
-        f"{ratio['lockclient.etcd.store']:.2f} times"
+        f"{ratio['lockclient.stores.etcd.store']:.2f} times"
     )
     brought = run("-c", BROUGHT).split()
     others = {each.partition(".")[0] for each in brought if not each.startswith("lockclient")}

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Holder, Removal, Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.store import Done, Remove
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Remove
 from tests.integration.pool_program import TIMES, WORKERS
-from tests.processes import Figure, Service, start_service, wait_until
+from tests.support.processes import Figure, Service, start_service, wait_until
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]

@@ -21,15 +21,15 @@ import etcd3
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.keyspace import encode
-from lockclient.etcd.store import EtcdStore
-from lockclient.facts import ABOUT
-from lockclient.record import FACTS, REQUIRED, SUBKEYS
-from lockclient.store import Read, Seen
-from lockclient.timing import Deadline
-from tests.etcds import path_with_etcdctl
-from tests.processes import needed, start_service, wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.fields import ABOUT
+from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
+from lockclient.stores.etcd.keys import encode
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Read, Seen
+from tests.support.etcd_binary import path_with_etcdctl
+from tests.support.processes import needed, start_service, wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 NAME = "nightly-report"

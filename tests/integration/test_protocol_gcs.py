@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, LockLost
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.removal import Removal
-from lockclient.store import Read, Seen
-from lockclient.timing import Deadline
-from tests.buckets.server import BucketServer
-from tests.processes import needed
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Read, Seen
+from tests.support.bucket.server import BucketServer
+from tests.support.processes import needed
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol-gcs.md").read_text(encoding="utf-8")
 NAME = "nightly-report"

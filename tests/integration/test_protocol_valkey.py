@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.store import Read, Seen, Take, Taken
-from lockclient.timing import Deadline
-from lockclient.valkey import scripts
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.lines import connection_to
-from lockclient.valkey.store import ValkeyStore
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import Read, Seen, Take, Taken
+from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.wire.connection import connection_to
 from tests.contract.asking import holder
-from tests.valkeys import Servers, running
+from tests.support.valkey_servers import Servers, running
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol-valkey.md").read_text(encoding="utf-8")
 NAME = "nightly-report"
@@ -131,8 +131,8 @@ def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
 def test_what_scripts_may_do_is_in_the_rights() -> None:
     """Each command of each script."""
     rights = set(re.findall(r"\+([a-z]+)", examples()["ACL"][0]))
-    for name in dir(scripts):
-        script = getattr(scripts, name)
-        if isinstance(script, scripts.Script):
+    for name in dir(lua_scripts):
+        script = getattr(lua_scripts, name)
+        if isinstance(script, lua_scripts.Script):
             used = re.findall(r"redis\.call\('(\w+)'", script.source)
             assert {each.lower() for each in used} <= rights, name

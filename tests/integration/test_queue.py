@@ -11,17 +11,18 @@ from contextlib import suppress
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable, background
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from tests.etcds import Etcdctl, served
-from tests.processes import wait_until
+from lockclient import ClusterMutex, Settings, StoreUnavailable
+from lockclient.cli.setup.processes import Etcd
+from lockclient.stores.common import background
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, served
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the look that each waiter takes once a minute, a lost wake-up would last."""
-    monkeypatch.setattr("lockclient.waiting.LOOK_INTERVAL", 3600.0)
+    monkeypatch.setattr("lockclient.acquisition.attempt.LOOK_INTERVAL", 3600.0)
 
 
 class Line:
@@ -188,7 +189,7 @@ def test_a_place_is_kept_as_long_as_it_takes(
     settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
-    monkeypatch.setattr("lockclient.etcd.store.TICKET_TTL", 2)
+    monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL", 2)
     monkeypatch.setattr(background, "TICKET_RENEWAL", 0.5)
     store = EtcdStore(settings)
     line, held = Line(store), ClusterMutex("x", store=store)

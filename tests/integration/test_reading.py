@@ -11,15 +11,15 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex, Removal, Settings, StoreUnavailable
-from lockclient.etcd import messages_pb2 as wire
-from lockclient.etcd import paging
-from lockclient.etcd.methods import RANGE, TXN
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.removal import AUTO_UNLOCK
-from lockclient.services import Line
-from lockclient.table import Table
-from lockclient.timing import Deadline
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire import paging
+from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
+from lockclient.stores.service_protocol import Line
 
 MB = 1_000_000
 
@@ -144,7 +144,7 @@ def test_all_that_wait_are_read_up_to_a_number_and_a_size(
 def test_of_too_many_the_first_are_not_looked_for(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockclient.etcd.store._LOOKED_AT", 100)
+    monkeypatch.setattr("lockclient.stores.etcd.store._LOOKED_AT", 100)
     for number in range(400):
         put(store, {f"queue/a/{999 - number}": b"{}"})
     line = store.line("a", 10, soon())
@@ -180,9 +180,9 @@ def test_the_newest_records_are_kept_and_all_are_counted(store: EtcdStore) -> No
 _READER = """
 import resource, sys
 from lockclient import Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.table import Table
-from lockclient.timing import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.overview.table import Table
+from lockclient.model.clocks import Deadline
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

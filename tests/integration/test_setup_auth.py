@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
-from lockclient.cli.local import Etcd
-from lockclient.cli.setup_auth import WRITES
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
-from lockclient.store import Done, Remove
-from lockclient.timing import Deadline
-from tests.certificates import Authority, TlsEtcd
-from tests.etcds import etcdctl_beside, etcdctl_of, path_with_etcdctl
-from tests.processes import BIN, start_service, wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.setup_auth import WRITES
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Remove
+from tests.support.certificates import Authority, TlsEtcd
+from tests.support.etcd_binary import etcdctl_beside, etcdctl_of, path_with_etcdctl
+from tests.support.processes import BIN, start_service, wait_until
 
 ROOT = "/team/locks"  # its last segment is also the name of a folder in it
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien $(x)", "operator": "ann"}

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockTimeout
-from lockclient.etcd.store import EtcdStore
-from lockclient.timing import Deadline
-from lockclient.unlocking import force_unlock
-from tests.processes import wait_until
+from lockclient.model.clocks import Deadline
+from lockclient.overview.force_unlock import force_unlock
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import wait_until
 
 
 def unlock(store: EtcdStore, uuid: str) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.processes import Figure, Service, start_service, wait_until
+from tests.support.processes import Figure, Service, start_service, wait_until
 
 MANY = 1100
 

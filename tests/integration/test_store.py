@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Removal, Settings, StoreError, StoreFull
-from lockclient.cli.local import Etcd
-from lockclient.etcd import paging
-from lockclient.etcd.store import EtcdStore
-from lockclient.services import Batch, Kind
-from lockclient.store import Done, Event, Read, Remove, Seen, Target
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl, etcdctl_of
-from tests.processes import wait_until
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import paging
+from lockclient.stores.protocol import Done, Event, Read, Remove, Seen, Target
+from lockclient.stores.service_protocol import Batch, Kind
+from tests.support.etcd_binary import Etcdctl, etcdctl_of
+from tests.support.processes import wait_until
 
 KINDS: tuple[Kind, ...] = ("locks", "queue", "removed", "unlockers")
 

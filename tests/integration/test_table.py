@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from lockclient import ClusterMutex, Removal
-from lockclient.cli.local import Etcd
-from lockclient.etcd import paging
-from lockclient.etcd.store import EtcdStore
-from lockclient.reading import Row, Transition
-from lockclient.record import BROKEN, OK
-from lockclient.store import Done, Remove
-from lockclient.table import Table
-from lockclient.timing import Deadline
-from tests.etcds import Etcdctl
-from tests.processes import wait_until
-from tests.written import written
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import BROKEN, OK
+from lockclient.overview.rows import Row, Transition
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import paging
+from lockclient.stores.protocol import Done, Remove
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+from tests.support.records import written
 
 Start = Callable[..., Table]
 

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreUnavailable
-from lockclient.cli.local import Etcd
-from lockclient.driving import PATIENCE
-from lockclient.etcd.store import EtcdStore
-from lockclient.removal import Removal
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
 from lockclient.settings import made_of
-from lockclient.store import Remove
-from lockclient.table import Table
-from lockclient.timing import Deadline
-from tests.certificates import Authority, TlsEtcd
-from tests.processes import Figure, wait_until
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import PATIENCE, Remove
+from tests.support.certificates import Authority, TlsEtcd
+from tests.support.processes import Figure, wait_until
 
 
 @dataclass

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable, driving
-from lockclient.cli.local import Etcd, free_port
-from lockclient.etcd.store import EtcdStore
-from tests.etcds import Etcdctl, frozen
-from tests.processes import wait_until
-from tests.proxy import Fault, Proxy
+from lockclient import ClusterMutex, Settings, StoreUnavailable
+from lockclient.acquisition import steps
+from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.processes import wait_until
+from tests.support.tcp_proxy import Fault, Proxy
 
 GENEROUS = 20.0
 """Seconds in which a call must have ended whose own limit is a second or a few."""
@@ -32,7 +33,7 @@ NAMES = ["acquire(timeout=1)", "acquire(False)", "holder", "waiters"]
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls without a timeout of their own wait 2 s instead of 10."""
-    monkeypatch.setattr(driving, "PATIENCE", 2.0)
+    monkeypatch.setattr(steps, "PATIENCE", 2.0)
 
 
 def lock_is_gone(etcdctl: Etcdctl) -> None:

@@ -8,13 +8,13 @@ from uuid import uuid4
 import pytest
 
 from lockclient.errors import StoreUnavailable
-from lockclient.etcd.store import EtcdStore
+from lockclient.model.clocks import Deadline, Runtime
 from lockclient.settings import Settings
-from lockclient.store import Outcome, Read, Request, Take, Taken
-from lockclient.timing import Deadline, Runtime
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Outcome, Read, Request, Take, Taken
 from tests.integration.test_unlocker_removal import running
-from tests.processes import wait_until
-from tests.written import taker
+from tests.support.processes import wait_until
+from tests.support.records import taker
 
 
 def test_one_lock_without_an_answer_delays_no_other(

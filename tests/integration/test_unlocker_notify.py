@@ -10,30 +10,30 @@ from contextlib import ExitStack
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
-from lockclient.table import Table
-from lockclient.timing import Deadline
-from lockclient.unlocking import force_unlock
-from tests.etcds import frozen
-from tests.processes import Service, start_service, wait_until
-from tests.unlockers import ready
-from tests.webhooks import Webhook
+from lockclient.cli.setup.processes import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.overview.force_unlock import force_unlock
+from lockclient.overview.table import Table
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import frozen
+from tests.support.processes import Service, start_service, wait_until
+from tests.support.unlocker_process import ready
+from tests.support.webhook import Webhook
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
 SOONER = """
-import unlocker.outbox as outbox
+import unlocker.notifications.pending as outbox
 outbox.GATHER, outbox.KEPT, outbox.BLIND = 0.5, 2.0, 3.0
 from unlocker.cli import main
 main()
 """
 HANGING = """
 import threading
-from unlocker.service import Unlocker
+from unlocker.unlocker import Unlocker
 Unlocker._sweep = lambda self: threading.Event().wait()
 """
-TAKING_OVER = "import unlocker.outbox as outbox\noutbox.TAKEOVER = 5.0\n"
+TAKING_OVER = "import unlocker.notifications.pending as outbox\noutbox.TAKEOVER = 5.0\n"
 SECRET = "hush-4711"
 
 

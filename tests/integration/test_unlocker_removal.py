@@ -13,23 +13,23 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.cli.local import Etcd
+from lockclient.cli.setup.processes import Etcd
 from lockclient.errors import StoreError
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import Holder
 from lockclient.settings import Settings
-from lockclient.store import Done, Gone, Outcome, Push, Read, Seen, Take, Taken, Unlock
-from lockclient.timing import Deadline, Runtime
-from tests.etcds import Etcdctl, etcdctl_of, put_at_once
-from tests.processes import wait_until
-from tests.written import taker
-from unlocker.service import Unlocker
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Done, Gone, Outcome, Push, Read, Seen, Take, Taken, Unlock
+from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
+from tests.support.processes import wait_until
+from tests.support.records import taker
+from unlocker.unlocker import Unlocker
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for what is due often enough that the tests are short."""
-    monkeypatch.setattr("unlocker.service.SWEEP", 0.1)
+    monkeypatch.setattr("unlocker.unlocker.SWEEP", 0.1)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import time
 import pytest
 
 from lockclient import Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.removal import AUTO_UNLOCK, Removal
-from tests.etcds import Etcdctl
-from tests.processes import wait_until
-from unlocker import retention
-from unlocker.service import Unlocker
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+from unlocker import record_cleanup
+from unlocker.unlocker import Unlocker
 
 
 def test_what_is_over_goes_and_all_else_stays(
@@ -21,7 +21,7 @@ def test_what_is_over_goes_and_all_else_stays(
 ) -> None:
     """Records by their age and number, marks by theirs, and nobody's keys."""
     for name, seconds in {"EVERY": 0.2, "LOOK": 0.2, "SETTLED": 1.0, "MARKS": 1.0}.items():
-        monkeypatch.setattr(retention, name, seconds)
+        monkeypatch.setattr(record_cleanup, name, seconds)
     root, now = settings.root, time.time()
     etcdctl("put", f"{root}/code/0ld", "  File …")
     for name, days in {"a/old": 8, "b": 3, "c": 5, "d": 1, "odd": 9}.items():

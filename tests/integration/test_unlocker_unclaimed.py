@@ -8,13 +8,13 @@ import time
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.local import Etcd
-from lockclient.etcd.store import EtcdStore
+from lockclient.cli.setup.processes import Etcd
 from lockclient.settings import Settings
-from tests.etcds import Etcdctl
+from lockclient.stores.etcd.store import EtcdStore
 from tests.integration.test_unlocker_removal import metric, running
-from tests.processes import wait_until
-from unlocker.service import Unlocker
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+from unlocker.unlocker import Unlocker
 
 COUNT = "clustermutex_locks_free_with_waiters"
 SINCE = "clustermutex_lock_free_with_waiters_timestamp_seconds"
@@ -25,7 +25,7 @@ WHO = '{"hostname": "web-1", "pid": 4711, "reason": "totals"}'
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, and find a second long."""
-    monkeypatch.setattr("unlocker.service.SWEEP", 0.1)
+    monkeypatch.setattr("unlocker.unlocker.SWEEP", 0.1)
     monkeypatch.setattr("unlocker.unclaimed.NORMAL", 1.0)
     for module in ("service", "unclaimed"):
         monkeypatch.setattr(f"unlocker.{module}.ASK", 0.1)

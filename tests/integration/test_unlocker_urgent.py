@@ -6,13 +6,13 @@ import time
 from uuid import uuid4
 
 from lockclient import Settings
-from lockclient.etcd.store import EtcdStore
-from lockclient.record import Holder
-from lockclient.store import Take, Taken
-from lockclient.timing import Deadline, Runtime
-from tests.processes import wait_until
-from tests.unlockers import figures, ready, unlocker
-from unlocker.metrics import LISTED
+from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.holder import Holder
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import Take, Taken
+from tests.support.processes import wait_until
+from tests.support.unlocker_process import figures, ready, unlocker
+from unlocker.metrics.collector import LISTED
 
 UNLOCK = "clustermutex_lock_auto_unlock_timestamp_seconds"
 

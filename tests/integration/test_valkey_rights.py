@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.removal import Removal
-from lockclient.services import Change
-from lockclient.store import Done, Push, Read, Remove, Take, Taken, Unlock
-from lockclient.table import Table
-from lockclient.timing import Deadline, Stamps
-from lockclient.valkey.keys import Keys
-from lockclient.valkey.lines import connection_to
-from lockclient.valkey.store import ValkeyStore
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
+from lockclient.stores.protocol import Done, Push, Read, Remove, Take, Taken, Unlock
+from lockclient.stores.service_protocol import Change
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.wire.connection import connection_to
 from tests.contract.asking import holder, removal
-from tests.processes import BIN, needed, wait_until
-from tests.valkeys import Servers, running
+from tests.support.processes import BIN, needed, wait_until
+from tests.support.valkey_servers import Servers, running
 
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien$(x)", "operator": "ann"}
 SECRETS = {f"{kind.upper()}_PASSWORD": f"of the {kind}'s" for kind in USERS}

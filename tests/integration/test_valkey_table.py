@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.record import MAX_UUID, Holder
-from lockclient.removal import MAX_RECORD, Removal
-from lockclient.services import Change
-from lockclient.store import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
-from lockclient.table import Table
-from lockclient.timing import Deadline, Runtime, Stamps
-from lockclient.valkey.store import ValkeyStore
-from tests.processes import wait_until
-from tests.valkeys import Server, Servers, running
-from tests.written import taker
+from lockclient.model.clocks import Deadline, Runtime, Stamps
+from lockclient.model.holder import MAX_UUID, Holder
+from lockclient.model.removal import MAX_RECORD, Removal
+from lockclient.overview.table import Table
+from lockclient.stores.protocol import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.stores.service_protocol import Change
+from lockclient.stores.valkey.store import ValkeyStore
+from tests.support.processes import wait_until
+from tests.support.records import taker
+from tests.support.valkey_servers import Server, Servers, running
 
 SOON = Runtime(100.0, 200.0)
 

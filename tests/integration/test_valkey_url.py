@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
-from lockclient.store import Take, Taken
-from lockclient.timing import Deadline
-from lockclient.valkey.place import Place, place_of
-from lockclient.valkey.store import ValkeyStore
-from tests.certificates import Authority, Pair
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.valkey.location import Place, place_of
+from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
-from tests.processes import BIN
-from tests.valkeys import Server, Servers, redis_binary, running
+from tests.support.certificates import Authority, Pair
+from tests.support.processes import BIN
+from tests.support.valkey_servers import Server, Servers, redis_binary, running
 
 
 @pytest.fixture

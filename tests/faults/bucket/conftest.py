@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockclient.gcs.store import GcsStore
-from tests.bucketed import settings_of, store_of
-from tests.buckets.server import BucketServer
+from lockclient.stores.gcs.store import GcsStore
+from tests.support.bucket.server import BucketServer
+from tests.support.bucket_store import settings_of, store_of
 
 
 @pytest.fixture

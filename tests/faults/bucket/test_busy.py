@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Done, Push, Sending
-from lockclient.timing import Deadline, Stamps, monotonic
-from tests.asked import PATIENCE, ask, has, take
-from tests.buckets.server import Asked, BucketServer, Fault
+from lockclient.model.clocks import Deadline, Stamps, monotonic
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Done, Push, Sending
 from tests.contract.asking import NAME
-from tests.processes import wait_until
+from tests.support.bucket.server import Asked, BucketServer, Fault
+from tests.support.http_requests import PATIENCE, ask, has, take
+from tests.support.processes import wait_until
 
 BUSY = Fault("", 429)
 
@@ -23,8 +23,8 @@ def test_who_waits_outlasts_it(
     server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, timeout: float
 ) -> None:
     """Also beyond the time after which a bucket that does not answer is an error."""
-    monkeypatch.setattr("lockclient.driving.PATIENCE", 1.0)
-    monkeypatch.setattr("lockclient.waiting.ONE_ANSWER", 1.0)
+    monkeypatch.setattr("lockclient.stores.protocol.PATIENCE", 1.0)
+    monkeypatch.setattr("lockclient.acquisition.attempt.ONE_ANSWER", 1.0)
     first: list[float] = []
 
     def refuse(_: Asked) -> Fault | None:
@@ -42,7 +42,7 @@ def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
     """It is told that neither push nor release was done; the release goes on by itself."""
     held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
     held.acquire()
-    monkeypatch.setattr("lockclient.driving.PATIENCE", 0.3)
+    monkeypatch.setattr("lockclient.stores.protocol.PATIENCE", 0.3)
     server.trouble = lambda _: BUSY
     with pytest.raises(StoreUnavailable):
         held.alive(force=True)
@@ -61,7 +61,7 @@ def test_it_is_told_for_what_it_is(
 ) -> None:
     """Who is answered, though by a refusal, does not hear that there was no answer."""
     for each in ("FIRST_TRY", "LONGEST_TRY"):
-        monkeypatch.setattr(f"lockclient.gcs.calls.{each}", PATIENCE)
+        monkeypatch.setattr(f"lockclient.stores.gcs.wire.http_client.{each}", PATIENCE)
     uuid, token = take(store)
     push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
     sending, asked = Sending(push), server.counted("PATCH")
@@ -72,13 +72,13 @@ def test_it_is_told_for_what_it_is(
 
     server.trouble = refuse
     with (
-        caplog.at_level(logging.WARNING, "lockclient.gcs"),
+        caplog.at_level(logging.WARNING, "lockclient.stores.gcs"),
         pytest.raises(StoreUnavailable, match="asks us to slow down") as caught,
     ):
         store.send(sending, Deadline.after(PATIENCE))
     assert (caught.value.busy, caught.value.unknown) == (True, False)
     server.trouble = lambda _: None
-    with caplog.at_level(logging.WARNING, "lockclient.gcs"):
+    with caplog.at_level(logging.WARNING, "lockclient.stores.gcs"):
         assert isinstance(ask(store, push), Done)
     first, last = (each.getMessage() for each in caplog.records)
     assert "asks us to slow down (HTTP status 429: " in first

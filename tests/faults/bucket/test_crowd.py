@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from lockclient import AsyncClusterMutex
-from lockclient.gcs.store import GcsStore
-from tests.buckets.server import BucketServer
-from tests.processes import wait_until
+from lockclient.stores.gcs.store import GcsStore
+from tests.support.bucket.server import BucketServer
+from tests.support.processes import wait_until
 
 CROWD = 200
 

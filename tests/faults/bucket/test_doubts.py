@@ -11,15 +11,15 @@ from contextlib import suppress
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Reclaim, Take, Taken, Unlock
-from lockclient.waiting import Attempt
-from tests.asked import ask, has, left_nothing
-from tests.bucketed import OBJECT
-from tests.buckets.rules import Conditions
-from tests.buckets.server import LATE, LOSE, Asked, BucketServer, Fault
+from lockclient.acquisition.attempt import Attempt
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Reclaim, Take, Taken, Unlock
 from tests.contract.asking import NAME, holder
-from tests.processes import BIN, wait_until
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import LATE, LOSE, Asked, BucketServer, Fault
+from tests.support.bucket_store import OBJECT
+from tests.support.http_requests import ask, has, left_nothing
+from tests.support.processes import BIN, wait_until
 
 
 @pytest.mark.parametrize("lost", [(LATE,), (LATE, LATE), (LOSE, LATE)])

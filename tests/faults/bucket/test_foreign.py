@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.gcs.objects import LATE, Standing
-from lockclient.gcs.store import GcsStore
-from lockclient.removal import Removal
-from lockclient.store import Done, Read, Reclaim, Remove, Seen, Take, Taken, Withdraw
-from lockclient.timing import Deadline
-from tests.asked import ask
-from tests.bucketed import OBJECT
-from tests.buckets.rules import Conditions
-from tests.buckets.server import Answer, BucketServer
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.stores.gcs.keys import LATE, Standing
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Done, Read, Reclaim, Remove, Seen, Take, Taken, Withdraw
 from tests.contract.asking import NAME, holder, removal
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import Answer, BucketServer
+from tests.support.bucket_store import OBJECT
+from tests.support.http_requests import ask
 
 BODY = b"somebody else's data"
 

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Read, Seen
-from lockclient.timing import Deadline
-from tests.buckets.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer, Fault
-from tests.processes import Figure, wait_until
+from lockclient.model.clocks import Deadline
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Read, Seen
+from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer, Fault
+from tests.support.processes import Figure, wait_until
 
 CLIENTS = 4
 ROUNDS = 12

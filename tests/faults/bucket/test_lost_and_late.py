@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, StoreUnavailable
-from lockclient.gcs.objects import LATE, Version
-from lockclient.gcs.store import GcsStore
-from lockclient.store import (
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.stores.gcs.keys import LATE, Version
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import (
     Done,
     Gone,
     Moved,
@@ -28,14 +29,13 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Deadline, Stamps
-from tests.asked import PATIENCE, ask, has, left_nothing, take
-from tests.bucketed import OBJECT
-from tests.buckets.rules import Conditions
-from tests.buckets.server import DROP, HANG, LOSE, TWICE, BucketServer
-from tests.buckets.server import LATE as COMES_LATE
 from tests.contract.asking import NAME, holder, removal
-from tests.processes import wait_until
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, BucketServer
+from tests.support.bucket.server import LATE as COMES_LATE
+from tests.support.bucket_store import OBJECT
+from tests.support.http_requests import PATIENCE, ask, has, left_nothing, take
+from tests.support.processes import wait_until
 
 
 class TestLostAnswers:

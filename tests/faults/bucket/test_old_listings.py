@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lockclient import StoreUnavailable
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Take
-from lockclient.timing import Deadline
-from tests.asked import PATIENCE, ask
-from tests.buckets.server import Answer, Asked, BucketServer
+from lockclient.model.clocks import Deadline
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Take
 from tests.contract.asking import holder
+from tests.support.bucket.server import Answer, Asked, BucketServer
+from tests.support.http_requests import PATIENCE, ask
 
 
 def look(store: GcsStore) -> int:

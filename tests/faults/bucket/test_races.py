@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, StoreUnavailable, holding
-from lockclient.gcs import calls
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.store import (
+from lockclient import ClusterMutex, LockLost, StoreUnavailable
+from lockclient.acquisition import holding
+from lockclient.model.clocks import Stamps
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.gcs.wire import http_client
+from lockclient.stores.protocol import (
     Done,
     Gone,
     Push,
@@ -27,13 +29,12 @@ from lockclient.store import (
     Unlock,
     Withdraw,
 )
-from lockclient.timing import Stamps
-from tests.asked import PATIENCE, ask, has, take
-from tests.bucketed import OBJECT
-from tests.buckets.rules import Conditions
-from tests.buckets.server import DROP, BucketServer
 from tests.contract.asking import NAME, holder, removal
-from tests.processes import wait_until
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import DROP, BucketServer
+from tests.support.bucket_store import OBJECT
+from tests.support.http_requests import PATIENCE, ask, has, take
+from tests.support.processes import wait_until
 
 
 class TestRemovals:
@@ -205,7 +206,7 @@ class TestContention:
         """`alive()` never meets that limit, however often it is called: from the take on."""
         with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            for module, patience in ((calls, "FIRST_TRY"), (holding, "PUSH_TRY")):
+            for module, patience in ((http_client, "FIRST_TRY"), (holding, "PUSH_TRY")):
                 patch.setattr(module, patience, PATIENCE)  # else a try that is late is repeated
             store = GcsStore(Place(server.bucket.name))
             held = ClusterMutex("x", store=store, keepalive=True)

@@ -6,15 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient.gcs.store import GcsStore
-from lockclient.record import Holder
-from lockclient.store import Done, Gone, Push, Read, Reclaim, Remove, Seen, Taken, Unlock, Withdraw
-from lockclient.timing import Stamps
-from tests.asked import ask, has, take
-from tests.bucketed import OBJECT
-from tests.buckets.rules import Conditions
-from tests.buckets.server import REPEAT, Asked, BucketServer, Fault
+from lockclient.model.clocks import Stamps
+from lockclient.model.holder import Holder
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import (
+    Done,
+    Gone,
+    Push,
+    Read,
+    Reclaim,
+    Remove,
+    Seen,
+    Taken,
+    Unlock,
+    Withdraw,
+)
 from tests.contract.asking import NAME, holder, removal
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import REPEAT, Asked, BucketServer, Fault
+from tests.support.bucket_store import OBJECT
+from tests.support.http_requests import ask, has, take
 
 
 @pytest.fixture

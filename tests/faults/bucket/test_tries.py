@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from lockclient import StoreUnavailable
-from lockclient.gcs.store import GcsStore
-from lockclient.store import Read, Seen, Take
-from lockclient.timing import Deadline, monotonic
-from tests.buckets.server import Answer, BucketServer
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import Read, Seen, Take
 from tests.contract.asking import NAME, holder
+from tests.support.bucket.server import Answer, BucketServer
 
 
 @pytest.mark.parametrize("head", [False, True])

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.gcs.place import Place
-from lockclient.gcs.store import GcsStore
-from lockclient.store import (
+from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.protocol import (
     Take,
 )
-from tests.asked import ask
-from tests.buckets.server import Answer, BucketServer
 from tests.contract.asking import holder
+from tests.support.bucket.server import Answer, BucketServer
+from tests.support.http_requests import ask
 
 
 class TestCost:

@@ -1,0 +1,302 @@
+"""How an acquisition is carried through, whoever drives it: ask, listen, wait for one's turn.
+
+A waiter has an ear on the lock's holder, or on the ticket ahead.
+
+etcd serves a watch that begins at a revision of the past from a list that it looks through every
+100 ms, and any write anywhere makes a revision the past. So the ear on the holder is opened
+without one, where it can be before the store is asked how things stand: what happens after that
+is told at once. If it turns out to have been opened too late to hear everything since the store
+was asked, the store is asked again. Who stands further back can wait for those 100 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from uuid import uuid4
+
+from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.state_machine import (
+    LOOK_INTERVAL,
+    Acquired,
+    Acquisition,
+    Busy,
+    Pause,
+    Step,
+    UsedUp,
+    Wait,
+)
+from lockclient.acquisition.steps import Hear, Steps
+from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.stores import protocol
+from lockclient.stores.protocol import (
+    ONE_ANSWER,
+    Event,
+    Inbox,
+    Look,
+    MutexStore,
+    Request,
+    Sending,
+    Subscription,
+    TakeOrQueue,
+    Target,
+)
+from lockclient.threads import scheduler
+
+log = logging.getLogger(__name__)
+
+CLEAN_UP = 1.0
+"""Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""
+PROMPT = 0.3
+"""Seconds that a request whose caller has gone may take before it counts as lost."""
+
+RIVAL_INTERVAL = 1.0
+"""Seconds after which it is looked whether a process of the same identity still lives."""
+
+
+class GivenUp(Exception):
+    """Nobody waits for this acquisition any more."""
+
+
+class Ear:
+    """Listens to one target for one waiter, whose ticket is kept alive meanwhile."""
+
+    def __init__(self, store: MutexStore, target: Target, inbox: Inbox) -> None:
+        self.target = target
+        self.deaf = False
+        """Whether it may have missed something, so that another one is needed."""
+        self.inbox = inbox
+        self._store = store
+        self._watch: Subscription | None = None
+
+    def open(self, revision: int) -> None:
+        """Listen from a revision on; 0: from now."""
+        self._store.background.tickets.join(self.inbox)
+        self._watch = self._store.watch(self.target, revision, self.inbox.put)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._watch is not None:
+            self._watch.close()
+        self._store.background.tickets.leave(self.inbox)
+
+    def hear(self, wait: Wait, deadline: Deadline, acquisition: Acquisition) -> Steps[Event | None]:
+        """Return the next event that is news to a waiter; None: look, or the deadline has come."""
+        look = Deadline.after(LOOK_INTERVAL)
+        while True:
+            longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
+            event: Event | None = yield Hear(
+                self.inbox, min(look.remaining(), deadline.remaining(), longest)
+            )
+            if event is None:
+                if look.expired() or deadline.expired() or acquisition.rival_gone():
+                    return None
+                continue
+            if event.missed:
+                self.deaf = True
+                return event
+            if event.revision < wait.revision:
+                continue  # the store was asked later than that
+            # Begun after the store was asked: in between it was not listening.
+            if event.started:
+                return Event(event.revision, missed=True)
+            return event
+
+
+class Attempt:
+    """One call of `acquire`: it comes to a `holding`, or leaves nothing.
+
+    Args:
+        store: where the lock lives.
+        acquisition: its engine.
+        inbox: makes an inbox of the driver's kind.
+        make_holding: makes what holds the lock once it is had.
+    """
+
+    def __init__(
+        self,
+        store: MutexStore,
+        acquisition: Acquisition,
+        inbox: Callable[[], Inbox],
+        make_holding: Callable[[MutexStore, Acquisition], Holding],
+    ) -> None:
+        self.store = store
+        self.holding: Holding | None = None
+        self._acquisition = acquisition
+        self._inbox = inbox
+        self._make_holding = make_holding
+        self._ear: Ear | None = None
+        self._quiet: Inbox | None = None  # of a pause: that it is over, and hints
+        self._hints: Subscription | None = None
+        self._begun_at = 0.0
+        self._answered = False
+        self._given_up = False
+        self._over = False
+
+    def steps(self, now: Now, deadline: Deadline) -> Steps[bool]:
+        """Do what the engine says to its end; return whether the lock is held.
+
+        However short the time is, there is time for one answer: a lock that is free is had.
+
+        Raises:
+            StoreUnavailable: the store did not answer by the deadline, or was never there.
+            StoreError: it refuses.
+            GivenUp: see `let_go`.
+        """
+        left = True  # an error, a cancellation, or nobody waits any more
+        self._begun_at = now.monotonic
+        try:
+            step: Step | None = self._acquisition.begin(now)
+            while step is not None and not isinstance(step, _ENDS):
+                # The sending stands already, then the look: `let_go` does it the other way round.
+                if self._given_up:
+                    raise GivenUp
+                if isinstance(step, Wait):
+                    step = yield from self._wait(step, deadline)
+                elif isinstance(step, Pause):
+                    step = yield from self._pause(step.seconds, deadline)
+                elif isinstance(step, UsedUp):
+                    yield from self._withdrawing()
+                    self._acquisition = self._acquisition.anew(str(uuid4()))
+                    step = self._acquisition.begin(Now.read())
+                elif self._answered and not self._worth_it(step, deadline):
+                    step = None
+                else:
+                    sending = self._acquisition.sending
+                    assert sending is not None
+                    try:
+                        # Not longer than a while in one go: the stamps in it grow old.
+                        outcome = yield sending, deadline.within(ONE_ANSWER, protocol.PATIENCE)
+                    except StoreUnavailable as error:
+                        step = self._unanswered(error, deadline)
+                    else:
+                        self._answered = True
+                        step = self._acquisition.answered(outcome, Now.read())
+            if isinstance(step, Acquired):
+                self.holding = self._make_holding(self.store, self._acquisition)
+            else:
+                yield from self._withdrawing()
+            left = False
+            return self.holding is not None
+        finally:
+            # First the end, then whether it was wanted: `let_go` does it the other way round.
+            self._over = True
+            for each in (self._ear, self._hints):
+                if each is not None:
+                    each.close()
+            if left or self._given_up:
+                self._leave_nothing()
+
+    def _unanswered(self, error: StoreUnavailable, deadline: Deadline) -> Step | None:
+        """Return the next step after no answer; None if the time is up. Or raise the error.
+
+        A store that was never there is an error even to who would wait for ever; one that goes away
+        while we wait is a pause, and so is one that is there and takes no more at the moment.
+        """
+        if self._answered:
+            if deadline.expired():  # the caller's time was up: that says nothing about the store
+                return None
+        else:
+            forever = deadline == math.inf
+            patience = protocol.PATIENCE if forever else ONE_ANSWER
+            until = self._begun_at + patience
+            waits = forever and error.busy
+            if not waits and monotonic() >= (until if forever else max(until, deadline)):
+                raise error
+        return self._acquisition.again(Now.read())
+
+    def _worth_it(self, step: Request, deadline: Deadline) -> bool:
+        """Tell whether to send this; listen before where it is better to."""
+        if isinstance(step, Look) and step.left_at is not None:
+            # Likely the head of the line from now on: listen first, then look.
+            self._listen(Target(self._acquisition.name), 0)
+        # No ticket only to be taken back.
+        return not (isinstance(step, TakeOrQueue) and deadline.expired())
+
+    def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
+        """Wait for what the engine waits for; return its next step, None if the time is up."""
+        ear = self._listen(step.target, step.revision)
+        if self._given_up:  # there was no ear to tell it to
+            raise GivenUp
+        event = yield from ear.hear(step, deadline, self._acquisition)
+        if event is None and deadline.expired():
+            return None
+        return self._acquisition.woken(event, Now.read())
+
+    def _pause(self, seconds: float, deadline: Deadline) -> Steps[Step | None]:
+        """Wait for as long as the engine says; return its next step, None if the time is up."""
+        if self._quiet is None:
+            self._quiet = self._inbox()
+            if self.store.can.hints:
+                target = Target(self._acquisition.name)
+                self._hints = self.store.watch(target, 0, self._quiet.put)
+        if self._given_up:  # there was no inbox to tell it to
+            raise GivenUp
+        acquisition, look = self._acquisition, Deadline.after(seconds)
+        while not (look.expired() or deadline.expired() or acquisition.rival_gone()):
+            longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
+            until = min(look.remaining(), deadline.remaining(), longest)
+            event: Event | None = yield Hear(self._quiet, until)
+            if self._given_up:
+                raise GivenUp
+            if event is not None:
+                return acquisition.woken(event, Now.read())
+        return None if deadline.expired() else acquisition.woken(None, Now.read())
+
+    def _listen(self, target: Target, revision: int) -> Ear:
+        """Return an ear on the target: the one from before, or else a new one in its place."""
+        before = self._ear
+        if before is not None:
+            if before.target == target and not before.deaf:
+                return before
+            before.close()
+        self._ear = ear = Ear(self.store, target, self._inbox())
+        ear.open(0 if target.ticket is None else revision)
+        return ear
+
+    def _withdrawing(self) -> Steps[None]:
+        withdraw = self._acquisition.abandon()
+        if withdraw is None:
+            return
+        try:
+            yield Sending(withdraw), Deadline.after(CLEAN_UP)
+        except ClusterMutexError as error:
+            log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
+            self.store.background.clean_up(withdraw)
+
+    # ------------------------------------------------------------ giving up, from any thread
+
+    def let_go(self) -> None:
+        """Leave nothing: nobody waits any more for what another thread may still do."""
+        # First the word, then the look for who is to hear it: the steps do it the other way round.
+        self._given_up = True
+        sending, ear, quiet = self._acquisition.sending, self._ear, self._quiet
+        if sending is not None:
+            sending.given_up = True
+        for inbox in (quiet, None if ear is None else ear.inbox):
+            if inbox is not None:
+                inbox.put(Event(0, missed=True))
+        if not self._over:
+            # Most likely it is answered in a moment, and then nothing can arrive late any more.
+            scheduler.clock.after(PROMPT, self._if_not_over)
+        elif self.holding is not None:
+            self._leave_nothing()
+
+    def _if_not_over(self) -> None:
+        """Leave nothing of what is known now; at the end, what came of the rest is seen to."""
+        if not self._over:
+            self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
+        # First the word, then the clean-up: a try that begins after that has looked is not sent.
+        if (sending := self._acquisition.sending) is not None:
+            sending.given_up = True
+        if self.holding is not None:
+            self.holding.let_go()
+        elif (withdraw := self._acquisition.abandon()) is not None:
+            self.store.background.clean_up(withdraw)
+
+
+_ENDS = (Acquired, Busy)

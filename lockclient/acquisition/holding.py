@@ -1,0 +1,303 @@
+"""A lock that is held: pushes, loss detection, release."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+
+from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.steps import Steps, drive
+from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.stores import protocol
+from lockclient.stores.protocol import (
+    Event,
+    Gone,
+    MutexStore,
+    Read,
+    Seen,
+    Sending,
+    Subscription,
+    Target,
+)
+from lockclient.threads import scheduler
+from lockclient.threads.scheduler import RETRY, Crew, Task
+
+log = logging.getLogger(__name__)
+
+WATCH_AFTER = 1.0
+"""Seconds for which a lock is held before its loss is watched for: a short critical section costs
+two transactions and not one request more."""
+PUSH_TRY = 2.0
+"""Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
+
+OnLost = Callable[[LockLost], object]
+
+
+class Holding:
+    """One held lock, from its acquisition to its release.
+
+    No lock of Python's is held while a store is asked, and at its deadline it is lost whatever may
+    be under way: so neither a handler of a signal nor a store that is frozen can hold up anybody.
+
+    Args:
+        store: where it is held.
+        acquisition: its engine, in the state of being held.
+        keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
+        on_lost: called once, in a thread of its own, when the lock is lost.
+    """
+
+    def __init__(
+        self,
+        store: MutexStore,
+        acquisition: Acquisition,
+        keepalive: float | None,
+        on_lost: OnLost | None,
+    ) -> None:
+        self.acquisition = acquisition
+        self.store = store
+        self._keepalive = keepalive
+        self._on_lost = on_lost
+        # Of all who take one of these out, one gets it: a step that needs no lock.
+        self._still_to = {"tell": True, "end": True}
+        self._over = False  # nothing of it is left, or is left to be cleaned up
+        self._watch: Subscription | None = None
+        now = monotonic()
+        if store.can.pace:
+            acquisition.keep_pace(store.can.pace, now)
+        self._watch_at = now + WATCH_AFTER
+        self._pushing = False
+        own[acquisition.uuid] = self
+        # What goes on in the background for it.
+        self._task = Task(self._tick)
+        first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
+        scheduler.clock.schedule(self._task, first)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was released or given up, or is a parent's, from before a fork."""
+        return "end" not in self._still_to
+
+    def end(self) -> bool:
+        """Tell whether it is the caller who ends it: of several, one is told so."""
+        return self._still_to.pop("end", False)
+
+    # ------------------------------------------------------------ signs of life
+
+    def pushing(self, *, force: bool) -> Steps[None]:
+        """Push the stamps, or raise `LockLost`.
+
+        A store that does not answer is no error before the deadline, unless `force`d: the lock is
+        ours until then, and the next call tries again.
+        """
+        self._check()
+        now = Now.read()
+        acquisition = self.acquisition
+        failure: ClusterMutexError | None = None
+        patience = protocol.PATIENCE if force else PUSH_TRY
+        # Not longer than to the deadline: an answer after that would come too late.
+        limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
+        try:
+            while True:
+                push = acquisition.push(now)
+                outcome = yield Sending(push), limit
+                if acquisition.pushed(push, outcome, now.monotonic):
+                    break
+                now = Now.read()
+        except (StoreUnavailable, StoreError) as error:
+            failure = error
+        first, acquisition.trouble = not acquisition.trouble, str(failure or "")
+        self._check()  # no answer by the deadline is a loss
+        if failure is None:
+            if self.store.can.pace:
+                acquisition.keep_pace(self.store.can.pace, monotonic())
+            return
+        if force:
+            raise failure
+        self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
+
+    def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
+        self.acquisition.put_off(monotonic() + RETRY)
+        if tell:  # once for an outage
+            log.warning(
+                "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
+                self.acquisition.name,
+                self.acquisition.deadline - monotonic(),
+                error,
+            )
+
+    def loss(self) -> LockLost | None:
+        """Return why the lock is lost, None while it is held."""
+        lost = self.acquisition.check(monotonic())
+        if lost is not None:
+            self._tell()
+        return lost
+
+    def _check(self) -> None:
+        lost = self.loss()
+        if lost is not None:
+            # A copy each time: raised again and again, the same one would gather tracebacks.
+            raise copy(lost)
+
+    # ------------------------------------------------------------ in the background
+
+    def _tick(self) -> float | None:
+        """Do what is due, waiting for nothing: see the time run out, watch for a loss, push."""
+        if self.loss() is not None:
+            return None
+        now = monotonic()
+        if self._watch is None and now >= self._watch_at:
+            self._watch_from(self.acquisition.token + 1)
+        due = self._keepalive is not None and now >= self.acquisition.quiet_until
+        if due and not self._pushing:
+            self._pushing = True
+            self.store.background.pushes.do(self._push)
+        return self._pause()
+
+    def _push(self) -> None:
+        try:
+            if not self.ended:
+                drive(self.pushing(force=False), self.store)
+        except LockLost:
+            return  # it has been told
+        finally:
+            self._pushing = False
+
+    def _watch_from(self, revision: int) -> None:
+        self._watch = self.store.watch(Target(self.acquisition.name), revision, self._observed)
+        if self._task.cancelled:  # released in the meantime: nobody else would close it
+            self._watch.close()
+
+    def _pause(self) -> float:
+        """Return the seconds until the next thing is due."""
+        now = monotonic()
+        pause = self.acquisition.deadline - now
+        if self._watch is None:
+            pause = min(pause, self._watch_at - now)
+        if self._keepalive is not None:
+            pause = min(pause, self._keepalive)
+        return max(pause, 0.01) if pause < math.inf else 3600.0
+
+    def _observed(self, event: Event) -> None:
+        """Called by the watch's thread: take note here, ask for details in the background."""
+        if not event.missed:
+            self.acquisition.observed(event)
+        if event.missed or self.acquisition.loss is not None:
+            self.store.background.pushes.do(self._look)
+
+    def _look(self) -> None:
+        """See what stands in the store: after missed events, or to learn who removed the lock."""
+        name, uuid = self.acquisition.name, self.acquisition.uuid
+        if self._task.cancelled:
+            return
+        try:
+            seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
+        except StoreClosed:
+            return
+        except ClusterMutexError:
+            if self.acquisition.loss is None:
+                scheduler.clock.after(RETRY, lambda: self.store.background.pushes.do(self._look))
+                return
+        else:
+            if isinstance(seen, Seen):
+                self.acquisition.saw(seen)
+                if self.acquisition.loss is None:  # the watch ended with what it missed
+                    self._unwatch()
+                    self._watch_from(seen.revision + 1)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Log a loss and call `on_lost`, once, and watch the lock no longer."""
+        lost = self.acquisition.loss
+        if lost is None or not self._still_to.pop("tell", False):  # somebody else tells it
+            return
+        self._unwatch()
+        # In a thread of its own: what the program does there must not stop anybody's pushes.
+        _tellers.do(partial(self._tell_of, lost))
+
+    def _tell_of(self, lost: LockLost) -> None:
+        try:
+            log.error("%s", lost)  # first: who is called back may end the process
+        finally:
+            if self._on_lost is not None:
+                self._call(self._on_lost, lost)
+
+    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
+        on_lost(lost)
+
+    # ------------------------------------------------------------ the end
+
+    def releasing(self) -> Steps[None]:
+        """Give the lock back; to be called by who `end`s it.
+
+        Whatever happens to who waits for it, the lock is let go of, at last in the background.
+
+        Raises:
+            LockLost: it was not ours any more.
+            StoreUnavailable: no answer in a while.
+        """
+        acquisition = self.acquisition
+        lost = acquisition.check(monotonic())
+        # Before the request is sent: no push may follow it, and its own event is no loss.
+        self.forget()
+        patience = protocol.PATIENCE if lost is None else PUSH_TRY
+        try:
+            outcome = yield Sending(acquisition.release()), Deadline(monotonic() + patience)
+        except BaseException as error:  # no answer, or a cancellation
+            self.let_go()  # where only its time ran out, it may stand there still
+            if lost is None or not isinstance(error, ClusterMutexError):
+                raise
+            self._tell()
+            raise copy(lost) from error
+        given_up, self._over = self._over, True
+        if isinstance(outcome, Gone) and not (given_up and outcome.removal is None):
+            acquisition.released(outcome)  # else our own clean-up has overtaken it: that is no loss
+        if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
+            self.store.background.clean_up(withdraw)  # a second sending may still arrive
+        if acquisition.loss is not None:
+            self._tell()
+            raise copy(acquisition.loss)
+
+    def let_go(self) -> None:
+        """Let go of it in the background, for as long as it takes; twice does no harm."""
+        self.end()
+        self.forget()
+        if self._over:
+            return
+        self._over = True
+        withdraw = self.acquisition.abandon()
+        if withdraw is not None:
+            self.store.background.clean_up(withdraw)
+
+    def forget(self) -> None:
+        """End what goes on in the background for it."""
+        self._task.cancelled = True
+        if self._watch is not None:
+            self._watch.close()
+        own.pop(self.acquisition.uuid, None)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+
+own: dict[str, Holding] = {}
+"""All locks that this process holds by their uuids: it takes none of them over, and a fork's child
+holds none of them and must not take them over either."""
+
+_tellers = Crew("on-lost", 1000)
+
+
+def _start_afresh() -> None:
+    """After fork, in the child: it holds none of its parent's locks."""
+    global _tellers
+    for each in own.values():
+        each.end()  # another process's: nothing of it is to be let go of here
+    _tellers = Crew("on-lost", 1000)
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,488 @@
+"""The life of one acquisition, without I/O: wait, hold, push, lose, release.
+
+Whoever drives it (threads, asyncio) does what a step says and comes back with what happened:
+
+    step = acquisition.begin(now)
+    Request  → send `acquisition.sending`, then `answered(outcome, now)`, or if nobody answers
+               perhaps `again(now)`
+    Wait     → watch its target, then `woken(event, now)`
+    Pause    → wait that long, then `woken(None, now)`
+    Acquired → the lock is had
+    Busy     → somebody else has it, and the caller did not want to wait
+    UsedUp   → begin with a new uuid: this one had the lock already, and lost it
+
+The line: a waiter watches the ticket ahead of it, and the head of the line watches the holder, so
+that one release wakes one waiter. A watch only wakes; the transaction decides. Where the store
+keeps no line each waiter looks for itself, less and less often.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from lockclient.errors import LockLost
+from lockclient.model.clocks import Jitter, Now, Runtime
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.process_identity import provably_runs
+from lockclient.model.removal import Removal
+from lockclient.stores.protocol import (
+    Claim,
+    Done,
+    Event,
+    Gone,
+    Look,
+    Moved,
+    Outcome,
+    Position,
+    Push,
+    Queued,
+    Read,
+    Reclaim,
+    Refused,
+    Request,
+    Seen,
+    Sending,
+    Take,
+    Taken,
+    TakeOrQueue,
+    Target,
+    Unlock,
+    Withdraw,
+)
+from lockclient.text.durations import period
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 60.0
+"""Seconds after which a waiter looks for itself, in case a watch lied."""
+_WITHOUT_LINE = (0.2, 1.0, 30.0)
+"""Seconds between two looks where there is no line: soon at first, as most locks are held for a
+moment only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Watch `target` for what happens from `revision` on; look after `LOOK_INTERVAL` in any case.
+
+    The watch may begin later, if it says since when it listens: then the store is asked again.
+    """
+
+    target: Target
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Look again in so many seconds, or at a hint: there is no line that would wake who waits."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The lock is had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
+
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """This uuid had the lock and lost it before that was known here: go on with a new one.
+
+    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
+    """
+
+
+Step = Request | Wait | Pause | Acquired | Busy | UsedUp
+
+_ACQUIRED = Acquired()
+
+
+class Acquisition:
+    """One acquisition of one lock.
+
+    Args:
+        holder: what is to be written; its times are renewed for each request.
+        runtime: how its stamps are made.
+        queue: whether to get in line if the lock is not free.
+        lease_ready: whether a ticket costs no extra request, so that the first one may queue.
+        own: uuids of locks that this very process holds: they are taken over by nobody in it.
+        line: whether the store keeps a line. Without one, to queue is to look from time to time.
+    """
+
+    def __init__(
+        self,
+        holder: Holder,
+        runtime: Runtime,
+        *,
+        queue: bool,
+        lease_ready: bool = False,
+        own: Container[str | None] = (),
+        line: bool = True,
+    ) -> None:
+        self._facts = holder
+        self.name = holder.name
+        self.uuid = holder.uuid or ""
+        self.token = 0
+        self.deadline = math.inf
+        """Monotonic time at which the lock may be removed if no push is confirmed before."""
+        self.quiet_until = 0.0
+        """Monotonic time before which another push is not worth a request."""
+        self.loss: LockLost | None = None
+        self.trouble = ""
+        """Why the last push failed, if it did: told when the time runs out."""
+        self.sending: Sending | None = None
+        """The request that was sent last, and what is not known of it."""
+        self._runtime = runtime
+        self._queue = queue
+        self._lease_ready = lease_ready
+        self._own = own
+        self._pauses = None if line else Jitter(*_WITHOUT_LINE)
+        self._ticket_revision = 0
+        self._awaited: Target | None = None
+        self._late = False  # something of an earlier request may still be out there
+        self._sent_at = 0.0
+        self._confirmed_at = -math.inf
+        self._tried_identity = holder.identity is None
+        self._rival: Holder | None = None
+        self._since: float | None = None
+        self._written_at = 0  # revision of our own last confirmed write of the stamps
+        self._releasing = False
+
+    @property
+    def holder(self) -> Holder:
+        """What this holder has written, as far as it was confirmed."""
+        return replace(self._facts, fencing_token=self.token)
+
+    # ------------------------------------------------------------ getting it
+
+    def begin(self, now: Now) -> Step:
+        """Return the first request."""
+        if self._queue and self._lease_ready and self._tried_identity:
+            return self._get_in_line(now)
+        return self._ask(Take(self._stamped(now)), now)
+
+    def anew(self, uuid: str) -> Acquisition:
+        """Return one like this that has not begun, with a new uuid."""
+        facts, how = replace(self._facts, uuid=uuid), self._runtime
+        fresh = Acquisition(
+            facts, how, queue=self._queue, lease_ready=self._lease_ready, own=self._own
+        )
+        fresh._since, fresh._pauses = self._since, self._pauses
+        return fresh
+
+    def again(self, now: Now) -> Step:
+        """Return the last request once more, with stamps of now."""
+        request = self._asked
+        if isinstance(request, Take | TakeOrQueue | Claim | Reclaim):
+            request = replace(request, holder=self._stamped(now))
+        elif isinstance(request, Push):
+            request = self.push(now)
+        if request is None:
+            raise AssertionError("again() before begin()")
+        return self._ask(request, now)
+
+    def answered(self, outcome: Outcome, now: Now) -> Step:
+        """Return the next step after an outcome of the last request."""
+        # What may be left behind is noted before the request counts as answered.
+        if isinstance(outcome, Taken):
+            self.token = outcome.token
+            if outcome.disarmed:
+                self._late = False
+                if self.sending is not None:
+                    self.sending.unknown = False
+        elif isinstance(outcome, Queued):
+            self._ticket_revision = outcome.ticket_revision
+        if self.sending is not None:
+            self.sending.under_way = False
+        match outcome:
+            case Taken():
+                return self._taken(outcome, now)
+            case Done() | Moved() if isinstance(self._asked, Push):
+                if self.pushed(self._asked, outcome, self._sent_at):
+                    return _ACQUIRED
+                return self._ask(self.push(now), now)
+            case Refused(used_up=True) | Gone():
+                return UsedUp() if self._queue else Busy(outcome.holder)
+            case Position() if self._pauses is not None:
+                if outcome.holder not in (None, self.uuid):
+                    return Pause(self._pauses.next())
+                # Free, or ours by a sending that nobody answered: the take tells.
+                return self._ask(Take(self._stamped(now)), now)
+            case Position(ticket=False):
+                return self._queue_again(now)
+            case Queued() | Position():
+                return self._stand(outcome, now)
+            case Refused():
+                return self._refused(outcome, now)
+            case Seen():
+                return self._same_identity(outcome, now)
+        raise AssertionError(f"no answer to {self._asked}: {outcome}")
+
+    def woken(self, event: Event | None, now: Now) -> Step:
+        """Return the next step after an event of the awaited target; None: time to look."""
+        target = self._awaited
+        if self.rival_gone():
+            self._rival = None
+            return self._ask(Read(self.name), now)
+        if self._pauses is not None and event is not None and not event.started:
+            return self._ask(Take(self._stamped(now)), now)  # a hint: most likely it is free
+        if event is None and target is not None:  # most likely nothing has changed
+            return self._look(now, predecessor=target.ticket)
+        if event is None or event.missed or target is None:
+            return self._look(now)
+        if event.uuid is not None:  # written, not deleted: still in the way
+            return Wait(target, event.revision + 1)
+        if target.ticket is None:
+            return self._claim(now)
+        return self._look(now, predecessor=target.ticket, left_at=event.revision)
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether a live process of our identity had the lock when that was last looked at."""
+        return self._rival is not None
+
+    def rival_gone(self) -> bool:
+        """Tell whether that process has ended, so that its lock can be taken over: no request."""
+        return self._rival is not None and not self._lives(self._rival)
+
+    @property
+    def may_be_out_there(self) -> bool:
+        """Whether a take or ticket of this acquisition may still arrive, see `Sending`."""
+        sending = self.sending
+        if sending is not None and (sending.under_way or sending.unknown):
+            return self._late or sending.may_come_late()
+        return self._late
+
+    def abandon(self) -> Withdraw | None:
+        """Return what leaves nothing of this acquisition behind; None if there can be nothing.
+
+        After a plain refusal there is nothing, so that a try that fails costs no request more.
+        """
+        self._releasing = True
+        sending = self.sending
+        unsettled = sending is not None and (sending.under_way or sending.unknown)
+        if not (unsettled or self._late or self.token or self._ticket_revision):
+            return None
+        return Withdraw(self.name, self.uuid, mark=self.may_be_out_there)
+
+    def _taken(self, outcome: Taken, now: Now) -> Step:
+        sent_at = self._sent_at
+        self._ticket_revision = 0
+        if isinstance(self._asked, Take | TakeOrQueue | Claim | Reclaim):
+            self._facts = self._asked.holder
+        self._confirmed(sent_at, outcome.token)
+        if outcome.earlier or now.monotonic - sent_at > self._runtime.push_interval:
+            # The stamps in the store are older than we know, or too old: refresh and confirm first.
+            return self._ask(self.push(now), now)
+        return _ACQUIRED
+
+    def _refused(self, outcome: Refused, now: Now) -> Step:
+        if isinstance(self._asked, Claim):
+            if not outcome.ticket:
+                return self._queue_again(now)
+            # A client that does not know the queue has barged in: wait for it to go.
+            return self._stand(Position(True, None, outcome.holder, outcome.revision), now)
+        if not self._tried_identity and outcome.holder is not None:
+            self._tried_identity = True
+            return self._ask(Read(self.name), now)
+        return self._get_in_line(now) if self._queue else Busy(outcome.holder)
+
+    def _same_identity(self, seen: Seen, now: Now) -> Step:
+        """Take over from the holder if it has our identity and is not certainly alive."""
+        previous = seen.holder
+        ours = previous is not None and previous.identity == self.holder.identity
+        if previous is not None and ours and previous.unknown_needs():  # left alone, dead or not
+            log.warning(
+                *("Not taking %r over from %s, though the identity is the same: %s.",),
+                *(*_named(previous), previous.undecided()),
+            )
+            ours = False
+        if previous is None or not ours or self._lives(previous):
+            self._rival = previous if ours else None
+            if self._queue:  # whoever stands in line already, keeps its place
+                return self._look(now) if self._ticket_revision else self._get_in_line(now)
+            return Busy(None if previous is None else previous.uuid)
+        log.warning("Taking %r over from %s: the identity is the same.", *_named(previous))
+        return self._ask(Reclaim(self._stamped(now), previous), now)
+
+    def _lives(self, other: Holder) -> bool:
+        return other.uuid in self._own or provably_runs(other.process)
+
+    def _get_in_line(self, now: Now) -> Step:
+        if self._pauses is not None:
+            return Pause(self._pauses.next())
+        holder = self._stamped(now)
+        self._since = self._since or now.wall
+        ticket = Ticket(
+            *(holder.name, self.uuid, holder.hostname, holder.pid, holder.thread),
+            *(holder.reason, round(self._since, 3)),
+            actor=holder.actor,
+        )
+        return self._ask(TakeOrQueue(holder, ticket), now)
+
+    def _queue_again(self, now: Now) -> Step:
+        log.warning(
+            "The place in line for %r is lost (no contact with the store for too long); "
+            "queueing again at the end.",
+            self.name,
+        )
+        return self._get_in_line(now)
+
+    def _stand(self, place: Queued | Position, now: Now) -> Step:
+        """Wait for the ticket ahead, as the head for the holder, or claim if there is neither."""
+        if place.ambiguous:
+            return self._look(now)
+        if place.predecessor is None and place.holder in (None, self.uuid):
+            return self._claim(now)  # if an earlier sending of ours has taken it, this tells
+        self._awaited = Target(self.name, place.predecessor)
+        return Wait(self._awaited, place.revision + 1)
+
+    def _claim(self, now: Now) -> Step:
+        return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
+
+    def _look(
+        self, now: Now, predecessor: str | None = None, left_at: int | None = None
+    ) -> Request:
+        look = Look(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
+        return self._ask(look, now)
+
+    @property
+    def _asked(self) -> Request | None:
+        return None if self.sending is None else self.sending.request
+
+    def _ask(self, request: Request, now: Now) -> Request:
+        if self.sending is not None:  # the only one who knows of it is about to be forgotten
+            self._late = self.may_be_out_there
+        self.sending, self._sent_at = Sending(request), now.monotonic
+        return request
+
+    def _stamped(self, now: Now) -> Holder:
+        taken_at = round(now.wall, 3)
+        if self._facts.locked_at == taken_at:  # made for this moment: no second copy
+            return self._facts
+        return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
+
+    # ------------------------------------------------------------ holding it
+
+    def push(self, now: Now) -> Push:
+        """Return the request that pushes the stamps; its outcome goes to `pushed`."""
+        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
+
+    def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
+        """Take note of a push's outcome; False: push again, by what is known now.
+
+        `sent_at` is the monotonic time before it was sent.
+        """
+        if isinstance(outcome, Moved):
+            # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
+            # wrote, nobody has promised us.
+            self._written_at = max(self._written_at, outcome.revision)
+            return False
+        if isinstance(outcome, Done):
+            self._facts = self._facts.stamped(push.stamps)
+            self._confirmed(sent_at, outcome.revision)
+        elif isinstance(outcome, Gone) and not self._releasing:  # else our own unlock overtook it
+            self._lose_to(outcome.holder, outcome.removal)
+        return True
+
+    def _confirmed(self, sent_at: float, revision: int) -> None:
+        """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
+
+        Counted from before the request was sent, the deadline here is never later than the one of
+        an unlocker, which counts from when it sees the write.
+        """
+        self._written_at = max(self._written_at, revision)
+        # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
+        sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
+        if self._runtime.auto_unlock is not None:
+            self.deadline = sent_at + self._runtime.auto_unlock
+        self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
+
+    def check(self, monotonic: float) -> LockLost | None:
+        """Return why the lock is lost, or None as long as it is held."""
+        if self.loss is None and monotonic >= self.deadline and not self._releasing:
+            why = (
+                f"The last try failed: {self.trouble}"
+                if self.trouble
+                else "Call alive() more often or raise auto_unlock_after."
+            )
+            self._lose(
+                f"The lock {self.name!r} must be taken for lost: the store has confirmed no sign "
+                f"of life of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), "
+                f"so that an unlocker may have removed it. {why}"
+            )
+        return self.loss
+
+    def observed(self, event: Event) -> None:
+        """Take note of an event of the lock's uuid."""
+        if not self._releasing and event.uuid != self.uuid:
+            self._lose_to(event.uuid, None)
+
+    def saw(self, seen: Seen) -> None:
+        """Take note of what stands in the store for the lock."""
+        uuid = None if seen.holder is None else seen.holder.uuid
+        if not self._releasing and uuid != self.uuid:
+            self._lose_to(uuid, seen.removal)
+
+    def put_off(self, monotonic: float) -> None:
+        """A push was not answered: no hot loop shall wait for another one until then.
+
+        But never beyond the deadline: then it is lost, and whoever asks must hear that.
+        """
+        self.quiet_until = min(monotonic, self.deadline)
+
+    def keep_pace(self, pace: float, answered_at: float) -> None:
+        """No push is to follow within `pace` seconds of what was answered then.
+
+        Counted from the answer, two never arrive closer to each other, however long each is on its
+        way. But four times in the expected runtime one may go: who pushes in time is not to be
+        alerted on in between, though one of them be late.
+        """
+        rest = answered_at + min(pace, self._runtime.expected / 4)
+        self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
+
+    def release(self) -> Unlock:
+        """Return the request that gives the lock back; its outcome goes to `released`."""
+        self._releasing = True
+        return Unlock(self.name, self.uuid)
+
+    def released(self, outcome: Gone) -> None:
+        """Take note that the unlock found it gone.
+
+        Without a removal record after a second sending that means that the first one did it.
+        """
+        if not (outcome.resent and outcome.removal is None):
+            self._lose_to(outcome.holder, outcome.removal)
+
+    def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
+        name = self.name
+        how = f" ({removal.describe()})" if removal else ""
+        now_held = f" It is now held by {uuid}." if uuid else ""
+        self._lose(
+            f"The lock {name!r} was removed from this holder{how}.{now_held} "
+            "Stop the work that it protects.",
+            removal,
+        )
+
+    def _lose(self, message: str, removal: Removal | None = None) -> None:
+        if self.loss is None or (removal is not None and self.loss.removal is None):
+            self.loss = LockLost(
+                message,
+                name=self.name,
+                uuid=self.uuid,
+                holder=self.holder,
+                removal=removal,
+            )
+
+
+def _named(holder: Holder) -> tuple[str, str]:
+    return holder.name, holder.describe()

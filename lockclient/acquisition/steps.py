@@ -1,0 +1,72 @@
+"""How what is to be done is told apart from who does it: threads here, asyncio in `aio`.
+
+A generator yields what it wants from the outside, to ask or to hear, and is sent the answer or
+thrown the error. So acquiring, pushing and releasing are written once for both drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass
+from queue import Empty, Queue
+from typing import Any, TypeVar
+
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import Event, MutexStore, Outcome, Sending
+
+Ask = tuple[Sending, Deadline]
+"""Ask the store; send back the outcome."""
+
+
+class ThreadInbox:
+    """The inbox of a waiting thread, which can act at any time."""
+
+    waiters: Hashable = None
+
+    def __init__(self) -> None:
+        self._events: Queue[Event] = Queue()  # see `timers`: why not a `SimpleQueue`
+        self.put = self._events.put
+
+    def get(self, timeout: float) -> Event | None:
+        """Return the next event, None if there is none for `timeout` seconds."""
+        try:
+            return self._events.get(timeout=timeout)
+        except Empty:
+            return None
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """See `Inbox`."""
+        tell()
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """Wait for the next event in an inbox; send back None when that took `timeout` seconds."""
+
+    inbox: Any  # the driver's own kind of `Inbox`
+    timeout: float
+
+
+Result = TypeVar("Result")
+Steps = Generator[Ask | Hear, Any, Result]
+
+
+def drive(steps: Steps[Result], store: MutexStore) -> Result:
+    """Do what the steps want in this thread; return their result, or raise what they raise."""
+    try:
+        want = steps.send(None)
+        while True:
+            try:
+                if isinstance(want, Hear):
+                    answer: Outcome | Event | None = want.inbox.get(want.timeout)
+                else:
+                    answer = store.send(*want)
+            except Exception as error:  # noqa: BLE001 - it is theirs
+                want = steps.throw(error)
+            else:
+                want = steps.send(answer)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    finally:
+        steps.close()

@@ -1,0 +1,1 @@
+"""Commands for operators: look at locks, act on them, check the cluster."""

@@ -1,0 +1,171 @@
+"""`clustermutex force-unlock`: a person takes a lock from its holder, knowing from whom."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+
+import click
+
+from lockclient.cli.common import (
+    PATIENCE,
+    LockName,
+    answers_asked,
+    opened,
+    similar,
+    store_options,
+)
+from lockclient.cli.operate.show import deadlock_of, like_of, lines, look_at
+from lockclient.errors import StoreFull
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.overview import force_unlock as forcing
+from lockclient.settings import Settings
+from lockclient.stores.protocol import Seen
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import told_apart
+from lockclient.text.escaping import ascii_json, plain
+
+
+@click.command("force-unlock")
+@click.argument("name", type=LockName())
+@click.option(
+    "--reason",
+    metavar="TEXT",
+    help="Why; it is kept for seven days. On a terminal it is asked for if it is not given.",
+)
+@click.option(
+    "--yes",
+    count=True,
+    help="Do not ask. Given twice: not even about a lock that needs what this version does not "
+    "know of, or about a removal that leaves no record.",
+)
+@click.option(
+    "--uuid",
+    metavar="UUID",
+    help="Only if this is the holder: for scripts that decided by what `ls --json` said.",
+)
+@store_options
+def force_unlock(
+    settings: Settings, name: str, reason: str | None, yes: int, uuid: str | None
+) -> None:
+    """Take a lock from its holder, after showing who that is.
+
+    The holder that was shown loses the lock, nobody else: if it changed hands meanwhile, nothing
+    is removed. Who did it, when and why is recorded (`clustermutex removed`), and the holder is
+    told so. A holder that still runs can go on working until it looks: be sure that it is dead,
+    or that what it works on refuses its fencing token. Of a lock that needs what this version does
+    not know of (`clustermutex show` tells), nobody knows what removing it may break: that is asked
+    for a second time. So is a removal that leaves no record, because the store has no space for it;
+    the record is then printed to stderr.
+
+    Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
+    the answer was no.
+    """
+    if not (reason or "").strip() and (reason is not None or not answers_asked()):
+        what = "missing" if reason is None else "empty"
+        raise click.UsageError(f"--reason is {what}: say why the lock is taken from its holder.")
+    if not yes and not answers_asked():
+        raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
+    with opened(settings) as store:
+        seen = look_at(store, name)
+        holder = _removable(store, seen, name, uuid)
+        if not yes:
+            _show(store, seen, holder, like_of(store, name))
+            _ask(f"Take the lock from {plain(holder.describe())}?")
+        why = reason or _ask_why()
+        if needs := forcing.needs_sentence(holder):
+            _ask_again(needs, yes)
+        try:
+            _unlock(store, holder, why, yes, despite_needs=bool(needs))
+        except (forcing.Changed, forcing.NeedsUnknown) as error:
+            raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
+    waiting = len(seen.waiters)
+    click.echo(
+        f"Removed: {told_apart(name)} is not held by {plain(holder.describe())} any more."
+        + (f" {waiting} waited for it: the first of them gets it." if waiting else "")
+    )
+
+
+def _unlock(
+    store: ServiceStore, holder: Holder, reason: str, yes: int, *, despite_needs: bool
+) -> None:
+    def attempt(*, unrecorded: bool) -> Removal:
+        return forcing.force_unlock(
+            *(store, holder.name, str(holder.uuid), person(), reason, Deadline.after(PATIENCE)),
+            despite_needs=despite_needs,
+            unrecorded=unrecorded,
+        )
+
+    try:
+        attempt(unrecorded=False)
+    except StoreFull:  # deletions still work
+        _ask_again(forcing.NO_RECORD, yes)
+        removal = attempt(unrecorded=True)
+        click.echo(
+            f"The record, which stands nowhere else: {ascii_json(removal.written())}", err=True
+        )
+
+
+def _ask_again(why: str, yes: int) -> None:
+    """Ask about what only a person can decide, unless the answer was given with the command."""
+    if yes >= 2:
+        return
+    if not answers_asked():
+        raise click.ClickException(
+            f"Nothing was removed: {plain(why)} For that, give --yes a second time."
+        )
+    click.echo(f"Beware: {plain(why)}")
+    _ask("Take the lock despite that?")
+
+
+def _removable(store: ServiceStore, seen: Seen, name: str, uuid: str | None) -> Holder:
+    holder = seen.holder
+    if holder is None:
+        raise click.ClickException(
+            f"Nobody holds the lock {name!r}, so there is nothing to remove.{similar(store, name)}"
+        )
+    if holder.uuid is None:
+        raise click.ClickException(
+            f"The lock {name!r} has keys but no uuid, so nobody holds it and anybody can take it. "
+            "If that was not meant, delete what stands there: docs/protocol.md says which keys "
+            "of etcd's that is."
+        )
+    if uuid not in (None, holder.uuid):
+        raise click.ClickException(
+            f"The lock {name!r} is not held by {uuid!r} but by {holder.uuid} "
+            f"({holder.describe()}): nothing was removed."
+        )
+    return holder
+
+
+def _show(store: ServiceStore, seen: Seen, holder: Holder, like: str) -> None:
+    waiters = seen.waiters if store.can.line else None
+    for line in lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
+        click.echo(line)
+    click.echo()
+
+
+def _ask(question: str) -> None:
+    if not click.confirm(question, default=False):
+        raise click.ClickException("The answer was no: nothing was removed.")
+
+
+def _ask_why() -> str:
+    """Ask for the reason, until there is one: what is pasted from a page has none."""
+    asked = "Why? Whoever held it, and whoever looks later, will read this"
+    while not (why := str(click.prompt(asked)).strip()):
+        pass
+    return why
+
+
+def person() -> str:
+    """Return who acts, as far as this machine knows: the user behind sudo, and the host."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

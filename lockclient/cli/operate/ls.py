@@ -1,0 +1,382 @@
+"""`clustermutex ls`: all locks that are held."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import click
+
+from lockclient.cli.common import (
+    PATIENCE,
+    Command,
+    answering,
+    counted,
+    followed,
+    json_option,
+    locks_of,
+    opened,
+    picture_of,
+    print_json,
+    searching,
+    store_options,
+    telling,
+)
+from lockclient.cli.operate.tables import (
+    Column,
+    console_of,
+    cut_middle,
+    cut_process,
+    drawn,
+    in_lines,
+    on_terminal,
+    print_table,
+    wrapped,
+)
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.deadlocks import Deadlock
+from lockclient.model.holder import STATES
+from lockclient.overview import columns
+from lockclient.overview.columns import (
+    SORTS,
+    Listed,
+    distance,
+    in_order,
+    lock_facts,
+    no_unlock,
+)
+from lockclient.overview.table import Table
+from lockclient.overview.waiters import Lines
+from lockclient.settings import Settings
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.durations import duration, roughly
+from lockclient.text.escaping import apart, plain
+
+
+class Cell(NamedTuple):
+    """How a column of `shown.COLUMNS`, which has the title, is written at a wall-clock time."""
+
+    text: Callable[[Listed, float], object]
+    column: Column = Column("")
+
+
+def _when(stamp: float | None, wall: float) -> str:
+    return "" if stamp is None else distance(stamp, wall)
+
+
+def _name(lock: Listed, _: float) -> str:
+    return apart(lock.holder.name) if lock.like else lock.holder.name
+
+
+def _since(stamp: float | None, wall: float) -> str:
+    return "" if stamp is None else duration(wall - stamp)
+
+
+def _waiters(lock: Listed, wall: float) -> str:
+    """Say how many wait and, as the dashboard does, how long the first in line has."""
+    if not lock.waiters:
+        return "–" if lock.waiters is None else "0"
+    if lock.waits_since is None:
+        return str(lock.waiters)
+    return f"{lock.waiters} · {roughly(wall - lock.waits_since)}"
+
+
+def _cut_waiters(text: str, room: int) -> str:
+    return text if len(text) <= room else text.partition(" ")[0]
+
+
+CELLS: Final = {
+    "state": Cell(lambda lock, _: lock.state, Column("", short=False)),
+    "name": Cell(_name, Column("", least=16, cut=cut_middle, tells_apart=True, kept=True)),
+    "hostname": Cell(
+        lambda lock, _: f"{lock.holder.hostname or '?'}:{lock.holder.pid or '?'}",
+        Column("", least=17, cut=cut_process),
+    ),
+    "reason": Cell(lambda lock, _: lock.holder.reason or ""),
+    "locked_at": Cell(
+        lambda lock, wall: _since(lock.holder.locked_at, wall), Column("", short=False)
+    ),
+    "alive_at": Cell(
+        lambda lock, wall: _since(lock.holder.alive_at, wall), Column("", short=False, spare=True)
+    ),
+    "alert_at": Cell(
+        lambda lock, wall: _when(lock.holder.alert_at, wall), Column("", short=False, spare=True)
+    ),
+    "auto_unlock_at": Cell(
+        lambda lock, wall: no_unlock(lock.holder) or _when(lock.holder.auto_unlock_at, wall),
+        Column("", short=False),
+    ),
+    "waiters": Cell(_waiters, Column("", number=True, least=4, cut=_cut_waiters, kept=True)),
+}
+_SHOWN: Final = [CELLS[column.key] for column in columns.COLUMNS]
+COLUMNS: Final = tuple(
+    replace(cell.column, title=column.short)
+    for column, cell in zip(columns.COLUMNS, _SHOWN, strict=True)
+)
+REDRAW = 1.0
+"""Seconds after which a watched list is drawn again though nothing changed: times have."""
+_MOST_OFTEN = 0.1
+_LOOK = 2.0
+"""Seconds after which it is read again who waits, if any line has changed."""
+
+Choose = Callable[[list[Listed]], list[Listed]]
+
+
+class Sight(NamedTuple):
+    """What there is to see: the locks that were asked for, who waits for each other, and what the
+    store says besides (`ServiceStore.remarks`)."""
+
+    locks: list[Listed]
+    deadlocks: Sequence[Deadlock]
+    remarks: Sequence[str]
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """Yield what is said below the table, each with its colour."""
+        for deadlock in self.deadlocks:
+            yield plain(deadlock.text), "red"
+        for remark in self.remarks:
+            yield plain(remark), "yellow"
+
+
+Look = Callable[[float], Sight]
+"""Returns what there is to see at a wall-clock time."""
+
+
+def _options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--state", type=click.Choice(STATES), multiple=True, help="Only locks in this state."
+        ),
+        click.option(
+            "--sort",
+            type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),
+            metavar="KEY",
+            default="state",
+            help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round. "
+            "[default: state, the most urgent first]",
+        ),
+        click.option("--watch", is_flag=True, help="Show it anew whenever it changes."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("text", nargs=-1)
+@_options
+@json_option
+@store_options
+@telling(lock_facts=columns.LOCK_FACTS)
+def ls(
+    settings: Settings,
+    text: tuple[str, ...],
+    state: tuple[str, ...],
+    sort: str,
+    watch: bool,
+    as_json: bool,
+) -> None:
+    """List the locks that are held.
+
+    TEXT is searched for in name, host and reason, and may be a pid or a uuid's beginning; of
+    several, each must be found. host:TEXT, lock:TEXT, reason:TEXT and state:STATE look at one
+    thing only, and (after --) a - in front finds what is not so.
+
+    On a terminal it is a table that fits it; otherwise lines with tabs between the columns, the
+    titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it
+    again after each change, with an empty line in front.
+
+    What can't be seen of a text is written as an escape, like \\u200b; so is all that is not ASCII
+    of a name that looks like another held lock's. JSON has texts as they are.
+
+    \b
+    With --json (and --watch: an object in one line after each change):
+        locks        a list of locks, of which more below
+        total        how many they are
+        revision     of the store, at which this was read
+        server_time  now, in Unix seconds
+        unlockers    how many of them run
+        connected    whether the store could be reached just now
+        deadlocks    lists of names of locks whose holders wait for each other, as it seems
+        remarks      sentences on a store of several servers: which has no vote,
+                     and what too few of them say is held
+
+    
+    A lock has, null where it is not known or there is none:
+    {lock_facts}
+    """
+
+    search = searching(text)
+
+    def choose(locks: list[Listed]) -> list[Listed]:
+        found = [
+            lock
+            for lock in locks
+            if (not state or lock.state in state) and search.finds(lock.holder, lock.state)
+        ]
+        return in_order(found, sort)
+
+    with opened(settings) as store:
+        if watch:
+            _keep_listing(store, choose, as_json=as_json)
+            return
+        table = picture_of(store)
+        lines = Lines(table, store)
+        lines.look(PATIENCE)
+        now, stuck = time.time(), lines.deadlocks()
+        locks = choose(locks_of(table, now, lines.heads))
+        seen = Sight(locks, stuck, store.remarks())
+        if as_json:
+            print_json(_document(table, seen, now, connected=True))
+            return
+        print_table(COLUMNS, cells(locks, now), summary(table, locks))
+        for told, colour in seen.told():
+            click.secho(wrapped(told, 0), fg=colour, err=True)
+
+
+def cells(locks: list[Listed], wall: float) -> list[list[object]]:
+    """Return the table's rows."""
+    return [[cell.text(lock, wall) for cell in _SHOWN] for lock in locks]
+
+
+def summary(table: Table, locks: list[Listed]) -> str:
+    """Return the line below the table."""
+    counts = Counter(lock.state for lock in locks)
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    held = len(table.rows())
+    what = counted(held, "lock")
+    if len(locks) < held:
+        what = f"{len(locks)} of {what}" if locks else f"None of {what} match"
+    elif not held:
+        what = "No lock is held"
+    waiting = sum(table.waiters().values())
+    unlockers = len(table.unlockers())
+    watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
+    # Without a line nobody knows who waits.
+    waiters = f" {waiting} waiting;" if table.can.line else ""
+    told = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
+    alike = sum(1 for lock in locks if lock.like)
+    looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
+    return f"{told}{looks}"
+
+
+def _document(
+    table: Table,
+    seen: Sight,
+    wall: float,
+    *,
+    connected: bool,
+) -> dict[str, Any]:
+    return {
+        "locks": [lock_facts(*lock[:3]) for lock in seen.locks],
+        "total": len(seen.locks),
+        "revision": table.revision,
+        "server_time": wall,
+        "unlockers": len(table.unlockers()),
+        "connected": connected,
+        "deadlocks": [deadlock.names for deadlock in seen.deadlocks],
+        "remarks": list(seen.remarks),
+    }
+
+
+# ---------------------------------------------------------------- --watch
+
+
+def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None:
+    """Show the list until Ctrl-C."""
+    answering(store)  # who can't ask etcd at the start is told so, and does not wait
+    table = Table(store)
+    lines, looked_at = Lines(table, store), -inf
+
+    def look(wall: float) -> Sight:
+        nonlocal looked_at
+        if time.monotonic() > looked_at + _LOOK:
+            with suppress(StoreUnavailable, StoreError):  # what was read last is shown
+                lines.look(PATIENCE)
+            looked_at = time.monotonic()
+        locks = choose(locks_of(table, wall, lines.heads))
+        return Sight(locks, lines.deadlocks(), store.remarks())
+
+    try:
+        with suppress(KeyboardInterrupt):
+            followed(table)
+            if on_terminal() and not as_json:
+                _redraw(table, look)
+            else:
+                _repeat(table, look, as_json=as_json)
+    finally:
+        table.stop()
+
+
+def _redraw(table: Table, look: Look) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    def picture() -> Group:
+        now = time.time()
+        seen = look(now)
+        locks = seen.locks
+        told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
+        told += [Text(text, style=colour) for text, colour in seen.told()]
+        if not table.connected():
+            told.append(Text(_away(table), style="red"))
+        first = locks[: max(1, console.height - len(told) - 3)]
+        if len(first) < len(locks):
+            told.append(Text(f"The first {len(first)} of them have room here:", style="dim"))
+        return Group(*told, Text(), drawn(COLUMNS, cells(first, now), console.width))
+
+    console = console_of()
+    signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
+    with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            _wait_for_change(table, _seen(table))
+            live.update(picture(), refresh=True)
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def _repeat(table: Table, look: Look, *, as_json: bool) -> None:
+    before: Any = None
+    while True:
+        now, shown_at = time.time(), _seen(table)
+        seen, connected = look(now), table.connected()
+        told = seen, connected, len(table.unlockers())
+        if told != before:  # of what was asked for; other locks may have changed
+            if as_json:
+                print_json(_document(table, seen, now, connected=connected), line=True)
+            else:
+                if before is not None:
+                    click.echo()
+                click.echo(in_lines(COLUMNS, cells(seen.locks, now)))
+                for text, _ in seen.told():
+                    click.echo(text, err=True)
+                if not connected:
+                    click.echo(_away(table), err=True)
+            before = told
+        _wait_for_change(table, shown_at)
+
+
+def _seen(table: Table) -> object:
+    return table.revision, table.connected()
+
+
+def _wait_for_change(table: Table, before: object) -> None:
+    """Wait until what is seen is not as before, but no longer than times on it stay right."""
+    until = time.monotonic() + REDRAW
+    while _seen(table) == before and time.monotonic() < until:
+        time.sleep(_MOST_OFTEN)
+
+
+def _away(table: Table) -> str:
+    return (
+        plain(table.trouble) or f"{table.can.store} does not answer: what is shown here grows old."
+    )

@@ -1,0 +1,108 @@
+"""`clustermutex removed`: which locks were taken from their holders, by whom and why."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from lockclient.cli.common import (
+    counted,
+    json_option,
+    opened,
+    picture_of,
+    print_json,
+    store_options,
+    telling,
+)
+from lockclient.cli.operate.tables import Column, cut_middle, cut_process, on_terminal, print_table
+from lockclient.model.removal import REMOVAL_FACTS
+from lockclient.overview.columns import removal_facts, utc
+from lockclient.overview.search import Search
+from lockclient.settings import Settings
+from lockclient.text.durations import roughly
+
+COLUMNS = (
+    Column("REMOVED", short=False),
+    Column("NAME", least=16, cut=cut_middle, tells_apart=True, kept=True),
+    Column("HOLDER", least=14, cut=cut_process),
+    Column("HOW", short=False),
+    Column("BY"),
+    Column("WHY"),
+)
+
+
+@click.command()
+@click.argument("text", nargs=-1)
+@click.option(
+    "-n",
+    "--number",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="How many at most, the newest first.",
+)
+@json_option
+@store_options
+@telling(removal_facts=REMOVAL_FACTS)
+def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: bool) -> None:
+    """List what was auto-unlocked and force-unlocked in seven days.
+
+    TEXT is searched for in name, host, reason, and in who removed it, how and why; of several,
+    each must be found.
+
+    \b
+    With --json:
+        removed      a list, the newest first, of which more below
+        total        how many were found, --number or not
+        revision     of the store, at which this was read
+        server_time  now, in Unix seconds
+
+    \b
+    A removal has what a lock of `ls` has, state, undecided and waiters aside, and
+    {removal_facts}
+    """
+    with opened(settings) as store:
+        # All of them: a search among the newest hundred only would hide what is asked for.
+        table = picture_of(store, removals=1_000_000)
+    search = Search.of(text)
+    known = table.removals()
+    found = [each for each in known if search.finds_removal(each)]
+    shown, now = found[:number], time.time()
+    if as_json:
+        print_json(
+            {
+                "removed": [removal_facts(each) for each in shown],
+                "total": len(found),
+                "revision": table.revision,
+                "server_time": now,
+            }
+        )
+        return
+
+    def when(stamp: float | None) -> str:
+        if stamp is None:
+            return "?"
+        return f"{roughly(now - stamp)} ago" if on_terminal() else utc(stamp)
+
+    rows = [
+        [
+            when(each.removed_at),
+            each.holder.name,
+            f"{each.holder.hostname or '?'}:{each.holder.pid or '?'}",
+            each.how,
+            each.removed_by,
+            each.why,
+        ]
+        for each in shown
+    ]
+    print_table(COLUMNS, rows, _summary(len(shown), len(found), len(known)))
+
+
+def _summary(shown: int, found: int, known: int) -> str:
+    what = counted(known, "removal")
+    if shown < known:
+        what = f"{shown or 'None'} of {what}"
+    match = " match" if known and not found else ""
+    more = f" {found - shown} older ones: --number." if shown < found else ""
+    return f"{what} in the last seven days{match}.{more}"

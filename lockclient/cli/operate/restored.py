@@ -1,0 +1,34 @@
+"""`clustermutex restored`: tell everybody that etcd was restored from a backup."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import click
+
+from lockclient.cli.common import PATIENCE, counted, opened, picture_of, store_options
+from lockclient.cli.operate.force_unlock import person
+from lockclient.model.clocks import Deadline
+from lockclient.model.restore_marker import Restored
+from lockclient.settings import Settings
+
+
+@click.command()
+@store_options
+def restored(settings: Settings) -> None:
+    """Tell everybody that etcd was restored from a backup: a restore's last step.
+
+    Unlockers and dashboards that run see it at once: they count the time of every lock anew from
+    then on, since what they saw of it before may have been lost, and people are alerted and told
+    by a banner for a day. Nothing is removed by it, and doing it once too often only keeps
+    abandoned locks for longer.
+
+    What else belongs to a restore is told in docs/operations.md.
+    """
+    with opened(settings) as store:
+        said = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
+        store.tell_restored(said.value(), Deadline.after(PATIENCE))
+        table = picture_of(store)
+    held, running = counted(len(table.rows()), "lock"), counted(len(table.unlockers()), "unlocker")
+    click.echo(f"Told: the time of {held} is counted anew. {running} with a sign of life.")

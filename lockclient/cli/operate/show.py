@@ -1,0 +1,241 @@
+"""`clustermutex show`: one lock, in all that is known about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+
+from lockclient.cli.common import (
+    PATIENCE,
+    READING,
+    LockName,
+    json_option,
+    opened,
+    print_json,
+    similar,
+    store_options,
+    telling,
+)
+from lockclient.cli.operate.tables import COLOURS, wrapped
+from lockclient.errors import InvalidLockName
+from lockclient.model.clocks import Deadline
+from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
+from lockclient.model.holder import FACTS, Holder, Ticket, check_name
+from lockclient.model.removal import Removal
+from lockclient.overview.columns import (
+    NOTCH,
+    UNLISTED,
+    Bar,
+    distance,
+    fact_text,
+    lines_of,
+    undecided,
+    whole_lock,
+)
+from lockclient.overview.waiters import MOST
+from lockclient.settings import Settings
+from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import skeleton
+from lockclient.text.durations import duration
+from lockclient.text.escaping import apart, plain
+
+_BAR = 40
+"""Characters of a bar."""
+_LABEL = max(len(fact.title) for fact in FACTS)
+
+
+@click.command()
+@click.argument("name", type=LockName())
+@json_option
+@store_options
+@telling(more=UNLISTED)
+def show(settings: Settings, name: str, as_json: bool) -> None:
+    """Show all that is known of one lock, and the code that took it.
+
+    That is its holder, its silence as a bar (it ends at the auto-unlock, the notch is the alert),
+    who waits for it, the next one first, and the backtrace of the call that took it. (Locks of
+    `clustermutex run` and `lock` have none.)
+
+    Exit status 1: nobody holds it. Who waits for it is told then, and its last removal, if there
+    was one.
+
+    \b
+    With --json, a lock as in `ls`, and:
+    {more}
+        queue      a list of who waits, the next one first: uuid, hostname, pid,
+                   thread, reason, since (Unix seconds), revision, actor
+        deadlock   a list of names of locks, this one among them, whose holders
+                   wait for each other, as it seems; else empty
+    """
+    with opened(settings) as store:
+        seen, like = look_at(store, name), like_of(store, name)
+        deadlock = deadlock_of(store, seen)
+        now, holder = time.time(), seen.holder
+        waiters = seen.waiters if store.can.line else None
+        if holder is None:
+            if not as_json and seen.waiters:
+                click.echo("\n".join(_waiters(seen.waiters, now)))
+            raise click.ClickException(_nobody(store, seen, name))
+    if as_json:
+        stuck = deadlock.names if deadlock else ()
+        print_json(whole_lock(holder, holder.state(now), waiters) | {"deadlock": stuck})
+        return
+    for line in lines(holder, waiters, now, like, deadlock):
+        click.echo(line)
+
+
+def look_at(store: ServiceStore, name: str) -> Seen:
+    """Return a lock as it stands in the store.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    seen = store.ask(Read(name, waiters=True), Deadline.after(PATIENCE))
+    assert isinstance(seen, Seen)
+    return seen
+
+
+def deadlock_of(store: ServiceStore, seen: Seen) -> Deadlock | None:
+    """Return the deadlock that a lock is in, as it seems.
+
+    From holder to holder, each of which is in line for the next one's lock: a circle costs a read
+    for each of its locks, and any other lock that nobody waits for none.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    holder = seen.holder
+    if holder is None or not holder.actor or not seen.waiters:
+        return None
+    tickets = store.tickets(MOST, Deadline.after(PATIENCE))
+    waits = waits_of(tickets)
+    held, name = {holder.name: holder}, holder.name
+    while (ticket := waits.get(holder.actor or "")) is not None and ticket.name not in held:
+        holder = look_at(store, ticket.name).holder
+        if holder is None:
+            return None
+        held[holder.name] = holder
+    return next((each for each in deadlocks(held, tickets) if name in each.names), None)
+
+
+def like_of(store: ServiceStore, name: str) -> str:
+    """Return the held lock of plain letters for whose name this one may be taken, if any."""
+    look = skeleton(name)
+    try:
+        return look if look != name and look_at(store, check_name(look)).holder else ""
+    except InvalidLockName:  # it may be longer, or empty
+        return ""
+
+
+def _nobody(store: ServiceStore, seen: Seen, name: str) -> str:
+    waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
+    last = _last_removal(store, name)
+    told = (waiting if seen.waiters else "") + (
+        f" The last time it was taken from its holder: {last.describe()}" if last else ""
+    )
+    few = f" {plain(seen.remark)}" if seen.remark else ""
+    return f"Nobody holds the lock {name!r}.{few}" + (told or similar(store, name))
+
+
+def _last_removal(store: ServiceStore, name: str) -> Removal | None:
+    found: tuple[int, Removal] | None = None
+    for batch in store.load(("removed",), Deadline.after(READING)):
+        for change in batch.changes:
+            newer = found is None or change.created > found[0]
+            if change.name == name and newer and change.value is not None:
+                found = change.created, Removal.read(name, change.part, change.value)
+    return found[1] if found else None
+
+
+# ---------------------------------------------------------------- for people
+
+
+def lines(
+    holder: Holder,
+    waiters: tuple[Ticket, ...] | None,
+    wall: float,
+    like: str = "",
+    deadlock: Deadlock | None = None,
+) -> Iterator[str]:
+    """Yield the lines that show a held lock, and that its name looks `like` another one's.
+
+    Args:
+        waiters: None: nobody knows who waits, since the store has no line.
+    """
+    state, name = holder.state(wall), apart(holder.name) if like else plain(holder.name)
+    yield f"{click.style(name, bold=True)}  {click.style(state, COLOURS[state])}"
+    if like:
+        yield _line("looks like", f"{like}, which is held, too")
+    for fault in holder.faults():
+        yield _line("broken", fault)
+    if why := undecided(holder):
+        why = f"{why}. People are alerted, but nothing removes it by itself."
+        yield _sentence("undecided", why)
+    if deadlock is not None:
+        yield _sentence("deadlock", deadlock.text)
+    yield from _facts(holder, wall)
+    if waiters is not None:
+        yield from _waiters(waiters, wall)
+    yield from _backtrace(holder)
+
+
+def _line(label: str, text: object) -> str:
+    return _beside(label, plain(text))
+
+
+def _sentence(label: str, text: str) -> str:
+    return _beside(label, wrapped(plain(text), _LABEL + 3))
+
+
+def _beside(label: str, shown: str) -> str:
+    return f"  {click.style(label.ljust(_LABEL), dim=True)} {shown}"
+
+
+def where(holder: Holder | Ticket) -> str:
+    """Say where a holder or waiter runs."""
+    thread = f", thread {holder.thread}" if holder.thread else ""
+    return f"{holder.hostname or 'an unknown host'}, pid {holder.pid or 'unknown'}{thread}"
+
+
+def _facts(holder: Holder, wall: float) -> Iterator[str]:
+    for line in lines_of(holder):
+        told = [line.word] if line.word else []
+        if line.value is not None:
+            told.append(fact_text(line.fact, line.value))
+            if line.timed and not line.word:
+                told.append(distance(line.value, wall))
+        yield _line(line.fact.title.lower(), ", ".join(told))
+    if (bar := Bar.of(holder)) is not None:
+        yield _line("", drawn(bar, wall))
+
+
+def drawn(bar: Bar, wall: float) -> str:
+    """Draw a bar with characters."""
+    filled, notch = round(bar.filled(wall) * _BAR), round(NOTCH * _BAR)
+    marks = ["█"] * filled + ["░"] * (_BAR - filled)
+    marks[notch] = "┃"
+    return "".join(marks) + ("…" if bar.open else "┃")
+
+
+def _waiters(line: tuple[Ticket, ...], wall: float) -> Iterator[str]:
+    yield _line("waiters", len(line) or "none")
+    for number, ticket in enumerate(line, 1):
+        reason = f", for {ticket.reason!r}" if ticket.reason else ""
+        since = "" if ticket.since is None else f", for {duration(wall - ticket.since)} now"
+        yield _line(f"{number:>{_LABEL}}.", f"{where(ticket)}{reason}{since}")
+
+
+def _backtrace(holder: Holder) -> Iterator[str]:
+    if not holder.backtrace:
+        yield _line("taken by", "the holder gave no backtrace")
+        return
+    yield _line("taken by", "this code, the innermost call last:")
+    # Of another client it may be any text: it is shown as it is, and what can't be seen escaped.
+    found = plain(holder.backtrace, block=True).rstrip("\n").split("\n")
+    frames = [number for number, line in enumerate(found) if line.lstrip().startswith("File ")]
+    for number, line in enumerate(found):
+        last = bool(frames) and number >= frames[-1]
+        yield "    " + (click.style(line, bold=True) if last else line)

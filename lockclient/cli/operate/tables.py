@@ -1,0 +1,208 @@
+"""Tables: drawn by `rich` on a terminal, in tab-separated lines for everything else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.text.escaping import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_GAP = 2
+_BLANK = "\N{NO-BREAK SPACE}"
+_TOGETHER = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
+COLOURS = {
+    OK: "green",
+    ALERT: "yellow",
+    OVERDUE: "red",
+    UNDECIDED: "cyan",
+    BROKEN: "magenta",
+}
+"""Of the states of a lock."""
+
+
+def cut_end(text: str, room: int) -> str:
+    """Cut a text to so many cells of a terminal, with an ellipsis at its end."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= room else f"{set_cell_size(text, room - 1)}…"
+
+
+def cut_middle(text: str, room: int) -> str:
+    """Cut a text so that its beginning and its end are seen: names often differ in their ends."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= room:
+        return text
+    tail = (room - 1) // 2
+    return f"{set_cell_size(text, room - 1 - tail)}…{set_cell_size(text[::-1], tail)[::-1]}"
+
+
+def cut_process(text: str, room: int) -> str:
+    """Cut HOST:PID: the domain goes first, the pid never."""
+    host, _, pid = text.rpartition(":")
+    left = room - len(pid) - 1
+    return f"{cut_end(host if len(host) <= left else host.partition('.')[0], left)}:{pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: its heading.
+        number: whether it has numbers.
+        short: whether it may be shortened.
+        least: how far, in cells of a terminal.
+        cut: how.
+        tells_apart: whether two that are different must not look the same: who would then takes as
+            many lines as it needs.
+        spare: whether it is the first to be left out where all have no room.
+        kept: whether it is never left out, though it may be shortened.
+    """
+
+    title: str
+    number: bool = False
+    short: bool = True
+    least: int = 10
+    cut: Callable[[str, int], str] = cut_end
+    tells_apart: bool = False
+    spare: bool = False
+    kept: bool = False
+
+
+Cells = Sequence[Sequence[object]]
+
+
+def on_terminal() -> bool:
+    """Tell whether what is printed goes to a person's terminal."""
+    return sys.stdout.isatty()
+
+
+def wrapped(text: str, indent: int) -> str:
+    """Return a sentence that begins at the column `indent`, in lines that fit the terminal.
+
+    No line ends inside a word, a command to copy, or between a number and its unit. What goes to
+    no terminal stays one line.
+    """
+    if not on_terminal():
+        return text
+    # For the while a blank that ends no line stands there; `plain` has left no other such.
+    whole = _TOGETHER.sub(lambda found: found[0].replace(" ", _BLANK), text)
+    width = max(20, shutil.get_terminal_size().columns - indent)
+    lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return f"\n{' ' * indent}".join(lines).replace(_BLANK, " ")
+
+
+def print_table(columns: Sequence[Column], rows: Cells, summary: str) -> None:
+    """Print a table, with the summary below it where it goes to a terminal."""
+    if on_terminal():
+        console = console_of()
+        if rows:
+            console.print(drawn(columns, rows, console.width))
+        console.print(plain(summary), style="dim", markup=False, highlight=False)
+    else:
+        click.echo(in_lines(columns, rows))
+
+
+def in_lines(columns: Sequence[Column], rows: Cells) -> str:
+    """Return a line for the titles and one for each row, with tabs between.
+
+    A tab inside a cell is written as an escape, like all that would not show.
+    """
+    lines = [[column.title for column in columns], *rows]
+    return "\n".join("\t".join(plain(cell) for cell in line) for line in lines)
+
+
+def console_of() -> Console:
+    """Return the terminal. It goes by NO_COLOR and TERM."""
+    from rich.console import Console  # an import of 60 ms: only where a terminal is drawn on
+
+    return Console(soft_wrap=False)
+
+
+def drawn(columns: Sequence[Column], rows: Cells, width: int) -> Table:
+    """Return the table for a terminal of this width; cells that are states have their colours."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [[plain(cell) for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    fitting = _fitting(columns, shown, width)
+    for number, room in fitting.items():
+        table.add_column(
+            columns[number].title,
+            justify="right" if columns[number].number else "left",
+            overflow="fold",
+            width=room,
+        )
+        _shorten(shown, number, columns[number], room)
+    for row in shown:
+        # As texts: a name that looks like markup must not be taken for it.
+        cells = [row[number] for number in fitting]
+        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
+    return table
+
+
+def _shorten(rows: Sequence[list[str]], number: int, column: Column, room: int) -> None:
+    """Cut one column's cells to their room, but where two that differ would look the same."""
+    whole = {row[number] for row in rows}
+    looks = Counter(column.cut(text, room) for text in whole)
+    for row in rows:
+        cut = column.cut(row[number], room)
+        if not column.tells_apart or looks[cut] == 1:
+            row[number] = cut
+
+
+def _least(column: Column, rows: Sequence[Sequence[str]], number: int) -> int:
+    """Return how narrow a column may become: not all can be cut to what is asked for."""
+    from rich.cells import cell_len
+
+    return max([column.least, *(cell_len(column.cut(row[number], column.least)) for row in rows)])
+
+
+def _fitting(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> dict[int, int]:
+    """Return the columns that have room, by their numbers, each with its width.
+
+    What may be shortened is, the widest first. Where that is not enough, whole columns are left
+    out, those to spare first, then – once numbers have lost what stands beside them – of the ones
+    that may be shortened the last first: a time that is cut would be a wrong one.
+    """
+    from rich.cells import cell_len
+
+    room = {
+        number: max(cell_len(cell) for cell in (column.title, *(row[number] for row in rows)))
+        for number, column in enumerate(columns)
+    }
+    short = [number for number, column in enumerate(columns) if column.short]
+    least = {number: min(room[number], _least(columns[number], rows, number)) for number in short}
+    numbers = {number: room[number] for number in short if columns[number].number}
+    leaving = [number for number in short if not columns[number].kept]
+    leaving += [*numbers, *(number for number in room if columns[number].spare)]
+    while leaving and sum((room | least | numbers).values()) + _GAP * (len(room) - 1) > width:
+        number = leaving.pop()
+        if numbers.pop(number, None) is not None:
+            room[number] = least[number]
+        else:
+            del room[number]
+            least.pop(number, None)
+    short = [number for number in least if not columns[number].number]
+    excess = sum(room.values()) + _GAP * (len(room) - 1) - width
+    while excess > 0 and (longer := [number for number in short if room[number] > least[number]]):
+        room[max(longer, key=lambda number: room[number])] -= 1
+        excess -= 1
+    return room

@@ -1,0 +1,83 @@
+"""`clustermutex vouch`: a person says that nobody holds a lock, so that servers vote at once."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import click
+
+from lockclient.cli.common import answers_asked, counted, opened, store_options
+from lockclient.cli.operate.tables import wrapped
+from lockclient.settings import Settings
+from lockclient.stores.service_protocol import Voter, Voting
+from lockclient.text.confusables import told_apart
+from lockclient.text.durations import duration
+from lockclient.text.escaping import plain
+
+_NAMED = 5
+
+
+@click.command()
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Do not ask, and do it also if locks stand there: for scripts that know.",
+)
+@store_options
+def vouch(settings: Settings, *, yes: bool) -> None:
+    """Say that nobody holds a lock of a keyspace, so that its servers vote at once.
+
+    For servers of Valkey or Redis. One that is new to a keyspace, was emptied, or restarted without
+    its last writes may have forgotten locks that it gave, so it has no vote for as long as a lock
+    may be silent (an hour, or `longest` of the URL). Who knows that nobody holds a lock there, as
+    with a new prefix, need not wait: this shows which servers do, asks, and tells them.
+
+    If somebody holds one all the same, another one may get it, too. So nobody is told anything if
+    locks stand there, unless with --yes: end their holders first.
+
+    Exit status 1: nothing was told, because locks stand there, the store has no votes, or the
+    answer was no; 69: some servers could not be told.
+    """
+    if not yes and not answers_asked():
+        raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
+    with opened(settings) as store:
+        if not store.votes():
+            raise click.ClickException(
+                f"{store.can.store} speaks with one voice: there are no servers that wait before "
+                "they vote, and nothing is to be vouched for. That is so in Valkey and Redis alone."
+            )
+        voting = cast("Voting", store)
+        found = []
+        for each in voting.voters():
+            found.append(each)
+            click.echo(wrapped(f"{each.endpoint}  {_state(each)}", 0))
+        waiting = [each for each in found if each.waits]
+        if waiting:
+            if not yes:
+                _ask(found)
+            voting.vouch()
+            click.echo(f"Told: {counted(len(waiting), 'server')} need not wait any more.")
+        else:
+            click.echo("None of those that answer waits: nothing was told.")
+
+
+def _state(voter: Voter) -> str:
+    if voter.trouble:
+        return f"has no vote: {plain(voter.trouble)}"
+    return f"waits, and votes in {duration(voter.waits)}" if voter.waits else "votes"
+
+
+def _ask(found: list[Voter]) -> None:
+    names = sorted(frozenset[str]().union(*(each.locks for each in found)))
+    if names:
+        named = ", ".join(f"'{told_apart(each)}'" for each in names[:_NAMED])
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        raise click.ClickException(
+            f"{counted(len(names), 'lock')} ({named}{more}) stand{'s' * (len(names) == 1)} there: "
+            "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
+            "runs any more, add --yes."
+        )
+    if away := [each.endpoint for each in found if each.trouble]:
+        click.echo(f"Beware: which locks stand on {', '.join(away)}, nobody could look.")
+    if not click.confirm("Does nobody hold a lock there, on any machine?", default=False):
+        raise click.ClickException("The answer was no: nothing was told.")

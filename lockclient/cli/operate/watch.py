@@ -1,0 +1,316 @@
+"""`clustermutex watch`: what happens to the locks, as it happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from queue import Empty, Queue
+from typing import Any
+
+import click
+
+from lockclient.cli.common import (
+    answering,
+    followed,
+    json_option,
+    opened,
+    print_json,
+    searching,
+    store_options,
+)
+from lockclient.cli.operate.show import where
+from lockclient.cli.operate.tables import COLOURS, on_terminal
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.overview.columns import lock_facts, removal_facts
+from lockclient.overview.rows import Transition
+from lockclient.overview.search import Search
+from lockclient.overview.table import Table
+from lockclient.overview.waiters import MOST, Lines
+from lockclient.settings import Settings
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import told_apart
+from lockclient.text.durations import duration
+from lockclient.text.escaping import plain
+
+_LOOK = 0.5
+"""Seconds between two looks at what happens without being written: stamps pass, etcd goes away."""
+_PATIENCE = 2.0
+"""Seconds for etcd to say who waits: meanwhile nothing else is told."""
+_WAITING, _LEFT = "waiting", "left"
+_COLOURS = {
+    "taken": "blue",
+    _WAITING: "cyan",
+    _LEFT: "yellow",
+    "alert": COLOURS[ALERT],
+    "overdue": COLOURS[OVERDUE],
+    "undecided": COLOURS[UNDECIDED],
+    "broken": COLOURS[BROKEN],
+    "recovered": COLOURS[OK],
+    AUTO_UNLOCK: "red",
+    FORCE_UNLOCK: "red",
+    "away": "red",
+    "back": "green",
+}
+_WIDTH = max(map(len, _COLOURS))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a holder or a waiter, or if `who` is None to the connection.
+
+    `text` says more for people, `facts` for programs.
+    """
+
+    kind: str
+    who: Holder | Ticket | None
+    text: str
+    facts: dict[str, Any]
+
+    def asked_for(self, search: Search) -> bool:
+        """Tell whether it is among what is searched for."""
+        if isinstance(self.who, Ticket):
+            return search.finds_ticket(self.who)
+        return self.who is None or search.finds(self.who, self.who.state(time.time()))
+
+
+@click.command()
+@click.argument("text", nargs=-1)
+@click.option(
+    "--initial",
+    is_flag=True,
+    help="Begin with an event for each lock that is held, and for each who waits already.",
+)
+@json_option
+@store_options
+def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: bool) -> None:
+    """Print a line for each thing that happens to a lock, until Ctrl-C.
+
+    Only for locks and waiters in whose name, host or reason each TEXT is found.
+
+    \b
+    The events:
+        held         with --initial: it was held when this began
+        taken        somebody got the lock
+        released     its holder gave it back
+        alert        it went past its alert: no sign of life for too long
+        overdue      it went past its auto-unlock and is still there
+        recovered    its holder gave a sign of life again
+        undecided    nobody can tell any more when it may be removed
+        broken       its data became unsound, so that nobody can judge it
+        auto-unlock  an unlocker took it from its holder
+        force-unlock a person did
+        waiting      somebody is in line for it; told every half second
+        left         somebody has left the line without the lock: gave up, or died
+        away, back   the store could not be followed, and could again: what
+                     happened in between is told then, as far as it still
+                     shows
+
+    With --json each is an object in one line: time (Unix seconds, of seeing it), event, and what
+    a lock of `ls` has; of auto-unlock and force-unlock also what `removed` has. waiting and left
+    have `waiter`, as one in the queue of `show`, and where nobody holds the lock of this only
+    `name` and `waiters`. away has `trouble`, a sentence. Of more than 2,000 waiters none are told.
+    """
+    search = searching(text)
+    with opened(settings) as store, suppress(KeyboardInterrupt):
+        answering(store)
+        if on_terminal() and not as_json:
+            # Or nothing at all would be seen as long as all is quiet.
+            click.secho("What happens is told here. Ctrl-C ends this.", dim=True, err=True)
+        for event in events(store, initial=initial):
+            if event.asked_for(search):
+                _print(event, as_json=as_json)
+
+
+def _print(event: Event, *, as_json: bool) -> None:
+    wall = time.time()
+    if as_json:
+        print_json({"time": wall, "event": event.kind, **event.facts}, line=True)
+        return
+    at = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    kind = click.style(event.kind.ljust(_WIDTH), _COLOURS.get(event.kind))
+    name = "" if event.who is None else f"  {told_apart(event.who.name)}"
+    click.echo(f"{at}  {kind}{name}  {plain(event.text)}")
+
+
+# ---------------------------------------------------------------- from the table to events
+
+_News = list[Transition] | list[Removal]
+
+
+def events(store: ServiceStore, *, initial: bool) -> Iterator[Event]:
+    """Yield what happens, as long as it is asked for."""
+    inbox: Queue[_News] = Queue()
+
+    def on_removal(removals: list[Removal], found: bool) -> None:
+        if not found:  # what was removed before this began is no news
+            inbox.put(removals)
+
+    table = Table(store, on_change=inbox.put, on_removal=on_removal)
+    watcher, lines = _Watcher(table, initial=initial), Lines(table, store)
+    try:
+        followed(table)
+        while True:
+            yield from _next(inbox, watcher)
+            yield from watcher.look(time.time())
+            with suppress(StoreUnavailable, StoreError):  # that it is away is told by itself
+                lines.look(_PATIENCE)
+            yield from watcher.look_at(lines)
+    finally:
+        table.stop()
+
+
+def _next(inbox: Queue[_News], watcher: _Watcher) -> Iterator[Event]:
+    """Yield what the table has told meanwhile, having waited for it for a moment."""
+    with suppress(Empty):
+        news = inbox.get(timeout=_LOOK)
+        while True:
+            yield from watcher.read(news)
+            news = inbox.get_nowait()
+
+
+class _Watcher:
+    """What is known of each lock, to tell what is new."""
+
+    def __init__(self, table: Table, *, initial: bool) -> None:
+        self._table = table
+        self._initial = initial
+        self._begun = False
+        self._states: dict[str, str] = {}
+        self._removed: set[tuple[str, str | None]] = set()
+        self._away = False
+        self._line = _Line(initial=initial)
+
+    def read(self, news: _News) -> Iterator[Event]:
+        for each in news:
+            if isinstance(each, Removal):
+                # It is told before the lock's going, which then is no release.
+                self._removed.add((each.holder.name, each.holder.uuid))
+                yield self._removal(each)
+            else:
+                yield from self._change(each)
+
+    def _change(self, transition: Transition) -> Iterator[Event]:
+        name, before, after = transition.name, transition.before, transition.after
+        if before is not None and (after is None or after.holder.uuid != before.holder.uuid):
+            yield from self._went(before.holder)
+        if after is None:
+            self._states.pop(name, None)
+            return
+        holder = after.holder
+        if not (transition.live or self._begun):  # of the reading at the beginning
+            self._states[name] = state = holder.state(time.time())
+            if self._initial:
+                yield self._event("held", holder, f"by {holder.describe()}, {state}")
+            return
+        if before is None or before.holder.uuid != holder.uuid:
+            self._states[name] = OK
+            self._line.took(holder)
+            waiters = self._table.waiters().get(name, 0)
+            waiting = f"; {_crowd(waiters)}" if waiters else ""
+            yield self._event("taken", holder, f"by {holder.describe()}{waiting}")
+        yield from self._judge(holder, time.time())
+
+    def _went(self, holder: Holder) -> Iterator[Event]:
+        key = (holder.name, holder.uuid)
+        if key in self._removed:
+            self._removed.discard(key)
+        else:
+            taken = holder.locked_at
+            after = "" if taken is None else f" after {duration(time.time() - taken)}"
+            yield self._event("released", holder, f"by {holder.describe()}{after}")
+
+    def look(self, wall: float) -> Iterator[Event]:
+        """Yield what happened without being written."""
+        self._begun = True
+        away = not self._table.connected()
+        if away != self._away:
+            self._away = away
+            trouble = self._table.trouble or f"{self._table.can.store} does not answer."
+            text = trouble if away else f"{self._table.can.store} is followed again."
+            yield Event("away" if away else "back", None, text, {"trouble": text} if away else {})
+        if not away:  # pushes may be on their way: what was known is old news
+            for row in self._table.rows().values():
+                if row.holder.name in self._states:
+                    yield from self._judge(row.holder, wall)
+
+    def look_at(self, lines: Lines) -> Iterator[Event]:
+        """Yield who waits now, and who does no more and did not get the lock."""
+        for kind, ticket in self._line.look(lines):
+            row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
+            facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
+            if row is not None and row.held:
+                facts = lock_facts(row.holder, row.holder.state(time.time()), waiters)
+            reason = f", for {ticket.reason!r}" if ticket.reason else ""
+            waited = "" if ticket.since is None else f" {duration(time.time() - ticket.since)}"
+            more = f"; {_crowd(waiters)}" if kind == _WAITING else f", waited{waited} in vain"
+            text = f"{where(ticket)}{reason}{more}"
+            yield Event(kind, ticket, text, facts | {"waiter": ticket.facts()})
+
+    def _judge(self, holder: Holder, wall: float) -> Iterator[Event]:
+        before, state = self._states.get(holder.name, OK), holder.state(wall)
+        if state == before:
+            return
+        self._states[holder.name] = state
+        kind = "recovered" if state == OK else state
+        texts: dict[str, str] = {
+            "recovered": "its holder gave a sign of life",
+            BROKEN: "; ".join(holder.faults()),
+            ALERT: f"no sign of life from {holder.describe()}",
+            UNDECIDED: holder.undecided(),
+            OVERDUE: f"past its auto-unlock, held by {holder.describe()}",
+        }
+        yield self._event(kind, holder, texts[kind])
+
+    def _event(self, kind: str, holder: Holder, text: str) -> Event:
+        state = holder.state(time.time())
+        waiters = self._table.waiters().get(holder.name, 0) if self._table.can.line else None
+        return Event(kind, holder, text, lock_facts(holder, state, waiters))
+
+    def _removal(self, removal: Removal) -> Event:
+        by = f"by {removal.removed_by or 'unknown'}: {removal.why}"
+        text = f"{by}; it was held by {removal.holder.describe()}"
+        how = removal.how if removal.how in _COLOURS else FORCE_UNLOCK
+        return Event(how, removal.holder, text, removal_facts(removal))
+
+
+def _crowd(waiters: int) -> str:
+    return "1 waits" if waiters == 1 else f"{waiters} wait"
+
+
+class _Line:
+    """Who was seen to wait, to tell who came, and who went without the lock.
+
+    `initial` tells of those that were there at the first look, too.
+    """
+
+    def __init__(self, *, initial: bool) -> None:
+        self._seen: Sequence[Ticket] | None = None
+        self._known: dict[tuple[str, str], Ticket] | None = {} if initial else None
+        self._missing: dict[tuple[str, str], Ticket] = {}
+
+    def took(self, holder: Holder) -> None:
+        """Take note of who got a lock: its ticket went with that."""
+        for tickets in (self._known or {}, self._missing):
+            tickets.pop((holder.name, str(holder.uuid)), None)
+
+    def look(self, lines: Lines) -> Iterator[tuple[str, Ticket]]:
+        """Yield what is new, each with `waiting` or `left`."""
+        # The tickets are read from the store, and who took a lock comes by the watch, perhaps a
+        # moment later: so who is not in line any more has left it if that is so at the next look.
+        missing, self._missing = self._missing, {}
+        yield from ((_LEFT, ticket) for ticket in missing.values())
+        if lines.tickets is self._seen:
+            return
+        self._seen = lines.tickets
+        before, now = self._known, {(each.name, each.uuid): each for each in lines.tickets}
+        whole = len(now) < MOST
+        self._known = now if whole else None  # else who comes and goes is who was read or not
+        if before is None or not whole:
+            return
+        self._missing = {key: ticket for key, ticket in before.items() if key not in now}
+        yield from ((_WAITING, ticket) for key, ticket in now.items() if key not in before)

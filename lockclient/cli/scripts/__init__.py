@@ -1,0 +1,1 @@
+"""Commands that hold a lock for shell scripts: `run`, `lock`, `alive`, `unlock`."""

@@ -1,0 +1,137 @@
+"""What a person at a terminal sees while `run` or `lock` waits for its turn: one line, renewed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from lockclient.cli.operate.tables import cut_end, cut_process
+from lockclient.errors import ClusterMutexError
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import in_utc
+from lockclient.stores.protocol import MutexStore, Read, Seen
+from lockclient.text.escaping import plain
+
+_FIRST = 1.0
+"""Seconds of waiting after which a person begins to wonder."""
+_AGAIN = 2.0
+"""Seconds between two looks at the line."""
+_ANSWER = 5.0
+"""Seconds for the store to say who waits."""
+_TODAY = 12 * 3600.0
+"""Seconds for which a time of the day says enough."""
+_HOST, _NAME = 12, 24
+"""Characters that are left at least of a host, and of "Waiting for" with the lock's name."""
+_PATIENCE = 0.2
+"""Seconds to wait for a terminal that takes nothing."""
+
+
+@contextmanager
+def telling_the_wait(
+    store: MutexStore, name: str, uuid: Callable[[], str | None]
+) -> Iterator[None]:
+    """Say on a terminal, as long as this lasts, what is waited for; elsewhere nothing.
+
+    Args:
+        store: is asked for the line.
+        name: of the lock.
+        uuid: returns that of the ticket, once it is known.
+    """
+    if not (sys.stderr and sys.stderr.isatty()):
+        yield
+        return
+    line = _Line()
+    thread = threading.Thread(
+        target=_tell, args=(store, name, uuid, line), name="waiting-line", daemon=True
+    )
+    with suppress(RuntimeError):  # no thread to be had: it is a convenience
+        thread.start()
+    try:
+        yield
+    finally:
+        line.end()
+
+
+class _Line:
+    """A line of the terminal, into which nothing is written once the wait is over.
+
+    The thread that asks is not waited for: a store that is slow to say who else waits must not
+    keep the lock from being used.
+    """
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self._writing = threading.Lock()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        with self._writing:
+            if not self.over.is_set():
+                _write(text)
+                self._shown = True
+
+    def end(self) -> None:
+        self.over.set()
+        # A terminal that takes nothing (Ctrl-S) holds the writer up, but not the lock's user.
+        if self._writing.acquire(timeout=_PATIENCE):
+            with suppress(OSError):
+                if self._shown:
+                    _write("")
+            self._writing.release()
+
+
+def _tell(store: MutexStore, name: str, uuid: Callable[[], str | None], line: _Line) -> None:
+    wait = _FIRST
+    # A terminal that is gone, or a store that does not answer: the wait itself says so.
+    with suppress(OSError):
+        while not line.over.wait(wait):
+            wait = _AGAIN
+            with suppress(ClusterMutexError):
+                seen = store.ask(Read(name, waiters=True), Deadline.after(_ANSWER))
+                assert isinstance(seen, Seen)
+                width = shutil.get_terminal_size().columns - 1  # in the last one some wrap
+                line.show(sentence(name, seen, uuid(), width))
+
+
+def _write(text: str) -> None:
+    # In a shell's background a terminal may stop whoever writes there (stty tostop): no ticket
+    # outlives that.
+    if os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp():
+        return
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
+
+
+def sentence(name: str, seen: Seen, uuid: str | None, width: int = 1000) -> str:
+    """Say in one line what is waited for, where in line, and who has it.
+
+    Where that is wider than the terminal what the lock is used for is left out, then the holder's
+    domain, the date, and of the lock's name as much as it takes: never the pid, nor since when.
+    """
+    start, place, of_all = f"Waiting for {plain(name)}", "", ""
+    places = [ticket.uuid for ticket in seen.waiters]
+    if uuid in places:
+        place, of_all = f", {_ordinal(places.index(uuid) + 1)} in line", f" of {len(places)}"
+    if (holder := seen.holder) is None:
+        return cut_end(f"{start}{place}{of_all}", width)
+    full = f"{start}{place}{of_all}, held by {plain(holder.describe())}"
+    if len(full) <= width:
+        return full
+    moment = in_utc(holder.locked_at)
+    if holder.locked_at is not None and 0 <= time.time() - holder.locked_at < _TODAY:
+        moment = moment.partition(" ")[2]
+    host, pid = plain(holder.hostname or "unknown"), f"{holder.pid or 'unknown'}"
+    others = len(f"{start}{place}, held by , since {moment}")
+    process = cut_process(f"{host}:{pid}", max(width - others, len(pid) + _HOST))
+    end = f"{place}, held by {process}, since {moment}"
+    return cut_end(f"{cut_end(start, max(_NAME, width - len(end)))}{end}", width)
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"

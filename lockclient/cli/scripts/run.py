@@ -1,0 +1,308 @@
+"""`clustermutex run`: hold a lock while a command runs."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lockclient.cli.params import Duration
+from lockclient.cli.scripts.alive_signals import FollowedMutex, OutputSigns
+from lockclient.cli.scripts.child import PASSED_ON, Child
+from lockclient.cli.scripts.output_relay import Relay
+from lockclient.cli.scripts.shell_mutex import (
+    LOST,
+    Failure,
+    Interrupts,
+    Name,
+    ShellMutex,
+    Warnings,
+    die_of,
+    ending_cleanly,
+    failing_by_status,
+    getting_options,
+    variables,
+)
+from lockclient.cli.scripts.wake import NEWS, Wake
+from lockclient.errors import ClusterMutexError, LockLost
+from lockclient.text.durations import period
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+Tell = Callable[[str], None]
+_SETTLE = 0.05
+"""Seconds between two looks at what is left of a process group."""
+
+
+class Run:
+    """A command under a lock that is held.
+
+    Args:
+        mutex: the lock.
+        wake: what tells of signals and, by `NEWS`, of the loss of the lock.
+        tell: tells the user something, without waiting until it is read.
+        ends: whether the command is ended when the lock is lost.
+        grace: seconds from SIGTERM to SIGKILL then.
+    """
+
+    def __init__(
+        self, mutex: ShellMutex, wake: Wake, tell: Tell, *, ends: bool, grace: float
+    ) -> None:
+        self._mutex = mutex
+        self._wake = wake
+        self._tell = tell
+        self._ends = ends
+        self._grace = grace
+        self._kill_at = math.inf
+        self._lost = False
+        self.interrupted = False
+        """Whether a SIGINT was passed on."""
+
+    def supervise(self, child: Child) -> int:
+        """Wait for the command's end, pass signals on, end it when the lock is lost.
+
+        Returns the exit status that is to be ours.
+        """
+        self._notice_loss(child)  # what was told before we could hear it
+        while child.status is None:
+            for number in self._wake.hear(self._kill_at):
+                self._deal_with(number, child)
+            if time.monotonic() >= self._kill_at:
+                self._kill(child)
+        if not self._ending():
+            return child.status
+        # What it left in its process group works on without the lock: end that, too.
+        while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
+            self._wake.hear(min(self._kill_at, time.monotonic() + _SETTLE))
+        self._kill(child)
+        return LOST
+
+    def _ending(self) -> bool:
+        return self._lost and self._ends
+
+    def _deal_with(self, number: int, child: Child) -> None:
+        if number in (NEWS, signal.SIGCONT):
+            # By the clock first: when we were stopped, the lock may have been lost meanwhile, and
+            # the command must not do a step more.
+            self._notice_loss(child)
+        if number == signal.SIGCHLD:
+            if child.look():
+                self._notice_loss(child)
+                child.go_on()
+        elif number == signal.SIGTSTP:
+            child.stop_with_us()
+            # Continued, or never stopped: without a shell around us nobody could continue us.
+            self._notice_loss(child)
+            child.go_on()
+        elif number == signal.SIGCONT:
+            child.go_on()
+        elif number in PASSED_ON:
+            self.interrupted |= number == signal.SIGINT
+            child.signal(number)
+
+    def _notice_loss(self, child: Child) -> None:
+        if self._lost or self._mutex.healthy:
+            return
+        self._lost = True
+        if not self._ends:
+            self._tell("The lock is lost. The command goes on, as --on-lost ignore says.")
+            return
+        self._kill_at = time.monotonic() + self._grace
+        child.signal(signal.SIGTERM)
+        child.signal(signal.SIGCONT)  # one that is stopped would not hear it
+        self._tell(
+            f"The lock is lost: ending the command by SIGTERM, in {period(self._grace)} by SIGKILL."
+        )
+
+    def _kill(self, child: Child) -> None:
+        child.signal(signal.SIGKILL)
+        self._kill_at = math.inf
+
+
+def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int]) -> Child:
+    try:
+        return Child(command, env, files)
+    except FileNotFoundError as error:
+        raise Failure(
+            f"The command {command[0]!r} was not found (or the program that its first line names).",
+            NOT_FOUND,
+        ) from error
+    except OSError as error:
+        hint = ": is there a first line like #!/bin/sh?" if error.errno == errno.ENOEXEC else "."
+        raise Failure(
+            f"The command {command[0]!r} can't be executed ({error.strerror}){hint}",
+            NOT_EXECUTABLE,
+        ) from error
+
+
+def _release(mutex: ShellMutex, status: int, tell: Tell, *, ends: bool) -> int:
+    """Give the lock back; return our exit status, which says so if it had been lost."""
+    try:
+        mutex.release()
+    except LockLost as lost:
+        if not ends or status == LOST:
+            return status
+        tell(f"{lost} It was lost before the command ended, or in that moment.")
+        return LOST
+    except ClusterMutexError as error:
+        tell(
+            f"The lock {mutex.name!r} could not be released: {error} "
+            "If it is not free in a moment, the unlocker or `clustermutex force-unlock` frees it."
+        )
+    return status
+
+
+def _begin(
+    command: tuple[str, ...],
+    variables: dict[str, str],
+    mutex: ShellMutex,
+    relay: Relay | None,
+) -> Child:
+    """Start the command under the lock, with these variables."""
+    with failing_by_status():
+        mutex.check_health()
+    child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
+    if relay is not None:
+        try:
+            relay.start()
+        except BaseException:  # no thread to be had, as a rule: it must not run without the lock
+            child.signal(signal.SIGKILL)
+            raise
+    return child
+
+
+class _Running(click.Command):
+    """A command whose last argument is a command: what follows its first word is that one's own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._divided(args))
+
+    def _divided(self, args: list[str]) -> list[str]:
+        """Put `--` before COMMAND, if nobody has."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        taking = {name for each in options if not each.is_flag for name in each.opts}
+        words = iter(enumerate(args))
+        named = False
+        for number, word in words:
+            if word == "--":
+                break
+            if word.startswith("-") and word != "-":
+                if word in taking:
+                    next(words, None)
+            elif named:
+                return [*args[:number], "--", *args[number:]]
+            else:
+                named = True
+        return args
+
+
+@click.command(cls=_Running)
+@click.argument("name", type=Name())
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@getting_options
+@click.option(
+    "--on-lost",
+    type=click.Choice(["terminate", "ignore"]),
+    default="terminate",
+    show_default=True,
+    help="What becomes of the command when the lock is lost.",
+)
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="How long from SIGTERM to SIGKILL when the lock is lost.",
+)
+@click.option(
+    "--alive",
+    type=click.Choice(["process", "output", "manual"]),
+    help="What counts as a sign of life: that the command lives, that it prints something, or "
+    "that it calls `clustermutex alive`.  [default: process]",
+)
+@click.option("--alive-on-output", is_flag=True, help="The same as --alive output.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    name: str,
+    command: tuple[str, ...],
+    on_lost: str,
+    grace: float,
+    alive: str | None,
+    alive_on_output: bool,
+    **options: Any,
+) -> None:
+    """Hold the lock NAME while COMMAND runs.
+
+    Options stand before COMMAND: what follows its first word is its own. Such a lock has no
+    backtrace, and its command line is not recorded, which may hold passwords: use --reason.
+
+    COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN (empty in a
+    bucket and in Valkey, which have none) in its environment, the streams and the terminal as they
+    are, and the signals that are sent to clustermutex. Its exit status is passed on, 128 + n if
+    signal n killed it. Statuses of our own come with a line on stderr: 69 the store does not
+    answer, or NAME can't be a lock's name, 75 somebody else has the lock, 76 the lock was lost and
+    COMMAND ended, 126 COMMAND can't be executed, 127 it was not found.
+    """
+    if alive_on_output and alive not in (None, "output"):
+        raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
+    sign = "output" if alive_on_output else alive or "process"
+    warnings = Warnings()
+    wake = Wake()
+    kind = FollowedMutex if sign == "manual" else ShellMutex
+    mutex = kind(name, keepalive=sign == "process", on_lost=lambda _: wake.tell(), **options)
+    interrupts = Interrupts()
+    with ending_cleanly(mutex, interrupts):
+        mutex.get()
+        warnings.tell()
+        # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        wake.collect(PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
+        interrupts.hold_off()
+    ends = on_lost == "terminate"
+    try:
+        relay = _signs(mutex, sign)
+        child = _begin(command, variables(mutex, ctx), mutex, relay)
+    except BaseException:
+        mutex.let_go()
+        raise
+    under_way = Run(mutex, wake, warnings.say, ends=ends, grace=grace)
+    status = under_way.supervise(child)
+    status = _release(mutex, status, warnings.say, ends=ends)
+    wake.end()
+    interrupts.end()
+    if relay is not None:
+        relay.finish()
+    warnings.end()
+    if status != LOST:
+        _die_as(child, interrupted=under_way.interrupted)
+    sys.exit(status)
+
+
+def _die_as(child: Child, *, interrupted: bool) -> None:
+    """Die of Ctrl-C if the command did: a script around us ends only then."""
+    if child.killed_by != signal.SIGINT:
+        return
+    if child.had_terminal and not interrupted:
+        os.kill(0, signal.SIGINT)  # it came from the terminal, and nobody else has had it so far
+    if child.had_terminal or interrupted:
+        die_of(signal.SIGINT)
+
+
+def _signs(mutex: ShellMutex, sign: str) -> Relay | None:
+    """Begin to look for signs of life of this kind."""
+    if isinstance(mutex, FollowedMutex):
+        mutex.follow()
+    if sign != "output":
+        return None
+    signs = OutputSigns(mutex)
+    signs.start()
+    return Relay(signs.printed)

@@ -1,0 +1,1 @@
+"""Commands that set things up: `up`, `demo`, `setup-auth`, `completion`."""

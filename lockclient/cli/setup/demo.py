@@ -1,0 +1,248 @@
+"""`clustermutex demo`: the whole idea as a story with real processes, told on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from lockclient.cli.setup.processes import Etcd, end, spawn
+from lockclient.cli.setup.stack import Stack, fetch
+from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay, store_option
+
+CHAPTER = 60.0
+"""Seconds after which something that was promised counts as not having happened."""
+
+
+class Broken(Exception):
+    """The story did not go as promised."""
+
+
+@click.command()
+@click.option(
+    "--exit-after-story",
+    is_flag=True,
+    help="End after the story: status 0 if all happened as promised, 1 with what did not.",
+)
+@store_option
+def demo(exit_after_story: bool, store: str) -> None:
+    """Watch locks being taken, held, alerted on, removed and shown."""
+    with (
+        ending_on_signals(),
+        tempfile.TemporaryDirectory(prefix="clustermutex-demo-") as folder,
+        starting(Stack(Path(folder), store)) as stack,
+        Story(stack) as story,
+    ):
+        introduce(stack)
+        click.echo()
+        try:
+            story.tell()
+        except Broken as error:
+            raise click.ClickException(f"The story did not go as promised: {error}") from error
+        if not exit_after_story:
+            click.echo(f"\nLook at it: {click.style(stack.dashboard, bold=True)}")
+            click.echo("Two locks are still held, one of them past its alert. Ctrl-C ends it all.")
+            stay(stack)
+    click.echo("Everything has ended.")
+
+
+class Story:
+    """The workers and what is seen of them, at the dashboard and at the unlocker."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._in_order = isinstance(stack.store, Etcd)
+        """Whether who waits stands in line, and each holder has a fencing token."""
+        self._exits = ExitStack()
+        self._logs: dict[str, Path] = {}
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Story:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    def tell(self) -> None:
+        """Tell the story.
+
+        Raises:
+            Broken: something did not happen, or happened too early.
+        """
+        self._began = time.monotonic()
+        steady = self._hire("steady")
+        self._hire("forgetful")
+        doomed = self._hire("doomed")
+        for name in ("steady", "forgetful", "doomed"):
+            self._until(partial(self._took, name), f"{name} to take its lock")
+        self._say("Three processes have taken a lock each. The dashboard shows by which line:")
+        self._show_lines("nightly-report", "invoice run", "deploy/prod")
+        self._waiters()
+        self._kill(doomed)
+        self._alert()
+        self._auto_unlock()
+        self._hand_over()
+        self._finish(steady)
+
+    # ------------------------------------------------------------ chapters
+
+    def _show_lines(self, *names: str) -> None:
+        for name in names:
+            lock = self._until(partial(self._lock, name), f"{name} on the dashboard")
+            click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
+
+    def _waiters(self) -> None:
+        if not self._in_order:
+            for number in ("2", "3"):
+                self._hire(number)
+                self._until(partial(self._has_said, number, "waits"), f"waiter {number} to wait")
+            self._say("Two more want deploy/prod. There is no line here: they look, and listen.")
+            return
+        for number in ("2", "3", "4"):
+            self._hire(number)
+            self._until(
+                partial(self._in_line, int(number) - 1),
+                f"waiter {number} in line",
+            )
+        self._say("Three more want deploy/prod and stand in line, the first come first.")
+
+    def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
+        lock = self._lock("deploy/prod")
+        if lock is None:
+            raise Broken("deploy/prod is not held any more before its holder was killed.")
+        pid = lock["pid"]
+        os.kill(pid, 9)
+        doomed.wait()
+        self._say(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
+        no_lease = "a lock has no lease, and " if self._in_order else ""
+        click.echo(f"           {no_lease}only silence up to its time frees it.")
+
+    def _alert(self) -> None:
+        def alerted() -> bool:
+            lock = self._lock("invoice run")
+            return lock is not None and lock["state"] == "alert"
+
+        self._until(alerted, "the alert of the lock whose holder forgets alive()")
+        self._until(
+            lambda: b'name="invoice run"' in fetch(self._stack.unlocker, "/metrics")[1],
+            "the unlocker's metric of that alert",
+        )
+        self._say("“invoice run” is past its alert: its holder called no alive() for 4 s.")
+        click.echo("           People are alerted; the lock stays. Prometheus sees it at /metrics.")
+
+    def _auto_unlock(self) -> None:
+        removal = self._until(self._removal, "the auto-unlock of the dead holder's lock")
+        late = removal["removed_at"] - removal["auto_unlock_at"]
+        if late < 0:
+            raise Broken(f"deploy/prod was removed {-late:.1f} s before its time.")
+        self._say(f"The unlocker removed deploy/prod, {late:.1f} s after its time was up:")
+        click.echo(f"           {removal['why']}")
+
+    def _hand_over(self) -> None:
+        if not self._in_order:
+            self._hand_over_in_any_order()
+            return
+        tokens = []
+        for number in ("2", "3", "4"):
+            self._until(partial(self._took, number), f"waiter {number}")
+            tokens.append(int(self._said(number).partition("took ")[2].split()[0]))
+            self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
+        if tokens != sorted(set(tokens)):
+            raise Broken(f"the fencing tokens {tokens} do not rise in the order of the line.")
+
+    def _hand_over_in_any_order(self) -> None:
+        waiting = ["2", "3"]
+        while waiting:
+            took = self._until(
+                lambda: next(filter(self._took, waiting), None), "one of those who wait"
+            )
+            waiting.remove(took)
+            self._say(f"Waiter {took} has deploy/prod now: a release is told to all who wait.")
+        self._hire("4")  # it keeps the lock, so that it comes after them
+        self._until(partial(self._took, "4"), "one more worker")
+        self._say("A fourth worker has deploy/prod now, and keeps it.")
+
+    def _finish(self, steady: subprocess.Popen[bytes]) -> None:
+        self._until(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
+        if steady.returncode or "released" not in self._said("steady"):
+            raise Broken(f"the worker that calls alive() ended badly: {self._said('steady')}")
+        self._say("The worker of nightly-report called alive() all along, finished and released:")
+        click.echo(
+            "           it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted."
+        )
+
+    # ------------------------------------------------------------ what is seen
+
+    def _lock(self, name: str) -> dict[str, Any] | None:
+        return self._get(f"/api/locks/{quote(name, safe='')}")
+
+    def _in_line(self, count: int) -> bool:
+        lock = self._lock("deploy/prod")
+        return lock is not None and len(lock["queue"]) == count
+
+    def _removal(self) -> dict[str, Any] | None:
+        found = self._get("/api/removed") or {"removed": []}
+        return next((each for each in found["removed"] if each["name"] == "deploy/prod"), None)
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        status, body = fetch(self._stack.dashboard, path)
+        found: dict[str, Any] | None = json.loads(body) if status == 200 else None
+        return found
+
+    # ------------------------------------------------------------ the workers
+
+    def _hire(self, role: str) -> subprocess.Popen[bytes]:
+        log = self._logs[role] = self._stack.log_of(f"worker-{role}")
+        with log.open("wb") as output:
+            worker = spawn(
+                [sys.executable, "-m", "lockclient.cli.setup.demo_worker", role],
+                output=output,
+                env={**self._stack.store.client_env, "CLUSTERMUTEX_URL": self._stack.url},
+            )
+        self._exits.callback(end, worker)
+        return worker
+
+    def _took(self, role: str) -> bool:
+        return self._has_said(role, "took")
+
+    def _has_said(self, role: str, word: str) -> bool:
+        return word in self._said(role)
+
+    def _said(self, role: str) -> str:
+        return self._logs[role].read_text(errors="replace")
+
+    # ------------------------------------------------------------ telling
+
+    def _say(self, sentence: str) -> None:
+        at = time.monotonic() - self._began
+        click.echo(f"{click.style(f'[{at:5.1f} s]', fg='cyan')}  {sentence}")
+
+    def _until(self, condition: Callable[[], Any], what: str) -> Any:
+        until = time.monotonic() + CHAPTER
+        while True:
+            with suppress(OSError):  # of a service that has just ended, which is told below
+                if value := condition():
+                    return value
+            if time.monotonic() > until:
+                raise Broken(f"waited {CHAPTER:g} s in vain for {what}.")
+            if (dead := self._stack.dead()) is not None:
+                raise Broken(f"{dead} has ended while we waited for {what}.")
+            time.sleep(0.1)
+
+
+def _where(backtrace: str) -> str:
+    """Return file, line, function and source line of the innermost frame."""
+    frame = re.findall(r'File "(?:.*/)?(.*?)", line (\d+), in (.*)\n +(.*)', backtrace)[-1]
+    return "{}:{} {}: {}".format(*frame)

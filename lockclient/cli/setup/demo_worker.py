@@ -1,0 +1,86 @@
+"""A worker process of the demo: `python -m lockclient.cli.setup.demo_worker ROLE`.
+
+It prints a line for each thing that happens to it; the story reads them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+from lockclient import ClusterMutex, StoreError
+
+
+def _say_taken(mutex: ClusterMutex) -> None:
+    """Say with which fencing token, where the store has such."""
+    with suppress(StoreError):
+        print(f"took {mutex.fencing_token}", flush=True)
+        return
+    print("took it", flush=True)
+
+
+def rebuild_nightly_report() -> None:
+    """Take the lock, work in steps, say after each that the work goes on."""
+    with ClusterMutex(
+        "nightly-report", reason="rebuild totals", expected_runtime=3, auto_unlock_after=9
+    ) as mutex:
+        _say_taken(mutex)
+        for _ in range(40):
+            time.sleep(0.2)
+            mutex.alive()
+    print("released", flush=True)
+
+
+def run_invoices_and_forget() -> None:
+    """Take the lock and forget to call `alive()`: people are alerted."""
+    with ClusterMutex(
+        "invoice run",
+        reason="month end, customer 4711 (calls no alive())",
+        expected_runtime=4,
+        auto_unlock_after=3600,
+    ) as mutex:
+        _say_taken(mutex)
+        time.sleep(3600)
+
+
+def deploy_and_die() -> None:
+    """Take the lock and be killed while holding it; until then it is pushed, however long."""
+    with ClusterMutex(
+        "deploy/prod",
+        reason="roll out 2.4.1",
+        expected_runtime=4,
+        auto_unlock_after=8,
+        keepalive=True,
+    ) as mutex:
+        _say_taken(mutex)
+        time.sleep(3600)
+
+
+def deploy_after(number: str) -> None:
+    """Wait in line for the lock of the one that is killed; the last one keeps it."""
+    mutex = ClusterMutex(
+        "deploy/prod",
+        reason=f"roll out 2.4.{number}",
+        expected_runtime=60,
+        auto_unlock_after=3600,
+        keepalive=True,
+    )
+    print("waits", flush=True)
+    with mutex:
+        _say_taken(mutex)
+        time.sleep(1 if number != "4" else 3600)
+    print("released", flush=True)
+
+
+ROLES = {
+    "steady": rebuild_nightly_report,
+    "forgetful": run_invoices_and_forget,
+    "doomed": deploy_and_die,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1] in ROLES:
+        ROLES[sys.argv[1]]()
+    else:
+        deploy_after(sys.argv[1])

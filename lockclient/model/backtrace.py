@@ -1,0 +1,69 @@
+"""The stack of the call that took a lock, as text, cheap enough for every acquisition."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+from lockclient.model.fields import size_of
+
+LIMIT = 16 * 1024
+"""Bytes that a backtrace may have as it is written, in JSON; the innermost frames are kept."""
+
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+_COMMANDS = f"{_LIBRARY}cli{os.sep}"  # the command is a user of the library like any other
+_CUT = "  [outer frames left out]\n"
+_CUT_SIZE = size_of(_CUT)
+
+_KNOWN_AT_MOST = 4096
+_known: dict[tuple[int, int], tuple[CodeType, str, int]] = {}
+"""Frames that were seen before, by code object and instruction: their text and its bytes.
+
+The same few call sites come again and again, and what a frame is asked for costs: its line number
+has to be worked out, its source line read. The code object is kept so that its id stays its own.
+"""
+
+
+def capture() -> str:
+    """Return the caller's stack, the innermost call last, without frames of this library.
+
+    File, line, function and source line, as Python prints a traceback; no values of variables.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    parts: list[str] = []
+    size = _CUT_SIZE
+    while frame is not None:
+        key = (id(frame.f_code), frame.f_lasti)
+        _, text, length = _known.get(key) or _get_to_know(key, frame)
+        size += length
+        if size > LIMIT:
+            parts.append(_CUT)
+            break
+        parts.append(text)
+        frame = frame.f_back
+    parts.reverse()
+    return "".join(parts)
+
+
+def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
+    text = "" if _internal(frame.f_code.co_filename) else _text(frame)
+    known = (frame.f_code, text, size_of(text))
+    if len(_known) >= _KNOWN_AT_MOST:
+        _known.clear()
+    _known[key] = known
+    return known
+
+
+def _internal(filename: str) -> bool:
+    return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
+
+
+def _text(frame: FrameType) -> str:
+    code, number = frame.f_code, frame.f_lineno
+    line = linecache.getline(code.co_filename, number).strip()
+    head = f'  File "{code.co_filename}", line {number}, in {code.co_name}\n'
+    text = f"{head}    {line[:500]}\n" if line else head
+    return text.encode(errors="replace").decode()

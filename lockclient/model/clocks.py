@@ -1,0 +1,182 @@
+"""Moments, deadlines and stamps. All durations are seconds.
+
+Two clocks are kept apart: deadlines of this process live on the monotonic clock, which never
+jumps; stamps that other hosts read are wall-clock times (UTC Unix seconds).
+
+The monotonic clock is the one that goes on while the machine is suspended, where there is one:
+other machines go on meanwhile, and a lock's time runs out there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+from lockclient.text.durations import period
+
+monotonic = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
+
+
+class Now(NamedTuple):
+    """One moment on both clocks."""
+
+    monotonic: float
+    wall: float
+
+    @classmethod
+    def read(cls) -> Now:
+        """Read both clocks."""
+        return tuple.__new__(cls, (monotonic(), time.time()))  # in C, unlike `cls(…)`
+
+
+class Deadline(float):
+    """A moment on the monotonic clock by which a call must be over; `inf` means never."""
+
+    __slots__ = ()
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Return the deadline that many seconds from now; None is never."""
+        return cls(math.inf if seconds is None else monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Return the seconds that are left, never less than 0."""
+        return max(0.0, self - monotonic())
+
+    def expired(self) -> bool:
+        """Tell whether the moment has passed."""
+        return monotonic() >= self
+
+    def within(self, least: float, most: float) -> Deadline:
+        """Return this deadline, but not sooner and not later than so many seconds from now."""
+        now = monotonic()
+        return Deadline(min(max(self, now + least), now + most))
+
+
+class Jitter:
+    """Pauses by decorrelated jitter: longer and longer, and nobody's in step with anybody else's.
+
+    Those that began together do not come back together, and who has waited for long comes so seldom
+    that it costs little.
+
+    Args:
+        first, least, most: seconds; of the first pause at most, and of the others.
+    """
+
+    __slots__ = ("_first", "_last", "_least", "_most")
+
+    def __init__(self, first: float, least: float, most: float) -> None:
+        self._first, self._least, self._most = first, least, most
+        self._last = 0.0
+
+    def next(self) -> float:
+        """Return the seconds of the next pause."""
+        if not self._last:
+            self._last = self._least
+            return _between(0.0, self._first)
+        self._last = min(_between(self._least, 3 * self._last), self._most)
+        return self._last
+
+
+def _between(low: float, high: float) -> float:
+    """Return any number between two. (Not by `random`, which costs each program an import.)"""
+    return low + (high - low) * int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+class Stamps(NamedTuple):
+    """What `alive()` pushes forward together: wall-clock times, Unix seconds.
+
+    `auto_unlock_at` None means that the lock is never removed by the unlocker.
+    """
+
+    alert_at: float
+    auto_unlock_at: float | None
+
+
+AUTO: Final = "auto"
+AutoUnlockAfter = float | Literal["auto"] | None
+"""Seconds; None: never; `AUTO`, where nothing is said: see `Runtime.of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How long a holder expects to go without a sign of life, and how long at most."""
+
+    expected: float
+    auto_unlock: float | None
+    push_interval: float = field(init=False)
+    """Seconds after a push within which `alive()` need not push again."""
+
+    @classmethod
+    def of(cls, expected: float, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
+        """Return one; "auto" is three times the expected runtime."""
+        _require_seconds("expected_runtime", expected)
+        return cls(expected, min(3 * expected, LONGEST) if auto_unlock == AUTO else auto_unlock)
+
+    def __post_init__(self) -> None:
+        _require_seconds("expected_runtime", self.expected)
+        object.__setattr__(self, "push_interval", min(1.0, self.expected / 50))
+        if self.auto_unlock is None:
+            return
+        _require_seconds("auto_unlock_after", self.auto_unlock)
+        if self.auto_unlock <= self.expected:
+            raise ValueError(
+                f"auto_unlock_after ({period(self.auto_unlock)}) must exceed expected_runtime "
+                f"({period(self.expected)}): the alert comes before the unlock."
+            )
+
+    def stamps(self, wall: float) -> Stamps:
+        """Return the stamps of a sign of life at the wall-clock time `wall`."""
+        unlock_at = None if self.auto_unlock is None else wall + self.auto_unlock
+        return tuple.__new__(Stamps, (wall + self.expected, unlock_at))  # as in `Now.read`
+
+
+LONGEST = 10 * 365 * 86400.0
+"""The longest duration taken, ten years: more is a unit gone wrong (milliseconds, say)."""
+
+LATEST = 253_402_300_799
+"""The last stamp that can be shown, the end of the year 9999, in Unix seconds."""
+
+
+def _require_seconds(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} must be a number of seconds, not {value!r}.")
+    if not (math.isfinite(value) and 0 < value <= LONGEST):
+        raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
+
+
+def require_timeout(what: str, value: float | None) -> float | None:
+    """Return `value` if it is a timeout (None, or seconds from 0 on), else raise ValueError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} must be a number of seconds or None, not {value!r}.")
+    if not 0 <= value <= LONGEST:
+        raise ValueError(f"{what} must be from 0 s to ten years, or None, not {value!r}.")
+    return value
+
+
+format_stamp = "{:.3f}".format
+"""Write a wall-clock time as it stands in the store: decimal, with milliseconds."""
+
+
+def parse_stamp(text: str) -> float:
+    """Read a wall-clock time from the store.
+
+    Raises:
+        ValueError: it is no plain decimal number of Unix seconds, or beyond the year 9999.
+    """
+    if not text.replace(".", "", 1).isdecimal() or not text.isascii():
+        raise ValueError(f"{text[:40]!r} is no decimal number of Unix seconds")
+    value = float(text)
+    if value > LATEST:
+        raise ValueError(f"{text[:40]!r} is after the year 9999")
+    return value

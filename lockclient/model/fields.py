@@ -1,0 +1,124 @@
+"""What a fact about a lock is: its kind, where it is written, how it is read from JSON.
+
+The facts themselves are the fields of `record.Holder`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lockclient.model.clocks import LATEST, LONGEST
+
+TEXT: Final = "a text"
+COUNT: Final = "a whole number"
+TIME: Final = "Unix seconds"
+SECONDS: Final = "seconds"
+NAMES: Final = "a list of names"
+
+_UNITS: Final = (TIME, SECONDS, NAMES)
+
+UNKNOWN: Final = "unknown"
+NEVER: Final = "never"
+
+KEY: Final = "key"
+ABOUT: Final = "about"
+KNOWN: Final = "known"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact about a lock, wherever it is written, read or shown.
+
+    Attributes:
+        name: of the field of `Holder`, of the subkey, in JSON and in CSV.
+        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS` or `NAMES`.
+        place: `KEY`, a subkey of its own; `ABOUT`, in the subkey `about`; `KNOWN`, not written, but
+            known of every lock.
+        title: what people see beside it; empty: it has a place of its own, or is shown nowhere.
+        says: what it is, for who reads the API's description.
+        optional: whether it may be missing, null in JSON.
+        absent: what people see where it is missing; empty: they see nothing.
+        told: whether programs are told it, too.
+        listed: whether lists have it, which are of thousands of locks.
+    """
+
+    name: str
+    kind: str
+    place: str
+    title: str
+    says: str
+    optional: bool = True
+    absent: str = ""
+    told: bool = True
+    listed: bool = True
+
+    @property
+    def description(self) -> str:
+        """What it is in JSON, with its unit."""
+        return self.says + (f" ({self.kind})" if self.kind in _UNITS else "")
+
+
+def fact(kind: str, place: str, title: str, says: str, default: Any = None, **how: Any) -> Any:
+    """Make a dataclass's field of a fact."""
+    made = Fact("", kind, place, title, says, optional=default is None, **how)
+    return field(default=default, repr=made.listed, metadata={"fact": made})
+
+
+to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes a text has as it is written, in JSON, its quotes aside.
+
+    That may be six for one character, which must not surprise who reads no more than so many.
+    """
+    return len(to_json(text).encode()) - 2
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_from_json: Final = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def json_object(value: bytes) -> dict[str, Any] | None:
+    """Read a JSON object in UTF-8; None if it is none, whatever else a lenient reader would take.
+
+    Readers in other languages must come to the same.
+    """
+    try:
+        found = _from_json(value.decode())
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def json_facts(value: bytes, kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Pick the named fields of a JSON object, each None where it is missing or of another kind."""
+    found = json_object(value) or {}
+    return {name: of_kind(kind, found.get(name)) for name, kind in kinds.items()}
+
+
+def of_kind(kind: str, item: Any) -> Any:
+    """Return what JSON had for a fact if it is of its kind, else None."""
+    if kind == TEXT:
+        return writable(item) if isinstance(item, str) else None
+    if kind == NAMES:
+        named = isinstance(item, list) and all(isinstance(each, str) for each in item)
+        return tuple(map(writable, item)) if named else None
+    if isinstance(item, bool) or not isinstance(item, (int, float)):
+        return None
+    if kind == SECONDS:
+        return item if 0 < item <= LONGEST else None
+    if not 0 <= item <= LATEST or (kind == COUNT and item != int(item)):
+        return None
+    return int(item) if kind == COUNT else item  # some languages write all numbers as floats
+
+
+def writable(text: str) -> str:
+    """Return a text without lone surrogates, which JSON and a command line can spell."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,0 +1,116 @@
+"""The record of a removal: whose lock it was, who took it away, and why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lockclient.model.fields import KNOWN, TEXT, TIME, Fact, json_facts, to_json
+from lockclient.model.holder import ALIVE_AT, FACTS, Holder, in_utc, listed, shortened
+from lockclient.text.escaping import plain
+
+AUTO_UNLOCK: Final = "auto-unlock"
+FORCE_UNLOCK: Final = "force-unlock"
+MAX_RECORD: Final = 256 * 1024
+"""The same for the record of a removal: what is bounded there may be six bytes a character."""
+_SHORT_BACKTRACE: Final = 500
+"""Characters of a backtrace that stays in the record: apart, each costs a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The record that an auto-unlock or force-unlock leaves: the removed holder, who and why.
+
+    `how` is `AUTO_UNLOCK` or `FORCE_UNLOCK`; `removed_at` is in Unix seconds. `code` names the
+    holder's backtrace where that stands apart, once for all removals of holders that had the same.
+    """
+
+    holder: Holder
+    removed_at: float | None
+    removed_by: str
+    how: str
+    why: str
+    code: str = ""
+
+    def written(self) -> dict[str, Any]:
+        """Return what the record says in the store."""
+        return self.facts() | ({"code": self.code} if self.code else {})
+
+    def value(self) -> str:
+        """Return the record's value in the store, JSON."""
+        return to_json(self.written())
+
+    def apart(self) -> tuple[Removal, str]:
+        """Return the record without a long backtrace, and that (empty: it is short)."""
+        backtrace = self.holder.backtrace or ""
+        if len(backtrace) <= _SHORT_BACKTRACE:
+            return self, ""
+        code = _name_of(backtrace.encode())
+        return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
+
+    def joined(self, backtrace: bytes | None) -> Removal:
+        """Return the record with what stands apart, if it is what the record speaks of."""
+        if backtrace is None or _name_of(backtrace) != self.code:
+            return self
+        text = backtrace.decode(errors="replace")
+        return replace(self, holder=replace(self.holder, backtrace=text), code="")
+
+    def facts(self) -> dict[str, Any]:
+        """Return all facts for JSON: the holder's and the removal's on one level."""
+        own = {each.name: getattr(self, each.name) for each in REMOVAL_FACTS}
+        return self.holder.facts() | own
+
+    @classmethod
+    def read(cls, name: str, uuid: str, value: bytes) -> Removal:
+        """Build a removal from its key and value; what can't be read is None or empty."""
+        own = json_facts(value, _REMOVAL)
+        facts = json_facts(value, _RECORDED)
+        holder = Holder(name, uuid, **facts | {"fencing_token": facts["fencing_token"] or 0})
+        if not _is_code(own["code"] or ""):
+            own["code"] = None
+        return cls(holder, own.pop("removed_at"), **{key: own[key] or "" for key in own})
+
+    @classmethod
+    def listed(cls, name: str, uuid: str, value: bytes) -> Removal:
+        """Build a removal as a list of many has it: no text too long, and of a backtrace only
+        that there is one, as an empty text."""
+        found = cls.read(name, uuid, value if len(value) <= MAX_RECORD else b"")
+        has_code = found.code or found.holder.backtrace
+        holder = replace(listed(found.holder), backtrace="" if has_code else None)
+        by, how, why = map(shortened, (found.removed_by, found.how, found.why))
+        return replace(found, holder=holder, removed_by=by, how=how, why=why)
+
+    def describe(self) -> str:
+        """Say in one line how the lock went."""
+        why = f": {self.why}" if self.why else ""
+        by = f"{self.how or 'removal'} by {self.removed_by or 'unknown'}"
+        return plain(f"{by} at {in_utc(self.removed_at)}{why}")
+
+
+def _name_of(code: bytes) -> str:
+    from hashlib import sha256  # not with the library: it brings OpenSSL along
+
+    return sha256(code).hexdigest()
+
+
+def removed_at(value: bytes) -> float | None:
+    """Return when the lock was removed that a record is about, by its remover's clock."""
+    at: float | None = json_facts(value, {"removed_at": TIME})["removed_at"]
+    return at
+
+
+REMOVAL_FACTS: Final = (
+    Fact("removed_at", TIME, KNOWN, "When", "When it was removed."),
+    Fact("removed_by", TEXT, KNOWN, "By", "Who did it.", optional=False),
+    Fact("how", TEXT, KNOWN, "", "auto-unlock or force-unlock.", optional=False),
+    Fact("why", TEXT, KNOWN, "Why", "The reason.", optional=False),
+)
+"""What the record of a removal says beside the holder's facts."""
+_REMOVAL: Final = {each.name: each.kind for each in REMOVAL_FACTS} | {"code": TEXT}
+_is_code: Final = re.compile("[0-9a-f]{64}").fullmatch
+_RECORDED: Final = {
+    each.name: each.kind
+    for each in FACTS
+    if each.told and each.name not in ("name", "uuid", ALIVE_AT.name)
+}

@@ -1,0 +1,56 @@
+"""What the watch has brought and the table has not taken in yet: so many bytes and no more.
+
+Whoever writes faster than a table reads would else fill its process's memory. Here the thread that
+reads the watch waits until there is room; what is not read stays with the store, which keeps it
+anyway, and is told later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from lockclient.stores.service_protocol import Batch
+
+ROOM = 16 * 1024 * 1024
+"""Bytes of values. A batch that comes while there is less may exceed it, by one request's."""
+_EACH = 200
+"""Bytes that a change takes whatever its value."""
+
+
+class Backlog:
+    """Batches in their order, from several threads to one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches: deque[tuple[Batch, int]] = deque()
+        self._size = 0
+        self._closed = False
+
+    def put(self, batch: Batch, *, wait: bool = True) -> None:
+        """Add a batch; with `wait` only as soon as there is room for it."""
+        size = sum(_EACH + len(each.value or b"") for each in batch.changes)
+        with self._changed:
+            while wait and self._size > ROOM and not self._closed:
+                self._changed.wait()
+            self._batches.append((batch, size))
+            self._size += size
+            self._changed.notify_all()
+
+    def get(self) -> Batch | None:
+        """Return the next batch, as soon as there is one; None: it is closed."""
+        with self._changed:
+            while not self._batches and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            batch, size = self._batches.popleft()
+            self._size -= size
+            self._changed.notify_all()
+            return batch
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,155 @@
+"""Whether the picture of all locks still shows what is written: a watch may fall silent unnoticed.
+
+A stream that stands, whose keepalive is answered and that brings nothing looks just like a store in
+which nothing happens (etcd-io/etcd #15402, #17529, and a member that is frozen). Nor can etcd be
+asked: answers to progress requests were seen to overtake events. So what is *known* to have been
+written is to come by the watch: an unlocker's own signs of life, whose revision etcd confirmed, or
+those of others, read by who may not write. What was refused, or not answered, says nothing about
+the watch, and is not told here.
+
+    freshness.expect(revision, known_at)    # each time that something is known to be written
+    freshness.look()                        # once a second: does what there is to do
+    freshness.stale()                       # nothing may be believed, alerted on or removed now
+
+What is done, one after the other, each only if what went before did not help: the stream is opened
+anew, on another member if there is one, which costs nothing and misses nothing; everything is read
+again, by a new watch; again; and then it is `hopeless()`, so that the process had better end and be
+started anew. A reading makes the picture new, but says nothing of the watch: it stays stale until
+the watch itself has brought something.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from lockclient.model.clocks import monotonic
+from lockclient.overview.table import Table
+from lockclient.stores.service_protocol import ServiceStore
+
+log = logging.getLogger(__name__)
+
+LATE = 2.0
+"""Seconds for which a watch may be late. With something to expect every 3 s no picture is older
+than 5 s without being called stale."""
+
+
+def latest(store: ServiceStore) -> float:
+    """Return for how many seconds what a store brings may be late.
+
+    Of one that is looked at, what was written at the begin of a look comes by the next one, and
+    one that is not answered is no reason to believe nothing.
+    """
+    return LATE + 2 * store.poll
+
+
+READ_AFTER, READ_AGAIN_AFTER = 10.0, 45.0
+"""Seconds from the stream that was opened anew to the first reading, and from one to the next: an
+alert by Prometheus is to ring before all is lost."""
+READINGS = 2
+"""Readings after which it is hopeless; a minute and a half has passed then."""
+
+
+class Freshness:
+    """Compares what is known to be written with what a table shows; several threads may use it.
+
+    Args:
+        table: the picture.
+        reopen: opens the table's watch anew.
+        late: seconds for which what is written may be on its way: see `latest`.
+    """
+
+    def __init__(self, table: Table, reopen: Callable[[], None], late: float = LATE) -> None:
+        self._table = table
+        self._reopen = reopen
+        self._late_after = late
+        self._lock = threading.Lock()
+        self._proven_at = monotonic()
+        # The oldest revision that is not shown yet, and since when it is known. One is enough: when
+        # it is shown, the next is told within seconds.
+        self._waiting: tuple[int, float] | None = None
+        self._confirmed_at = -math.inf
+        self._followed = 0
+        self._reopened = False
+        self._readings = 0
+        self._hopeless = False
+        self._next_at = 0.0
+
+    def expect(self, revision: int, known_at: float) -> None:
+        """Take note that something was written at this revision, known since then (monotonic)."""
+        with self._lock:
+            self._settle()
+            self._confirmed_at = monotonic()
+            # A lower one than what is waited for: the store was put back, or who wrote that is gone
+            # and has taken it along. It would be waited for in vain.
+            if self._waiting is None or revision < self._waiting[0]:
+                self._waiting = revision, known_at
+                self._settle()
+
+    def proven_at(self) -> float:
+        """Return the monotonic time up to which the watch has shown all that is known."""
+        with self._lock:
+            self._settle()
+            # A store that is looked at says itself as of when its picture is.
+            return max(self._proven_at, self._table.known_at)
+
+    def stale(self) -> bool:
+        """Tell whether the picture may not be believed."""
+        with self._lock:
+            self._settle()
+            return self._readings > 0 or self._late() > self._late_after
+
+    def hopeless(self) -> bool:
+        """Tell whether all was tried, and the watch shows nothing still."""
+        with self._lock:
+            self._settle()
+            return self._hopeless
+
+    def look(self) -> None:
+        """Do what there is to do about a watch that is late."""
+        with self._lock:
+            self._settle()
+            late, now = self._late(), monotonic()
+            # A reading that is under way is the cure already, however long it takes; and while
+            # nothing is confirmed it may be the store that is late.
+            confirmed = now - self._confirmed_at < READ_AFTER
+            if (
+                late <= self._late_after
+                or now < self._next_at
+                or self._table.loading()
+                or not confirmed
+            ):
+                return
+            reading = self._reopened
+            if self._readings >= READINGS:
+                self._hopeless = True
+                return
+            self._reopened = True
+            self._readings += reading
+            self._next_at = now + (READ_AGAIN_AFTER if reading else READ_AFTER)
+        log.warning(
+            "For %.0f s the watch has not shown what the store has confirmed: it is opened anew%s.",
+            late,
+            ", and everything is read again" if reading else "",
+        )
+        self._reopen()
+        if reading:
+            self._table.resync()
+
+    def _late(self) -> float:
+        return 0.0 if self._waiting is None else monotonic() - self._waiting[1]
+
+    def _settle(self) -> None:
+        """Compare with what the table shows by now."""
+        followed = self._table.followed
+        if followed != self._followed:
+            if self._readings:
+                log.warning("The watch shows again what is written.")
+            self._followed, self._readings = followed, 0
+            self._reopened = self._hopeless = False
+        if self._waiting is not None and self._table.revision >= self._waiting[0]:
+            if not self._readings:
+                self._proven_at = self._waiting[1]
+            self._waiting = None

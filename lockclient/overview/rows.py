@@ -1,0 +1,256 @@
+"""What a picture of all locks is made of: a row for each, and a reading of everything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import NamedTuple
+
+from lockclient.model.clocks import monotonic
+from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder, listed
+from lockclient.model.removal import Removal, removed_at
+from lockclient.model.restore_marker import Restored
+from lockclient.stores.service_protocol import Batch, Change
+
+_STAMPING = frozenset({"uuid", "about", *STAMPS})
+MOST_UNLOCKERS = 1000
+"""Of which no more are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One lock as this process knows it.
+
+    Attributes:
+        holder: what the lock says about itself, its backtrace aside.
+        seen_at: monotonic time at which this process saw the last write of the stamps.
+        found: the lock was there, with these stamps, when this process first looked, so that
+            `seen_at` says nothing about when they were written.
+    """
+
+    holder: Holder
+    seen_at: float
+    found: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a `uuid`, readable or not: without it the lock is free to take."""
+        return self.holder.fencing_token != 0
+
+
+class Waiting(NamedTuple):
+    """A lock's line as a picture of all locks has it: so many wait, by a change at `revision`."""
+
+    waiting: int
+    revision: int
+
+    def after(self, change: Change) -> Waiting:
+        """Return the line after a ticket was written or deleted.
+
+        One that is written again, by a second sending, does not count twice; and nothing is deleted
+        that was not there. So the count is exact, and who waits need not be kept for it.
+        """
+        more = -1 if change.value is None else change.created == change.revision
+        return Waiting(max(0, self.waiting + more), change.revision)
+
+
+NOBODY = Waiting(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A lock's row changed: None before it was taken and after it went.
+
+    `live` tells that the watch brought it as it happened, and not a reading of everything.
+    """
+
+    name: str
+    before: Row | None
+    after: Row | None
+    live: bool
+
+
+Told = tuple[Change, Removal]
+"""The record of a removal, and the change that told of it, its value aside."""
+
+
+class Newest:
+    """The newest records of removals, and no more than so many of them.
+
+    In the order in which the store wrote them; where it is looked at, which shows no order, by when
+    the locks were removed, as the records say it.
+
+    Args:
+        most: how many are kept.
+        by_time: the store is looked at.
+    """
+
+    def __init__(self, most: int = 0, *, by_time: bool = False) -> None:
+        self._most = most
+        self._by_time = by_time
+        self._kept: dict[tuple[str, str], tuple[float, Told]] = {}
+        self._least = -math.inf
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._kept
+
+    def add(self, change: Change) -> Removal | None:
+        """Take a record in; return what it says, or None if it is older than all that are kept."""
+        name, part, value = change.name, change.part, change.value or b""
+        order = (removed_at(value) or 0.0) if self._by_time else change.created
+        if order < self._least:
+            return None
+        removal = Removal.listed(name, part, value)
+        self._kept[name, part] = order, (change._replace(value=None), removal)
+        # All that is too much goes at once, and not before it is a quarter: that costs little for
+        # each of them, in whatever order they come.
+        if len(self._kept) > self._most * 5 // 4:
+            self._keep(self._most)
+        return removal
+
+    def only(self, most: int) -> Newest:
+        """Keep no more than so many from now on."""
+        self._most = most
+        self._keep(most)
+        return self
+
+    def forget(self, name: str, part: str) -> None:
+        """Leave one out that is gone."""
+        self._kept.pop((name, part), None)
+
+    def oldest_first(self) -> list[Told]:
+        """Return those that are kept."""
+        return [told for _, told in self._sorted()][-self._most :] if self._most else []
+
+    def _keep(self, most: int) -> None:
+        if len(self._kept) <= most:
+            return
+        kept = self._sorted()[-most:] if most else []
+        self._kept = {(told[0].name, told[0].part): (order, told) for order, told in kept}
+        self._least = kept[0][0] if kept else math.inf
+
+    def _sorted(self) -> list[tuple[float, Told]]:
+        return sorted(self._kept.values(), key=itemgetter(0))
+
+
+class Reading:
+    """A reading of everything, put together from its pages.
+
+    Of each page only what is kept in the end outlives the next one: a store full of records that
+    were written by others must not become as much memory here.
+
+    Args:
+        known: the rows that there were before.
+        found: nothing was read before.
+        newest: takes in the removals.
+        told: the revision up to which all removals were told; later ones are kept, too.
+    """
+
+    def __init__(self, known: dict[str, Row], *, found: bool, newest: Newest, told: int) -> None:
+        self.rows: dict[str, Row] = {}
+        self.lines: dict[str, Waiting] = {}
+        self.unlockers: dict[str, str] = {}
+        self.recorded = 0
+        self.said: Restored | None = None
+        self.revision = self.term = 0
+        self.known_at = -math.inf
+        self._found = found
+        self._known = known
+        self.newest = newest
+        self._told = math.inf if found else told
+        self._untold: list[Told] = []
+        self._arrived = 0.0
+        self._lock = ""
+        self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
+
+    def add(self, batch: Batch) -> None:
+        """Take in the next page."""
+        self.revision, self.term, self.known_at = batch.revision, batch.term, batch.known_at
+        self._arrived = monotonic()
+        if batch.changes and batch.changes[0].kind != "locks":  # a page is of one kind
+            self._end_lock()
+        for change in batch.changes:
+            kind, name, part, value, revision, _, version = change
+            if kind == "locks":
+                if name != self._lock:
+                    self._end_lock()
+                    self._lock = name
+                if part in SUBKEYS:
+                    self._values[part] = value, version or revision
+            elif kind == "queue":
+                known = self.lines.get(name, NOBODY)
+                self.lines[name] = Waiting(known.waiting + 1, max(known.revision, revision))
+            elif kind == "unlockers":
+                if len(self.unlockers) < MOST_UNLOCKERS:
+                    self.unlockers[name] = saying_of(value or b"")
+            elif kind == "removed":
+                self._add_removal(change)
+            elif kind == "restored" and value is not None:
+                self.said = Restored.read(value, revision, time.time())
+
+    def end(self) -> None:
+        """Take note that this was all."""
+        self._end_lock()
+
+    def untold(self) -> list[Told]:
+        """Return the removals that are to be told, the oldest first."""
+        if self._found:
+            return self.newest.oldest_first()
+        return sorted(self._untold, key=lambda told: told[0].created)
+
+    def _add_removal(self, change: Change) -> None:
+        self.recorded += 1
+        removal = self.newest.add(change)
+        if change.created > self._told:
+            said = removal or Removal.listed(change.name, change.part, change.value or b"")
+            self._untold.append((change._replace(value=None), said))
+
+    def _end_lock(self) -> None:
+        name, values, self._values = self._lock, self._values, {}
+        if not values:
+            return
+        # When its last page has arrived, or the one after it, and not when that was asked for:
+        # nothing on it was written later.
+        row = updated(None, name, values, self._arrived, found=self._found)
+        if row is not None:
+            self.rows[name] = self._kept(row)
+
+    def _kept(self, row: Row) -> Row:
+        """Return the row that was known already, if nothing about it has changed."""
+        known = self._known.get(row.holder.name)
+        return known if known is not None and known.holder == row.holder else row
+
+
+def updated(
+    row: Row | None, name: str, values: Mapping[str, Found], seen_at: float, *, found: bool
+) -> Row | None:
+    """Return the row after these subkeys of one lock were written; None if nothing is left."""
+    if row is None:
+        holder = Holder.read(name, values, backtrace=False)
+    else:
+        holder = row.holder.updated(values, backtrace=False)
+    # Without a uuid nothing else is kept but a hostname, and what is wrong.
+    if not holder.fencing_token and holder.hostname is None and not holder.problems:
+        return None
+    holder = listed(holder)
+    if row is not None and _STAMPING.isdisjoint(values):
+        return replace(row, holder=holder)
+    return Row(holder, seen_at, found)
+
+
+def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Transition]:
+    """Yield what happened between two pictures that were not followed from one to the other."""
+    for name, row in before.items():
+        if name not in after:
+            yield Transition(name, row, None, live=False)
+    for name, row in after.items():
+        if (old := before.get(name)) is not row:
+            yield Transition(name, old, row, live=False)
+
+
+def saying_of(value: bytes) -> str:
+    """Return what an unlocker says of itself."""
+    return value[:1000].decode(errors="replace")

@@ -1,0 +1,471 @@
+"""The live picture of all locks in one process: one read of everything, then one watch.
+
+    table = Table(store)
+    table.start()
+    table.rows()["nightly-report"].holder
+
+A thread of its own applies what the watch brings; readers take copies under a lock, rows never
+change once made. A watch that may have missed something (compaction) makes the table load again:
+unchanged rows stay what they are, so that whoever counts time by `Row.seen_at` counts on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
+
+from lockclient.errors import ClusterMutexError
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.holder import Found
+from lockclient.model.removal import Removal
+from lockclient.model.restore_marker import Restored
+from lockclient.overview.bounded_queue import Backlog
+from lockclient.overview.rows import (
+    MOST_UNLOCKERS,
+    NOBODY,
+    Newest,
+    Reading,
+    Row,
+    Transition,
+    Waiting,
+    differences,
+    saying_of,
+    updated,
+)
+from lockclient.stores.protocol import Abilities
+from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.text.durations import duration
+
+log = logging.getLogger(__name__)
+
+_READING = 1800.0
+"""Seconds for reading everything: the store gives up on a page that does not come much sooner."""
+_FOUND = 1000
+"""How many of the newest removals are told that were found at the first reading."""
+_TOLD = 1000
+"""Locks that are told at a time when everything was read."""
+_STUCK = 120.0
+"""Seconds without a page after which a reading hangs: the store gives up on one after a minute."""
+_STUMBLING = 10.0
+"""Seconds since something unforeseen after which all is well again: signs of life come every 3 s,
+and what stumbles over anything stumbles over them."""
+
+_step_of = attrgetter("revision", "kind", "name")
+
+
+Listener = Callable[[list[Transition]], None]
+RemovalListener = Callable[[list[Removal], bool], None]
+
+
+class Table:
+    """All locks, their lines and the unlockers, kept up to date until `stop()`.
+
+    Args:
+        store: where to read; it stays the caller's to close.
+        removals: how many of the newest removals to keep, their backtraces aside.
+        on_change: called in the table's thread with each step's transitions.
+        on_removal: called there before it, with each step's new removals, and whether they were
+            found at the first reading. Each is told once, in the order of revisions; of those that
+            were found only the newest thousand, the oldest of them first.
+    """
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        *,
+        removals: int = 0,
+        on_change: Listener | None = None,
+        on_removal: RemovalListener | None = None,
+    ) -> None:
+        self._store = store
+        self._keep_removals = removals
+        self._on_change = on_change
+        self._on_removal = on_removal
+        self._untold: list[Removal] = []
+        self._lock = threading.Lock()
+        self._rows: dict[str, Row] = {}
+        self._lines: dict[str, Waiting] = {}
+        self._unlockers: dict[str, str] = {}
+        self._removals = Newest()
+        self._recorded = 0
+        self._revision = self._term = 0
+        self._known_at = -math.inf
+        self._said: Restored | None = None  # by the store's key
+        self._restored: Restored | None = None
+        # Whether it is not known yet that a watch goes on in the store in which it began.
+        self._looking = False
+        self._followed = 0
+        self._loading = True
+        self._got_on_at = math.inf
+        self._ready = threading.Event()
+        self._backlog = Backlog()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
+        self._troubles: dict[str, str] = {}  # what can't be done now → a sentence about that
+        self._stumbled = ("", -math.inf)  # over what that nobody thought of, and when
+        self.loads = 0
+        """How often everything was read: 1, and one more for each resync or lost watch."""
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin to load and follow, in the background; `wait_ready` tells when it is loaded."""
+        self._thread.start()
+
+    def read(self, deadline: Deadline) -> None:
+        """Read everything once, here and now, instead of `start()`: for who only takes a look.
+
+        Raises:
+            StoreUnavailable, StoreError: as `ServiceStore.load`.
+        """
+        self._load(deadline)
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until everything was read once; False if `timeout` seconds passed first."""
+        return self._ready.wait(timeout)
+
+    def ready(self) -> bool:
+        """Tell whether everything was read once."""
+        return self._ready.is_set()
+
+    def connected(self) -> bool:
+        """Tell whether the picture is up to date as far as anyone can know."""
+        sure = self._ready.is_set() and not self.trouble and not self._looking
+        return sure and self._store.connected()
+
+    def loading(self) -> bool:
+        """Tell whether everything is being read now, or is to be, and nothing followed."""
+        return self._loading
+
+    def down(self) -> str | None:
+        """Say in a sentence that the thread that keeps the picture has ended or hangs, if so."""
+        if self._thread.ident is not None and not self._thread.is_alive():
+            return "The thread that follows the locks has ended."
+        ago = monotonic() - self._got_on_at if self._loading else 0.0
+        if ago > _STUCK:
+            return f"The reading of all locks hangs: nothing has come for {duration(ago)}."
+        return None
+
+    @property
+    def trouble(self) -> str:
+        """Why everything can't be read or followed, in a sentence; empty if all is well.
+
+        A stream that just broke and is opened again is no trouble in this sense.
+        """
+        stumbled, at = self._stumbled
+        recent = stumbled if monotonic() - at < _STUMBLING else ""
+        return next(iter(list(self._troubles.values())), recent)
+
+    def resync(self) -> None:
+        """Ask for everything to be read again, soon, in the table's own thread."""
+        self._backlog.put(Batch((), 0, missed=True), wait=False)
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the watch and the thread; without `wait` only say that they are to end."""
+        self._stopping.set()
+        self._backlog.close()
+        if wait and self._thread.is_alive():
+            self._thread.join(5)
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def can(self) -> Abilities:
+        """What the store can do, of which this is the picture."""
+        return self._store.can
+
+    @property
+    def revision(self) -> int:
+        """The store's revision that the picture shows: it grows when anything changes."""
+        return self._revision
+
+    @property
+    def followed(self) -> int:
+        """The revision of the last change that the watch brought, and not a reading."""
+        return self._followed
+
+    @property
+    def known_at(self) -> float:
+        """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
+        no moment, so that something must be known to be written (`freshness`)."""
+        return self._known_at
+
+    def rows(self) -> dict[str, Row]:
+        """Return all locks by name, in a dict of the caller's own."""
+        with self._lock:
+            return dict(self._rows)
+
+    def row(self, name: str) -> Row | None:
+        """Return one lock."""
+        return self._rows.get(name)
+
+    def waiters(self) -> dict[str, int]:
+        """Return how many wait for each lock that has a line."""
+        with self._lock:
+            return {name: line.waiting for name, line in self._lines.items()}
+
+    def line(self, name: str) -> Waiting:
+        """Return how many wait for a lock; who they are is asked of the store."""
+        return self._lines.get(name, NOBODY)
+
+    def unclaimed(self) -> list[str]:
+        """Return the locks that are free and have a line."""
+        with self._lock:
+            return [
+                name
+                for name in self._lines
+                if (row := self._rows.get(name)) is None or not row.held
+            ]
+
+    def unlockers(self) -> dict[str, str]:
+        """Return the running unlockers: id to what they say of themselves."""
+        with self._lock:
+            return dict(self._unlockers)
+
+    def restored(self) -> Restored | None:
+        """Return the last restore of the store that was told, or noticed."""
+        return self._restored
+
+    def removals(self) -> list[Removal]:
+        """Return the removals that are kept, the newest first."""
+        with self._lock:
+            kept = self._removals.oldest_first()
+        return [removal for _, removal in reversed(kept)]
+
+    def recorded(self) -> int:
+        """Return how many removals the store has on record, kept here or not."""
+        return self._recorded
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        # Nothing ends this thread but `stop()`: a picture that nobody keeps up to date looks like a
+        # store in which nothing happens. What went wrong may have left half a step in the picture,
+        # so it is read anew, and what the step had done by then was told.
+        complete = False  # whether the picture is, up to its revision
+        while not self._stopping.is_set():
+            try:
+                complete = self._go_on(complete)
+                continue
+            except ClusterMutexError as error:
+                self._failed("read", error)
+            except Exception as error:  # noqa: BLE001 - see above
+                self._stumble(error)
+            complete = False
+            self._stopping.wait(1)
+
+    def _go_on(self, complete: bool) -> bool:
+        """Read everything unless the picture is complete, and follow; return as `_follow`."""
+        if not complete:
+            self._loading, self._got_on_at = True, monotonic()
+            self._load(Deadline.after(_READING))
+            self._succeeded("read")
+        watch = self._store.follow(self._revision + 1, self._backlog.put)
+        try:
+            self._loading = False
+            return self._follow()
+        finally:
+            watch.close()
+
+    def _stumble(self, error: Exception) -> None:
+        now = monotonic()
+        if now - self._stumbled[1] > 60:  # once, as long as it goes on
+            log.error("Following the locks failed; they are read again.", exc_info=error)
+        self._stumbled = (
+            f"What is written could not be taken in ({type(error).__name__}: {error}): the log "
+            "says where. Everything is read again every second.",
+            now,
+        )
+
+    def _failed(self, what: str, why: object) -> None:
+        if not self._troubles and not self._stopping.is_set():  # once for an outage
+            log.warning("The locks can't be %s, which is tried every second: %s", what, why)
+        self._troubles[what] = f"The locks can't be {what}, so that their picture grows old: {why}"
+
+    def _succeeded(self, what: str) -> None:
+        if self._troubles.pop(what, None) and not self._troubles:
+            log.warning("The locks can be read and followed again.")
+
+    def _load(self, deadline: Deadline) -> None:
+        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
+        first, newest = not self._ready.is_set(), Newest()
+        if self._keep_removals or self._on_removal:
+            kinds += ("removed",)
+            most = max(self._keep_removals, _FOUND if first and self._on_removal else 0)
+            newest = Newest(most, by_time=not self._store.can.watch)
+        fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
+        for batch in self._store.load(kinds, deadline):
+            fresh.add(batch)
+            self._got_on_at = monotonic()
+        fresh.end()
+        said, back = self._said, self._was_put_back(fresh.revision, fresh.term)
+        with self._lock:
+            before, self._rows = self._rows, fresh.rows
+            self._lines, self._unlockers = fresh.lines, fresh.unlockers
+            self._recorded = fresh.recorded
+            for change, removal in fresh.untold():
+                self._note_untold(change, removal)
+            self._removals = newest.only(self._keep_removals)
+            self._said = fresh.said or said
+            self._revision, self._term = fresh.revision, fresh.term
+            self._known_at = fresh.known_at
+            self._followed = min(self._followed, fresh.revision)  # a store that was put back
+            self.loads += 1
+            self._heed_restore(said, back=back, first=first)
+        self._ready.set()
+        self._tell([], first=first)
+        changed = differences(before, self._rows)
+        while few := list(islice(changed, _TOLD)):
+            self._tell(few)
+
+    def _follow(self) -> bool:
+        """Apply batches until stopped, or until one says that something may have been missed.
+
+        Return whether the picture is complete up to its revision all the same.
+        """
+        while (batch := self._backlog.get()) is not None and not batch.missed:
+            self._succeeded("followed")
+            if batch.started and self._look_whether_put_back():
+                return False
+            if batch.revision <= self._revision:
+                continue  # of the watch before this one, and in the reading already
+            changed: list[Transition] = []
+            try:
+                with self._lock:
+                    self._apply(batch, changed)
+                    self._revision, self._known_at = batch.revision, batch.known_at
+            finally:  # what is in the picture is told, come what may: nobody would hear it again
+                self._tell(changed)
+            if not batch.started:
+                self._followed = batch.revision
+        if batch is not None and batch.refused:
+            self._failed("followed", batch.refused)
+            return True  # and it is told a second later, so that this is no busy loop
+        return False
+
+    def _look_whether_put_back(self) -> bool:
+        """Ask, where a watch goes on, whether it does so on a store of earlier days.
+
+        The watch itself does not tell if revisions are higher than before all the same. And that
+        somebody has told of a restore is heard here: by the watch it comes after all that was
+        written in between, which may be very much, and until then old rows would be believed.
+        """
+        self._looking = True
+        try:
+            page = next(self._store.load(("restored",), Deadline.after(3)), None)
+            if page is None or self._was_put_back(page.revision, page.term):
+                return page is not None
+            self._term = max(self._term, page.term)
+            with self._lock:
+                said, known = self._said, self._rows
+                for change in page.changes:
+                    self._apply_other(change)
+                self._heed_restore(said, first=False)
+            if self._rows is not known:
+                self._tell(list(differences(known, self._rows)))
+        finally:
+            self._looking = False
+        return False
+
+    def _was_put_back(self, revision: int, term: int) -> bool:
+        """Tell whether an answer can only come from a store that was restored: `restoring`."""
+        return revision < self._revision or 0 < term < self._term
+
+    def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
+        """Count all locks anew if the store was restored since; `said` was known before.
+
+        At the first reading they are counted from now in any case.
+        """
+        if self._said != said:
+            self._restored = self._said
+        elif back:
+            self._restored = Restored("", time.time())
+        if first or not (back or self._said != said):
+            return
+        now = monotonic()
+        self._rows = {
+            name: replace(row, seen_at=now, found=True) for name, row in self._rows.items()
+        }
+        log.warning(
+            "The store was restored from a backup, %s. The time of all locks is counted anew from "
+            "now on; fencing tokens may have gone back.",
+            f"as {self._said.who!r} says" if self._said and self._said != said else "by its looks",
+        )
+
+    def _apply(self, batch: Batch, changed: list[Transition]) -> None:
+        said, known = self._said, self._rows
+        seen_at = monotonic()
+        # Several transactions may come in one batch: taken apart by revision, so that a lock which
+        # was released and taken again shows as both.
+        fresh = batch.changes
+        if fresh and fresh[0].revision <= self._revision:
+            # Of the watch before this one, and in the reading already as far as that goes.
+            fresh = tuple(each for each in fresh if each.revision > self._revision)
+        for (_, kind, name), group in groupby(fresh, key=_step_of):
+            changes = list(group)
+            if kind != "locks":
+                for change in changes:
+                    self._apply_other(change)
+                continue
+            before = self._rows.get(name)
+            values: dict[str, Found] = {
+                each.part: (each.value, each.version or each.revision) for each in changes
+            }
+            after = updated(before, name, values, seen_at, found=False)
+            if after is None:
+                self._rows.pop(name, None)
+            else:
+                self._rows[name] = after
+            changed.append(Transition(name, before, after, live=True))
+        self._heed_restore(said, first=False)
+        if self._rows is not known:
+            changed.extend(differences(known, self._rows))
+
+    def _apply_other(self, change: Change) -> None:
+        name, part, value = change.name, change.part, change.value
+        if change.kind == "queue":
+            line = self._lines.get(name, NOBODY).after(change)
+            if line.waiting:
+                self._lines[name] = line
+            else:
+                self._lines.pop(name, None)
+        elif change.kind == "unlockers":
+            if value is None:
+                self._unlockers.pop(name, None)
+            elif name in self._unlockers or len(self._unlockers) < MOST_UNLOCKERS:
+                self._unlockers[name] = saying_of(value)
+        elif change.kind == "restored" and value is not None:
+            now = time.time()  # not by its writer's clock: people are to hear of it for a while
+            self._said = replace(Restored.read(value, change.revision, now), time=now)
+        elif change.kind == "removed" and (self._keep_removals or self._on_removal):
+            self._recorded += -1 if value is None else change.created == change.revision
+            if value is None:
+                self._removals.forget(name, part)
+            elif change.created == change.revision or (name, part) in self._removals:
+                removal = self._removals.add(change) or Removal.listed(name, part, value)
+                self._note_untold(change, removal)
+
+    def _note_untold(self, change: Change, removal: Removal) -> None:
+        # Neither one that an earlier reading or the watch told already, nor one written again.
+        if self._on_removal and self._revision < change.created == change.revision:
+            self._untold.append(removal)
+
+    def _tell(self, changed: list[Transition], *, first: bool = False) -> None:
+        removals, self._untold = self._untold, []
+        calls: list[Callable[[], None]] = []
+        if removals and self._on_removal is not None:
+            calls.append(partial(self._on_removal, removals, first))
+        if changed and self._on_change is not None:
+            calls.append(partial(self._on_change, changed))
+        for call in calls:
+            try:
+                call()
+            except Exception:  # a listener's mistake must not stop the picture
+                log.exception("A listener of the table of all locks failed.")

@@ -1,0 +1,73 @@
+"""Who stands in all lines: read from the store, and again when one of them has changed.
+
+A table knows how long each line is, and not who stands in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lockclient.model.clocks import Deadline
+from lockclient.model.deadlocks import Deadlock, deadlocks
+from lockclient.model.holder import Holder, Ticket
+from lockclient.overview.rows import NOBODY, Waiting
+from lockclient.overview.table import Table
+from lockclient.stores.service_protocol import ServiceStore
+
+MOST: Final = 2000
+"""Waiters that are read; where there are more, who is left out is nowhere told."""
+
+
+class Lines:
+    """The waiters of a table's locks as of the last look.
+
+    Attributes:
+        tickets: who waits.
+        total: how many are in line, read or not.
+        heads: of each line that was read as a whole its first ticket; the same object as long as
+            no line changes.
+    """
+
+    def __init__(self, table: Table, store: ServiceStore) -> None:
+        self._table = table
+        self._store = store
+        self._read: Mapping[str, Waiting] = {}
+        self.tickets: Sequence[Ticket] = ()
+        self.total = 0
+        self.heads: Mapping[str, Ticket] = {}
+
+    def look(self, patience: float) -> None:
+        """Read who waits, if any line has changed since the last look.
+
+        Raises:
+            StoreUnavailable, StoreError: the store does not say; all is as it was then.
+        """
+        lines = {name: self._table.line(name) for name in self._table.waiters()}
+        if lines == self._read:
+            return
+        # What they were is noted as it was before: what changes meanwhile is read next time.
+        tickets = self._store.tickets(MOST, Deadline.after(patience)) if lines else ()
+        total = sum(line.waiting for line in lines.values())
+        self._read, self.tickets, self.total = lines, tickets, max(total, len(tickets))
+        self.heads = self._firsts()
+
+    def _firsts(self) -> dict[str, Ticket]:
+        read = Counter(ticket.name for ticket in self.tickets)
+        firsts: dict[str, Ticket] = {}
+        for ticket in self.tickets:
+            name = ticket.name
+            if read[name] >= self._read.get(name, NOBODY).waiting:
+                firsts[name] = min(ticket, firsts.get(name, ticket), key=lambda each: each.revision)
+        return firsts
+
+    def holders(self) -> dict[str, Holder]:
+        """Return who holds, now, the locks that somebody waits for."""
+        names = {ticket.name for ticket in self.tickets}
+        rows = ((name, self._table.row(name)) for name in names)
+        return {name: row.holder for name, row in rows if row is not None and row.held}
+
+    def deadlocks(self) -> list[Deadlock]:
+        """Return who waits for each other."""
+        return deadlocks(self.holders(), self.tickets)

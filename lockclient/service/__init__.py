@@ -1,0 +1,1 @@
+"""What both services share: flags, lifecycle, logging, HTTP server, request filter."""

@@ -1,0 +1,1 @@
+"""What stores share: lifecycle, background threads, polling instead of a watch."""

@@ -1,0 +1,321 @@
+"""What goes on beside the callers of one store, by threads that are the store's own.
+
+A store makes one `Background` and ends it with its `close()`. The leases of tickets have a thread
+to themselves and wait for nothing; pushes and clean-ups have a few each, so that a thousand of
+either are late by no more than a store takes to answer them; and what the main thread asks is
+asked by deputies. An idle store has no thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, TypeVar
+
+from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import (
+    ONE_ANSWER,
+    TICKET_RENEWAL,
+    Event,
+    Inbox,
+    MutexStore,
+    Withdraw,
+)
+from lockclient.threads import scheduler
+from lockclient.threads.scheduler import RETRY, Crew, NoThread, Task
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+AT_ONCE = 8
+"""Pushes of one store that are under way at once, and as many clean-ups."""
+_LONGEST_WAIT = 0.5
+"""Seconds after which a waiting main thread looks for signals."""
+_TRIES = 20
+"""How often the system is asked, in `RETRY` seconds, for the thread without which nothing goes."""
+CLEAN_UP_TRY = 2.0
+REFUSED_PAUSE = 30.0
+_PAUSES = (0.2, 0.5, 1.0)
+_LONGEST_PAUSE = 2.0
+"""Seconds between two tries of a clean-up that nobody answers."""
+AT_EXIT = 1.0
+"""Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
+
+
+class Background:
+    """The threads of one store.
+
+    Args:
+        store: whose they are.
+    """
+
+    def __init__(self, store: MutexStore) -> None:
+        self.pushes = Crew("push", AT_ONCE)
+        self.tickets = Tickets(store)
+        self._store = store
+        self._cleaners = Crew("clean-up", AT_ONCE)
+        self._deputies = Crew("deputy", 1000)
+        self._unfinished: dict[object, None] = {}
+
+    def away(self, work: Callable[..., Result], *args: Any) -> Result:
+        """Do what asks the store, where no signal can land; return its result.
+
+        Python runs the handlers of signals in the main thread, between any two of its steps, and
+        what they raise (Ctrl-C, a soft time limit) is raised there. In the middle of a call of
+        gRPC's that leaves locks taken for good, and in the middle of our own steps it leaves what
+        nobody knows of. So the main thread only waits, for a deputy that does the work. If
+        something is raised while it waits, the deputy goes on: the caller is to tell it to stop.
+
+        Raises:
+            StoreUnavailable: the system gives no thread for it; nothing was done.
+        """
+        if scheduler.clock.missing:
+            self.ready()
+        if threading.get_ident() != _main_thread:
+            return work(*args)
+        ended = allocate_lock()  # free when it is done
+        ended.acquire()
+        result: Result | None = None
+        error: BaseException | None = None
+        begun = False
+
+        def do() -> None:
+            nonlocal begun, result, error
+            self._unfinished[do] = None
+            begun = True
+            try:
+                result = work(*args)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
+                error = raised
+            ended.release()
+            self._unfinished.pop(do, None)
+
+        self._deputies.do(do)
+        waited = 0.0
+        # Not for ever in one go: a signal that comes just before the wait begins, or to another
+        # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
+        while not ended.acquire(timeout=_LONGEST_WAIT):
+            waited += _LONGEST_WAIT
+            if not begun and waited >= ONE_ANSWER and self._deputies.refused:
+                raise _no_thread("none could be started")
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else it would hold itself by its traceback
+        return result  # type: ignore[return-value]
+
+    def ready(self) -> None:
+        """See to it that what is to go on in the background will.
+
+        Raises:
+            StoreUnavailable: the system gives no thread for it.
+        """
+        tries = 0
+        while True:
+            try:
+                return scheduler.clock.start()
+            except NoThread as error:
+                tries += 1
+                if tries >= _TRIES:
+                    raise _no_thread(error) from error
+                time.sleep(RETRY / _TRIES)
+
+    def clean_up(self, withdraw: Withdraw) -> None:
+        """Leave nothing of an acquisition, for as long as that takes."""
+        cleaning = _CleanUp(self._store, withdraw)
+        # Before it is begun: were it the other way round, it might be done before it is noted.
+        self._unfinished[cleaning] = None
+        self._clean(cleaning)
+
+    def _clean(self, cleaning: _CleanUp) -> None:
+        def do() -> None:
+            again = cleaning.run()
+            if again is None:
+                self._unfinished.pop(cleaning, None)
+            else:
+                scheduler.clock.after(again, partial(self._clean, cleaning))
+
+        self._cleaners.do(do)
+
+    def unfinished(self) -> bool:
+        """Tell whether something is to be cleaned up, or done for the main thread, still."""
+        return bool(self._unfinished)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is unfinished, but not longer than that."""
+        deadline = Deadline.after(seconds)
+        while self._unfinished and not deadline.expired():
+            self._cleaners.help_out()
+            time.sleep(0.005)
+
+    def close(self, patience: float) -> None:
+        """Wake all waiters, who find the store closed; end all threads when they are done."""
+        self.tickets.close()
+        self.settle(patience)
+        for crew in (self.pushes, self._cleaners, self._deputies):
+            crew.close()
+
+
+_main_thread = threading.main_thread().ident
+
+
+def _be_the_main_thread() -> None:
+    """After fork, in the child."""
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_be_the_main_thread)
+
+
+def _no_thread(why: object) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store could not be asked: the system gives no thread for it ({why}).", unknown=False
+    )
+
+
+class _CleanUp:
+    """One acquisition of which nothing is to be left.
+
+    The ticket of a living process does not expire (kazoo #732), so it is tried until it is done.
+    """
+
+    def __init__(self, store: MutexStore, withdraw: Withdraw) -> None:
+        self._store = store
+        self._withdraw = withdraw
+        self._pauses = chain(_PAUSES, repeat(_LONGEST_PAUSE))
+        self._refused = False
+
+    def run(self) -> float | None:
+        """Try it; return in how many seconds to try again, None: it is done."""
+        withdraw = self._withdraw
+        try:
+            self._store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
+        except StoreUnavailable:
+            return next(self._pauses)
+        except StoreClosed:
+            log.warning(
+                "What is left of %r stays until its auto-unlock: the store was closed before it "
+                "could be taken back.",
+                withdraw.name,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
+            if not self._refused:
+                log.error("Cleaning up after %r is refused, trying on: %s", withdraw.name, error)
+            self._refused = True
+            self._without_mark()
+            return REFUSED_PAUSE
+        return None
+
+    def _without_mark(self) -> None:
+        """Delete at least: a store that is out of space takes that, but no mark.
+
+        The mark is tried on: what it disarms may arrive after there is space again.
+        """
+        if self._withdraw.mark:
+            try:
+                self._store.ask(replace(self._withdraw, mark=False), Deadline.after(CLEAN_UP_TRY))
+            except Exception as error:  # noqa: BLE001 - it is all tried again
+                log.debug("What is left of %r stays for now: %s", self._withdraw.name, error)
+
+
+class _Group:
+    """Waiters that can act only together, and so have one lease for their tickets."""
+
+    def __init__(self, waiters: Hashable) -> None:
+        self.waiters = waiters
+        self.inboxes: set[Inbox] = set()
+        self.task: Task | None = None
+        self.proved = True
+        self.renewing = False
+        self.failing = False
+
+    def prove(self) -> None:
+        """Take note that they can act."""
+        self.proved = True
+
+
+class Tickets:
+    """The waiters of this process on one store: their tickets are kept alive while they can act.
+
+    A waiter joins with its inbox; when its ticket is lost it is told to look for itself. Before
+    each renewal the waiters have to show that they can act: the tasks of an event loop that is
+    blocked would get a lock that they can't take, while others stand behind them.
+    """
+
+    def __init__(self, store: MutexStore) -> None:
+        self._store = store
+        self._crew = Crew("tickets", 1)
+        self._groups: dict[Hashable, _Group] = {}
+        self._lock = threading.Lock()
+
+    def join(self, inbox: Inbox) -> None:
+        """Keep this waiter's ticket alive as long as it is in line."""
+        with self._lock:
+            group = self._groups.setdefault(inbox.waiters, _Group(inbox.waiters))
+            group.inboxes.add(inbox)
+            if group.task is None:
+                group.task = scheduler.clock.after(TICKET_RENEWAL, partial(self._due, group))
+
+    def leave(self, inbox: Inbox) -> None:
+        """Forget this waiter."""
+        with self._lock:
+            group = self._groups.get(inbox.waiters)
+            if group is not None:
+                group.inboxes.discard(inbox)
+
+    def close(self) -> None:
+        """Wake everyone, for good."""
+        with self._lock:
+            for group in self._groups.values():
+                self._tell(group)
+        self._crew.close()
+
+    def _due(self, group: _Group) -> float | None:
+        with self._lock:
+            # Not when the last one leaves: who is woken often leaves and joins as often, and the
+            # tickets would never be renewed.
+            if not group.inboxes:
+                self._groups.pop(group.waiters, None)
+                return None
+            someone = next(iter(group.inboxes))
+        proved, group.proved = group.proved, False
+        try:
+            someone.prove(group.prove)
+        except RuntimeError:  # their loop is closed
+            group.inboxes.clear()
+        if proved and not group.renewing:
+            group.renewing = True
+            self._crew.do(partial(self._renew, group))
+        return TICKET_RENEWAL
+
+    def _renew(self, group: _Group) -> None:
+        try:
+            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL))
+        except StoreClosed:
+            return
+        except ClusterMutexError as error:
+            if not group.failing:  # once for an outage
+                log.warning("The places in line could not be renewed, trying on: %s", error)
+            group.failing = True
+            return
+        finally:
+            group.renewing = False
+        group.failing = False
+        if not kept:
+            with self._lock:
+                self._tell(group)
+
+    def _tell(self, group: _Group) -> None:
+        for inbox in group.inboxes:
+            inbox.put(Event(0, missed=True))

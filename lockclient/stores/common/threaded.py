@@ -1,0 +1,101 @@
+"""A store whose requests are sent by threads, on event loops, too, and that is looked at.
+
+It has no line and no watch. That threads ask for event loops means that there is one place that
+knows what was sent and not answered, and a task that is cancelled leaves it to a thread to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+
+from lockclient.errors import StoreClosed
+from lockclient.model.clocks import Deadline
+from lockclient.stores.common.async_bridge import Askers
+from lockclient.stores.common.background import Background
+from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.common.polled import PolledStore
+from lockclient.stores.protocol import (
+    Abilities,
+    Event,
+    Guard,
+    Outcome,
+    Remove,
+    Sending,
+    Subscription,
+    Target,
+    Unlock,
+    Withdraw,
+)
+from lockclient.threads.scheduler import Crew
+
+LOOKS_AT_ONCE = 4
+CLOSING = 0.4
+"""Seconds that closing waits for what is to be cleaned up."""
+
+
+class ThreadedStore(OpenedStore, PolledStore):
+    """A base of stores that can do without line, watch, fencing tokens and guard."""
+
+    can: Abilities
+
+    def _connect(self) -> None:
+        self._closing = False
+        self._askers = Askers(self._name)
+        self._lookers = Crew("look", LOOKS_AT_ONCE)
+        self.background = Background(self)
+
+    # ------------------------------------------------------------ what each store does
+
+    def _do(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """Do a request."""
+        raise NotImplementedError
+
+    def _was_closed(self) -> StoreClosed:
+        """Return the exception for who asks it when this program has closed it."""
+        raise NotImplementedError
+
+    def _disconnect(self) -> None:
+        """End what `_connect` has made besides, when nothing is asked any more."""
+        raise NotImplementedError
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+        """See `MutexStore.watch`."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ MutexStore
+
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `MutexStore.send`."""
+        # As it closes, what takes back is asked still, and all else not any more.
+        if self._closing and not isinstance(sending.request, Withdraw | Unlock):
+            raise self._was_closed()
+        outcome = self._do(sending, deadline)
+        if isinstance(sending.request, Remove):
+            self._polling.look_soon()  # whoever removes waits until the picture shows it
+        return outcome
+
+    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.send_async`."""
+        return await self._askers.send(sending, partial(self.send, sending, deadline))
+
+    def guard(self, name: str, uuid: str) -> Guard:
+        """See `MutexStore.guard`: there is none."""
+        raise AssertionError("a store without guards was asked for one")
+
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        """See `MutexStore.has_ticket_lease`: there are no tickets."""
+        return False
+
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`: there are no tickets."""
+        return False
+
+    def close(self) -> None:
+        """See `ServiceStore.close`."""
+        self._closing = True
+        self._polling.close()
+        self.background.close(CLOSING)
+        self._disconnect()
+        self._askers.close()
+        self._lookers.close()

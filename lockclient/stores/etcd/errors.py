@@ -1,0 +1,216 @@
+"""etcd's and gRPC's errors → what to do next, and → our exceptions. The one place for both.
+
+Errors are told apart by etcd's exact text first and by the status code second: the same code
+stands for a compaction and for a wrong request, and one for a server that is down, a certificate
+that it does not trust, and TLS where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
+from lockclient.settings import Settings
+from lockclient.stores.etcd.permissions import wanted
+
+
+class Fault(Enum):
+    """What an error means for the request that got it."""
+
+    NOT_SENT = auto()
+    """No connection: the request can't have happened. Try elsewhere."""
+    UNKNOWN = auto()
+    """It may have happened. Send it again, here or elsewhere: that tells."""
+    NEW_TOKEN = auto()
+    """The token is stale: authenticate again and repeat."""
+    COMPACTED = auto()
+    """The revision asked for is gone."""
+    NO_LEASE = auto()
+    """The lease that the request names is gone; nothing happened."""
+    NO_SPACE = auto()
+    """The store is out of space and takes nothing but deletes; nothing happened."""
+    TOO_LARGE = auto()
+    """The answer is more than we take at a time: ask for less."""
+    REFUSED = auto()
+    """The store says no, and will say no again; nothing happened."""
+
+
+_TEXTS = (
+    ("required revision has been compacted", Fault.COMPACTED),
+    ("requested lease not found", Fault.NO_LEASE),
+    ("database space exceeded", Fault.NO_SPACE),
+    ("invalid auth token", Fault.NEW_TOKEN),
+    ("revision of auth store is old", Fault.NEW_TOKEN),
+    ("auth: revision in header is old", Fault.NEW_TOKEN),  # the same in etcd 3.5.1, code UNKNOWN
+    ("user name is empty", Fault.NEW_TOKEN),
+    ("failed to connect to all addresses", Fault.NOT_SENT),
+    ("context deadline exceeded", Fault.UNKNOWN),
+    ("too many requests", Fault.NOT_SENT),
+    ("received message larger than max", Fault.TOO_LARGE),  # gRPC's own word, after the answer
+)
+_CODES = {
+    grpc.StatusCode.UNAVAILABLE: Fault.UNKNOWN,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Fault.UNKNOWN,
+    grpc.StatusCode.CANCELLED: Fault.UNKNOWN,
+    grpc.StatusCode.UNKNOWN: Fault.UNKNOWN,  # etcd's own errors without a code: it is ending, say
+    grpc.StatusCode.INTERNAL: Fault.UNKNOWN,  # a stream torn down in the middle (RST_STREAM)
+}
+
+
+def diagnose(error: grpc.RpcError) -> Fault:
+    """Tell what an error means."""
+    details = (error.details() or "").lower()
+    for text, fault in _TEXTS:
+        if text in details:
+            return fault
+    return _CODES.get(error.code(), Fault.REFUSED)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def refused(
+    error: grpc.RpcError,
+    endpoint: str,
+    settings: Settings | None = None,
+    request: Message | None = None,
+) -> StoreError:
+    """Return the exception for a refusal, in words of ours where the reason is a common one.
+
+    With `settings` and `request` a lack of rights can be told exactly.
+    """
+    details = (error.details() or error.code().name).removeprefix("etcdserver: ")
+    advice, kind = "", StoreError
+    if "permission denied" in details:
+        advice = f" {_lacking(settings, request)}"
+    elif "authentication failed" in details:
+        who = f" as {settings.user!r}" if settings and settings.user else ""
+        advice = f" Check ETCDCTL_USER and ETCDCTL_PASSWORD: it does not let us in{who}."
+    elif "user name is empty" in details:
+        advice = (
+            " This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD, or give a client "
+            "certificate (ETCDCTL_CERT, ETCDCTL_KEY) whose common name is a user, where etcd has "
+            "--client-cert-auth."
+        )
+    elif "invalid auth token" in details and settings and not settings.user:
+        advice = (
+            " It is the token of the etcd3 client that was handed over, which never renews it: "
+            "give ClusterMutex.setup() user and password beside the client."
+        )
+    elif "Received message larger than max" in details:
+        advice = " One value is larger than any of ours: it was not written by ClusterMutex."
+    elif "database space exceeded" in details:
+        advice = " It takes no locks until it is compacted, defragmented and its alarm disarmed."
+        kind = StoreFull
+    return kind(f"etcd at {endpoint} refused the request: {details}.{advice}")
+
+
+def _lacking(settings: Settings | None, request: Message | None) -> str:
+    if settings is None or request is None:
+        return "The user's role lacks a right on the keys of ClusterMutex."
+    who = f"user {settings.user!r}" if settings.user else "user of this client's certificate"
+    rights = [f"{right} on {keys}" for keys, right in wanted(request, settings.root).items()]
+    return (
+        f"The {who} has no role, or the role lacks a right. What was asked needs "
+        f"{', '.join(rights) or 'rights on all keys of the lease'} (and all keys below). "
+        f"`clustermutex setup-auth --root {settings.root}` prints the commands that grant it."
+    )
+
+
+# ---------------------------------------------------------------- no answer
+
+_CERTIFICATE = "TLS: its certificate is not trusted"
+_NAME = "TLS: its certificate is for another host name"
+_CLIENT = "TLS: it refused our certificate, or that we have none"
+_FILES = "TLS: the certificate files can't be used"
+_HANDSHAKE = "TLS: the handshake failed"
+_NO_TLS = "TLS: it closed the connection, as an etcd does that talks plain text"
+_ONLY_TLS = "it closed the connection at once, as an etcd does that talks TLS only"
+_REFUSED = "connection refused"
+
+_REASONS = (
+    # What the details hold, in lower case; the first that fits counts. Seen with grpcio 1.85,
+    # etcd 3.4 (TLS 1.3) and 3.5.1 (TLS 1.2).
+    (r"connection refused", _REFUSED),
+    (r"certificate_verify_failed", _CERTIFICATE),
+    (r"hostname verification check failed|is not in peer certificate", _NAME),
+    # Told after the handshake in TLS 1.3: by then gRPC hides the alert that says it exactly.
+    (r"tsi_data_corrupted|alert_(bad_certificate|unknown_ca|certificate_)", _CLIENT),
+    (r"alert_handshake_failure", _CLIENT),
+    (r"failed to create security handshaker", _FILES),
+    (r"handshake read failed.*(closed|reset)|wrong_version_number", _NO_TLS),
+    (r"handshak|ssl_error", _HANDSHAKE),
+    (r"failed to connect to all addresses.*(socket closed|connection reset)", _ONLY_TLS),
+    (r"name resolution|domain name not found", "the host name can't be resolved"),
+    (r"socket closed|goaway|connection reset", "the connection was closed"),
+    (r"settings frame", "it accepts connections, but does not answer"),
+)
+_ADVICE = {
+    _CERTIFICATE: "ETCDCTL_CACERT must be the authority that signed for this etcd.",
+    _NAME: "Name each etcd as its certificate does (CLUSTERMUTEX_URL, ETCDCTL_ENDPOINTS).",
+    _CLIENT: "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate that is valid and signed by the "
+    "authority that this etcd trusts (its --trusted-ca-file).",
+    _FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files, and the key must be "
+    "that of the certificate.",
+    _HANDSHAKE: "Check both sides' certificates (ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY).",
+    _NO_TLS: "If it does, leave out ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY, and write "
+    "etcd:// (or http://) for it.",
+    _ONLY_TLS: "If it does, set ETCDCTL_CACERT to its authority, or write etcds:// (or https://).",
+}
+
+
+def reason(error: grpc.RpcError) -> str:
+    """Return an error's cause in a few words, without gRPC's internals."""
+    details = error.details() or ""
+    for pattern, words in _REASONS:
+        if re.search(pattern, details.lower()):
+            openssl = words in (_CERTIFICATE, _HANDSHAKE)
+            return words + _told_by_openssl(details) if openssl else words
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer"
+    return details.rpartition("last error:")[2].strip() or str(error.code().name).lower()
+
+
+def _told_by_openssl(details: str) -> str:
+    """Return what OpenSSL says of it, like `: certificate has expired`."""
+    told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK").rpartition(": ")[2]
+    return f": {told}"
+
+
+def more_telling(before: str, now: str) -> str:
+    """Return which of two reasons to tell: the one of the last try, unless it hides the other.
+
+    A host name may have two addresses, of which etcd listens on one: then gRPC tells now of the
+    trouble that there is on the one, now of a connection refused by the other. And what the other
+    side says about TLS may be lost when it closes the connection at once.
+    """
+    hides = now in (_REFUSED, _ONLY_TLS)
+    return before if hides and before.startswith("TLS: ") else now
+
+
+def advice_for(cause: str) -> str | None:
+    """Return what to do about a reason, if that is not the same as about a server that is down."""
+    return next((text for words, text in _ADVICE.items() if cause.startswith(words)), None)
+
+
+def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> StoreUnavailable:
+    """Return the exception for a store that did not answer in time, for the last try's reason."""
+    advice = advice_for(last) or (
+        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+    )
+    here = all(each.startswith(("127.", "localhost:", "[::1]:")) for each in endpoints)
+    if here and last == _REFUSED:
+        advice += " `clustermutex up` starts one on this machine."
+    return StoreUnavailable(
+        f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
+        unknown=unknown,
+    )
+
+
+def was_closed(endpoints: tuple[str, ...]) -> StoreClosed:
+    """Return the exception for a store that this program has closed."""
+    return StoreClosed(f"The connection to etcd at {', '.join(endpoints)} was closed.")

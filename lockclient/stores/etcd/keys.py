@@ -1,0 +1,174 @@
+"""Lock name ⇄ keys and ranges: the contract of `docs/protocol.md`.
+
+A name is percent-encoded with nothing but RFC 3986's unreserved characters left bare, so that it
+is always one path segment and two names never share a key.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import get_args
+from urllib.parse import quote, unquote
+
+from lockclient.errors import InvalidLockName
+from lockclient.model.holder import MAX_NAME, MAX_UUID, SUBKEYS, check_name
+from lockclient.stores.service_protocol import Kind
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_FOLDERS = tuple(each for each in KINDS if each != "restored")
+_SUBKEYS = {each.encode(): each for each in sorted(SUBKEYS)}
+_IN_ORDER = tuple(_SUBKEYS)
+
+
+def encode(name: str) -> str:
+    """Return the path segment of a lock's name."""
+    return name if _is_bare(name) else quote(name, safe="")
+
+
+_is_bare = re.compile("[A-Za-z0-9._~-]*").fullmatch
+
+
+def segment_of(key: bytes) -> str:
+    """Return a key's last segment as it stands: a foreign client may encode otherwise than we."""
+    return key.rpartition(b"/")[2].decode(errors="surrogateescape")
+
+
+@lru_cache(maxsize=1024)  # the five keys of a lock come one after the other
+def decode(segment: str) -> str | None:
+    """Return the name of a path segment; None if it is not the encoding of any name.
+
+    Only the one canonical encoding counts: `a b` and `a%20b` must not be taken for one lock.
+    """
+    try:
+        name = check_name(unquote(segment, errors="strict"))
+    except (UnicodeDecodeError, InvalidLockName):
+        return None
+    return name if encode(name) == segment else None
+
+
+@dataclass(frozen=True, slots=True)
+class LockKeys:
+    """The keys of one lock. Ranges are (first key, end), the end not included."""
+
+    lock: tuple[bytes, bytes]
+    line: tuple[bytes, bytes]
+    uuid: bytes
+    removed: bytes
+    withdrawn: bytes
+
+    def subkey(self, part: str) -> bytes:
+        """Return the key of one subkey."""
+        return self.lock[0] + part.encode()
+
+    def ticket(self, uuid: str) -> bytes:
+        """Return the key of a waiter's ticket."""
+        return self.line[0] + encode(uuid).encode()
+
+    def ticket_as_read(self, segment: str) -> bytes:
+        """Return the key of a ticket, by what `segment_of` read from it."""
+        return self.line[0] + segment.encode(errors="surrogateescape")
+
+    def removal(self, uuid: str) -> bytes:
+        """Return the key of the record of a removal."""
+        return self.removed + encode(uuid).encode()
+
+    def mark(self, uuid: str) -> bytes:
+        """Return the key that says that an acquisition was given up."""
+        return self.withdrawn + encode(uuid).encode()
+
+
+class Keyspace:
+    """All keys under one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.everything = _below(f"{root}/".encode())
+        self.restored = f"{root}/restored".encode()
+        self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
+        self._locks = f"{root}/locks".encode()
+        # Root, kind, name and part, each byte of the latter two percent-encoded.
+        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME + MAX_UUID)
+        self._lock_of = lru_cache(maxsize=4096)(self._name_of)
+
+    def _keys_of(self, name: str) -> LockKeys:
+        segment = encode(name)
+        lock = _below(f"{self.root}/locks/{segment}/".encode())
+        line = _below(f"{self.root}/queue/{segment}/".encode())
+        removed = f"{self.root}/removed/{segment}/".encode()
+        withdrawn = f"{self.root}/withdrawn/{segment}/".encode()
+        return LockKeys(lock, line, lock[0] + b"uuid", removed, withdrawn)
+
+    def kind(self, kind: Kind) -> tuple[bytes, bytes]:
+        """Return the range of all keys of one kind."""
+        if kind == "restored":
+            return self.restored, self.restored + b"\0"
+        return _below(f"{self.root}/{kind}/".encode())
+
+    def locks_from(self, prefix: str) -> tuple[bytes, bytes]:
+        """Return the range of all keys of locks whose names begin with `prefix`.
+
+        A name's encoding begins with that of its beginning: each character is encoded by itself.
+        """
+        first = f"{self.root}/locks/{encode(prefix)}".encode()
+        return first, first[:-1] + bytes([first[-1] + 1])  # no byte of an encoding is the last one
+
+    def following(self, key: bytes) -> bytes:
+        """Return the first key after this one that may be of use.
+
+        What a lock holds besides the subkeys that are known is passed over, unread: others may
+        have put there any number of them, each as large as etcd takes.
+        """
+        root = self._locks + b"/"
+        segment, slash, part = key.removeprefix(root).partition(b"/")
+        if not slash or not key.startswith(root):
+            return key + b"\0"
+        place = bisect_right(_IN_ORDER, part)
+        folder = root + segment
+        return folder + (b"/" + _IN_ORDER[place] if place < len(_IN_ORDER) else b"0")
+
+    def unlocker(self, unlocker: str) -> bytes:
+        """Return the key of an unlocker's sign of life."""
+        return f"{self.root}/unlockers/{encode(unlocker)}".encode()
+
+    def code(self, code: str) -> bytes:
+        """Return the key of a backtrace that records of removals have in common."""
+        return f"{self.root}/code/{encode(code)}".encode()
+
+    def _name_of(self, folder: bytes) -> str | None:
+        """Return the name of the lock whose keys are in this folder; None if it is none."""
+        locks, _, segment = folder.rpartition(b"/")
+        return decode(segment.decode(errors="replace")) if locks == self._locks else None
+
+    def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
+        """Return kind, name and part of a key; None if it is none of ours.
+
+        A part is a uuid, or names a backtrace. One that is longer than a uuid may be is nobody's:
+        etcd takes keys of a megabyte, and parts are what tables keep.
+        """
+        if len(key) > self._longest:
+            return None
+        # Nearly all keys are those of locks, five of each one after the other.
+        folder, _, subkey = key.rpartition(b"/")
+        part = _SUBKEYS.get(subkey)
+        if part is not None and (lock := self._lock_of(folder)) is not None:
+            return "locks", lock, part
+        try:
+            if key == self.restored:
+                return "restored", "", ""
+            kind, *segments = key[len(self.everything[0]) :].decode().split("/", 2)
+        except UnicodeDecodeError:
+            return None
+        name = decode(segments[0]) if segments else None
+        known = next((each for each in _FOLDERS if each == kind), None)
+        if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
+            return None
+        part = unquote(segments[1]) if len(segments) > 1 else ""
+        return (known, name, part) if len(part.encode()) <= MAX_UUID else None
+
+
+def _below(prefix: bytes) -> tuple[bytes, bytes]:
+    """Return the range of the keys below a prefix that ends in a slash."""
+    return prefix, prefix[:-1] + b"0"  # "0" is the character after "/"

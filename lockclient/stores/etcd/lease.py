@@ -1,0 +1,101 @@
+"""Leases: they bind tickets to a living process, removals to their retention, unlockers to life."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.etcd.errors import Fault
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.channels import Channels
+from lockclient.stores.etcd.wire.failover import FaultError
+from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
+
+
+class Lease:
+    """One lease, granted at first need and again when it was lost.
+
+    Args:
+        channels: how to reach etcd.
+        ttl: seconds for which it is granted.
+        reuse: seconds of its time that must be left for it to be used without renewal.
+        renewed: whether one with less time left is renewed, because of what is bound to it, and
+            not left to its end beside a new one.
+    """
+
+    def __init__(
+        self, channels: Channels, ttl: float, reuse: float, *, renewed: bool = False
+    ) -> None:
+        self._channels = channels
+        self._ttl = ttl
+        self._reuse = reuse
+        self._renewed = renewed
+        self._lock = threading.Lock()
+        self.id = 0
+        self._lost = False  # and nobody has been told
+        # On our clock and from before the request was sent: never later than etcd's own view.
+        self._until = -math.inf
+
+    def usable(self) -> bool:
+        """Tell whether `get` costs no request."""
+        return self._until - monotonic() >= self._reuse
+
+    def get(self, deadline: Deadline) -> int:
+        """Return the lease's id, of a new one if there is none with enough time left.
+
+        Raises:
+            FaultError: etcd refuses it.
+            StoreUnavailable: etcd did not answer by the deadline.
+        """
+        # Without a lock: behind it everyone would wait for the time limits of everyone else.
+        if not self.usable() and not (self._renewed and self._renew(deadline)):
+            sent_at = monotonic()
+            grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
+            answer = self._channels.call(GRANT, grant, deadline)
+            with self._lock:
+                # Several may have asked at once. Then the first one stands, because tickets may be
+                # bound to it, and the others end by themselves.
+                if not self.usable():
+                    self.id, self._until = answer.id, sent_at + answer.ttl
+        return self.id
+
+    def keep(self, deadline: Deadline) -> bool:
+        """Renew it; False if it was never granted, or if one was lost since this was last asked.
+
+        Also if there is a new one by now: what was bound to the one before is gone.
+        """
+        lost, self._lost = self._lost, False
+        if self._renew(deadline):
+            return not lost
+        self._lost = False  # said now
+        return False
+
+    def _renew(self, deadline: Deadline) -> bool:
+        number = self.id
+        if not number:
+            return False
+        sent_at = monotonic()
+        answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
+        if answer.ttl <= 0:
+            self.forget(number)
+            return False
+        self._until = sent_at + answer.ttl
+        return True
+
+    def forget(self, number: int) -> None:
+        """Take note that etcd does not know this lease any more."""
+        if self.id == number:
+            self.id, self._until = 0, -math.inf
+            self._lost = True
+
+    def revoke(self, deadline: Deadline) -> None:
+        """Give it back, and with it every key that is bound to it."""
+        number = self.id
+        self.forget(number)
+        if number:
+            try:
+                self._channels.call(REVOKE, wire.LeaseRevoke(id=number), deadline)
+            except FaultError as error:
+                if error.fault is not Fault.NO_LEASE:
+                    raise

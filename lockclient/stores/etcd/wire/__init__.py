@@ -1,0 +1,1 @@
+"""Talking to etcd: gRPC channels, failover, watch streams, messages."""

@@ -1,0 +1,249 @@
+"""Connections to the members of a cluster, for one event loop: what `channels` is for threads.
+
+They are grpc.aio's, but for two cases, in which the connections of the threads are used and their
+answers handed to the loop. One is the connection of an `etcd3` client. The other is the child of a
+process that had used grpc.aio before the fork: its poller did not come along, and a call in the
+child hangs or ends the process by a failed check of gRPC's (measured with 1.85).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.model.clocks import Deadline
+from lockclient.stores.common.background import Background
+from lockclient.stores.etcd.lease import Lease
+from lockclient.stores.etcd.wire.channels import Channels
+from lockclient.stores.etcd.wire.failover import Endpoint, Tries
+from lockclient.stores.etcd.wire.rpc_methods import (
+    AUTHENTICATE,
+    OPTIONS,
+    Metadata,
+    Method,
+    credentials_of,
+    make_call,
+)
+from lockclient.stores.protocol import Sending
+
+IN_FLIGHT = 32
+"""Requests of one loop that are under way at once. A thousand tasks that ask at the same moment
+would all be late: each try would be given up and sent again, for ever."""
+
+
+class AioChannels:
+    """All members of one cluster; what is known of them is shared with the threads.
+
+    Args:
+        channels: those of the threads, for the settings and what they know.
+        background: the store's threads.
+        tickets: the lease of the loop's tickets.
+    """
+
+    def __init__(self, channels: Channels, background: Background, tickets: Lease) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.tickets = tickets
+        self._background = background
+        self._threads = channels
+        self._settings = channels.settings
+        self._failover = channels.failover
+        self._by_threads = channels.borrowed is not None or _poller.lost
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._calls: dict[tuple[str, str], Any] = {}
+        # A thousand tasks that begin at once want one lease and one token.
+        self._granting = _Turns(1)
+        self._authenticating = _Turns(1)
+        self._asking = _Turns(IN_FLIGHT)
+
+    async def call(
+        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+    ) -> Any:
+        """See `Channels.call`; for methods that are no streams."""
+        tries = Tries(self._failover, request, deadline, sending)
+        while True:
+            async with self._asking.turn(deadline):
+                member, timeout = tries.next()
+                try:
+                    limit = Deadline.after(timeout)
+                    tries.metadata = await self._metadata(member, limit)
+                    answer = await self._stub(member, method)(
+                        request, timeout=limit.remaining(), metadata=tries.metadata
+                    )
+                except grpc.RpcError as error:
+                    pause = tries.failed(error)
+                except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
+                    if self._failover.closed:
+                        raise tries.closed() from None
+                    pause = tries.broken(error)
+                else:
+                    self._failover.answers += 1
+                    if self._failover.down_since is not None:
+                        self._failover.report(None)
+                    return answer
+            await asyncio.sleep(pause)
+
+    async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
+        """See `Lease.get`: asked by a thread, for that is a stream's business as well."""
+        if not lease.usable():
+            async with self._granting.turn(deadline):
+                if not lease.usable():
+                    await self._in_a_thread(lambda: lease.get(deadline))
+        return lease.id
+
+    async def _in_a_thread(self, work: Callable[[], object]) -> None:
+        ended: asyncio.Future[BaseException | None] = self.loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        def do() -> None:
+            error: BaseException | None = None
+            try:
+                work()
+            except Exception as raised:  # noqa: BLE001 - it is raised where it is waited for
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(tell, error)
+
+        self._background.pushes.do(do)
+        error = await ended
+        if error is not None:
+            raise error
+
+    def _stub(self, member: Endpoint, method: Method) -> Any:
+        if self._by_threads:
+            return _awaitable(self._threads.stub(member, method))
+        key = member.endpoint, method.path
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = make_call(self._channel(member.endpoint), method)
+        return call
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            _poller.started = True
+            credentials = credentials_of(self._settings)
+            if credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(endpoint, credentials, options=OPTIONS)
+            self._channels[endpoint] = channel
+        return channel
+
+    async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
+        if not self._failover.authentication.name:
+            borrowed = self._threads.borrowed
+            return None if borrowed is None else borrowed.metadata()
+        if member.token is None:
+            async with self._authenticating.turn(limit):
+                if member.token is None:
+                    await self._authenticate(member, limit.remaining())
+        return member.metadata()
+
+    async def _authenticate(self, member: Endpoint, timeout: float) -> None:
+        stub = self._stub(member, AUTHENTICATE)
+        try:
+            answer = await stub(self._failover.authentication, timeout=timeout)
+            member.token = answer.token
+        except grpc.RpcError as error:
+            member.no_token(error)
+
+
+class _Turns:
+    """So many at a time, in the order in which they came.
+
+    (Not `asyncio.Semaphore`: it knows no deadline, and `asyncio.wait_for` around it may swallow a
+    cancellation before Python 3.12.)
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._line: deque[asyncio.Future[bool]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Wait for a turn, but not longer than to the deadline: the block finds out about that."""
+        mine = await self._take(deadline.remaining())
+        try:
+            yield
+        finally:
+            if mine:
+                self._give()
+
+    async def _take(self, timeout: float) -> bool:
+        if self._free:
+            self._free -= 1
+            return True
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[bool] = loop.create_future()
+        self._line.append(turn)
+        alarm = loop.call_later(timeout, _too_late, turn)
+        try:
+            return await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self._give()  # it was given in the very moment of the cancellation
+            turn.cancel()
+            raise
+        finally:
+            alarm.cancel()
+
+    def _give(self) -> None:
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._free += 1
+
+
+def _too_late(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)
+
+
+def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a stub of the threads' `grpc` in the shape of one of grpc.aio's."""
+
+    async def call(request: Message, **how: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell(_: object) -> None:  # in a thread of gRPC's
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(ended.set)
+
+        answer = stub.future(request, **how)
+        answer.add_done_callback(tell)
+        try:
+            await ended.wait()
+        finally:
+            answer.cancel()  # does nothing to one that has ended
+        return answer.result()
+
+    return call
+
+
+class _Poller:
+    """What of grpc.aio this process has: there is one poller for all loops, and it has a thread."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.lost = False
+
+    def start_afresh(self) -> None:
+        """After fork, in the child: threads did not come along."""
+        self.lost = self.lost or self.started
+
+
+_poller = _Poller()
+os.register_at_fork(after_in_child=_poller.start_afresh)

@@ -1,0 +1,201 @@
+"""Connections to the members of a cluster, for threads: deadlines, TLS, tokens.
+
+Each member has channels of its own, because gRPC's own balancing keeps sending to a frozen
+member. Who is asked when, and for how long, says `failover`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.errors import ClusterMutexError
+from lockclient.model.clocks import Deadline
+from lockclient.settings import Settings
+from lockclient.stores.etcd.wire import fork_safety
+from lockclient.stores.etcd.wire.etcd3_client import Borrowed
+from lockclient.stores.etcd.wire.failover import FIRST_TRY, Endpoint, Failover, Tries
+from lockclient.stores.etcd.wire.rpc_methods import (
+    AUTHENTICATE,
+    OPTIONS,
+    Metadata,
+    Method,
+    credentials_of,
+    make_call,
+)
+from lockclient.stores.protocol import Sending
+
+
+class _Connection:
+    """A channel to one member, made at first need."""
+
+    def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
+        self._connect = connect
+        self._channel: grpc.Channel | None = None
+        self.stubs: dict[str, Any] = {}
+        """What makes calls, by the paths of their methods, as far as there was need for it."""
+        self._lock = threading.Lock()
+
+    def stub(self, method: Method) -> Any:
+        with self._lock:
+            if self._channel is None:
+                self._channel = self._connect()
+            call = self.stubs[method.path] = make_call(self._channel, method)
+            return call
+
+    def discard(self) -> None:
+        """Begin anew with the next call; do not close what there was: that could wait for ever.
+
+        A channel whose own thread the system has refused counts it as running, and all of its
+        streams wait for it.
+        """
+        with self._lock:
+            self.stubs.clear()
+            _discarded.append(self._channel)
+            self._channel = None
+
+    def close(self) -> None:
+        with self._lock:
+            self.stubs.clear()
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+
+_discarded: list[grpc.Channel | None] = []  # kept, for it would be closed as it is collected
+
+
+class Channels:
+    """All members of one cluster; safe to share between threads.
+
+    Args:
+        settings: where they are.
+        borrowed: the connection of another client, to use instead of our own.
+    """
+
+    def __init__(self, settings: Settings, borrowed: Borrowed | None = None) -> None:
+        self.failover = Failover(settings)
+        self.settings = settings
+        self.borrowed = borrowed
+        self._plain = settings.user is None and borrowed is None
+        self._unary = self._connections(borrowed)
+        # Of their own: when they are closed as the interpreter ends, single requests still work.
+        self._streams = self._connections(borrowed)
+
+    def _connections(self, borrowed: Borrowed | None) -> dict[str, _Connection | Borrowed]:
+        return {
+            each.endpoint: borrowed or _Connection(partial(self._connect, each.endpoint))
+            for each in self.failover.members
+        }
+
+    def _connect(self, endpoint: str) -> grpc.Channel:
+        credentials = credentials_of(self.settings)
+        if credentials is None:
+            return grpc.insecure_channel(endpoint, options=OPTIONS)
+        return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
+
+    def stub(self, member: Endpoint, method: Method) -> Any:
+        """Return what makes a call to a member."""
+        connection = (self._streams if method.streams else self._unary)[member.endpoint]
+        return connection.stubs.get(method.path) or connection.stub(method)
+
+    # ------------------------------------------------------------ unary calls
+
+    def call(
+        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+    ) -> Any:
+        """Return the answer; what is not known of the request is noted in `sending`.
+
+        Raises:
+            FaultError: a member answered with an error that is an answer.
+            StoreUnavailable: nobody answered by the deadline.
+        """
+        tries = Tries(self.failover, request, deadline, sending)
+        while True:
+            member, timeout = tries.next()
+            fork_safety.enter()
+            try:
+                metadata = None if self._plain else self._metadata(member, timeout)
+                tries.metadata = metadata
+                stub = self.stub(member, method)
+                if method.streams:
+                    # Asked one thing it gives one answer; its end follows by itself.
+                    answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
+                else:
+                    answer = stub(request, timeout, metadata)
+            except grpc.RpcError as error:
+                pause = tries.failed(error)
+            except ClusterMutexError:
+                tries.refused()
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
+                # gRPC's word for a channel that was closed, by `close` or its owner.
+                if isinstance(error, ValueError) and (self.failover.closed or self.borrowed):
+                    raise tries.closed() from None
+                if method.streams:
+                    self._streams[member.endpoint].discard()
+                pause = tries.broken(error)
+            else:
+                self.failover.answers += 1
+                if self.failover.down_since is not None:
+                    self.failover.report(None)
+                return answer
+            finally:
+                fork_safety.leave()
+            time.sleep(pause)
+
+    def open_stream(self, method: Method, requests: Iterator[Message], member: Endpoint) -> Any:
+        """Open a stream on a member: an iterator of answers with `cancel()`."""
+        # hasleader: a member cut off from its leader ends the stream instead of staying silent.
+        metadata = [("hasleader", "true")]
+        if not self._plain:
+            member.token = None  # a token that is idle expires: a new one for each stream
+            metadata += self._metadata(member, FIRST_TRY) or []
+        try:
+            return self.stub(member, method)(requests, metadata=metadata)
+        except RuntimeError:
+            self._streams[member.endpoint].discard()
+            raise
+
+    def renew_stream(self, member: Endpoint) -> None:
+        """Have the next stream on a member opened by a new connection, and end this one's."""
+        fork_safety.enter()
+        try:
+            self._streams[member.endpoint].close()
+        finally:
+            fork_safety.leave()
+
+    def _metadata(self, member: Endpoint, timeout: float) -> Metadata | None:
+        if self._plain:
+            return None
+        if self.borrowed is not None and self.settings.user is None:
+            return self.borrowed.metadata()
+        if member.token is None:
+            stub = self.stub(member, AUTHENTICATE)
+            try:
+                member.token = stub(self.failover.authentication, timeout=timeout).token
+            except grpc.RpcError as error:
+                member.no_token(error)
+        return member.metadata()
+
+    def close(self) -> None:
+        """Close all channels; calls under way, and those to come, end with `StoreClosed`."""
+        self.failover.closed = True
+        self.close_streams()
+        for each in self._unary.values():
+            each.close()
+
+    def close_streams(self) -> None:
+        """Close the channels of streams.
+
+        At the interpreter's end, while gRPC's threads still run: a channel with a stream that is
+        collected after that waits for ever for one of those threads to end the stream.
+        """
+        for each in self._streams.values():
+            each.close()

@@ -1,0 +1,248 @@
+"""Which member is asked next, for how long, and what a failure means. No I/O, no waiting.
+
+A try has a deadline much shorter than the caller's; a member that failed is left alone for a
+moment and the next one is asked. Every request may be sent twice (see `transactions`). Threads and
+asyncio drive the same `Tries`, and share what one of them has learnt about the members.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.errors import StoreClosed, StoreError
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.settings import Settings
+from lockclient.stores.etcd.errors import (
+    Fault,
+    diagnose,
+    more_telling,
+    reason,
+    refused,
+    unavailable,
+)
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import Metadata
+from lockclient.stores.protocol import Read, Sending
+
+log = logging.getLogger(__name__)
+
+FIRST_TRY = 1.0
+"""Seconds that the first try may take; each later round of tries may take twice as long."""
+LONGEST_TRY = 8.0
+COOL_DOWN = 1.0
+"""Seconds that a member that failed is asked last."""
+_OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
+NEW_TOKENS = 10
+"""How often one request may ask for a new token: each change of users or roles makes all tokens
+stale, and such changes come in rows."""
+
+
+class FaultError(Exception):
+    """A member answered with something that trying again won't change.
+
+    Attributes:
+        fault: what it means.
+        error: gRPC's own.
+        said: ours.
+    """
+
+    def __init__(self, fault: Fault, error: grpc.RpcError, said: StoreError) -> None:
+        super().__init__(fault.name)
+        self.fault = fault
+        self.error = error
+        self.said = said
+
+
+@dataclass(slots=True, eq=False)
+class Endpoint:
+    """What is known about one member of the cluster."""
+
+    endpoint: str
+    cooling_until: float = 0.0
+    token: str | None = None
+    """Where it was given: a simple one is renewed by use, but only where it is used. Empty: none
+    is wanted. None: ask for one."""
+
+    def no_token(self, error: grpc.RpcError) -> None:
+        """Go on without a token if none is wanted, else raise the error."""
+        if "authentication is not enabled" not in (error.details() or ""):
+            raise error
+        self.token = ""
+
+    def metadata(self) -> Metadata | None:
+        """Return what a request carries."""
+        return [("token", self.token)] if self.token else None
+
+
+class Failover:
+    """The members of one cluster, the one that answered last first."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.authentication = wire.Authenticate(
+            name=settings.user or "", password=settings.password or ""
+        )
+        self.members = [Endpoint(each) for each in settings.endpoints]
+        self.closed = False
+        self.good = self.members[0]
+        """The member that was asked last."""
+        self.down_since: float | None = None
+        """When none of them answered any more, on the monotonic clock."""
+        self.answers = 0
+        """How many answers came, about: threads may miss each other's, but not that one came."""
+        self._reporting = threading.Lock()
+
+    def next(self) -> Endpoint:
+        """Return the member that last answered, or else the one whose failure is longest ago."""
+        if self.good.cooling_until > monotonic():
+            self.good = min(self.members, key=_cooling)
+        return self.good
+
+    def beside(self, other: Endpoint | None) -> Endpoint:
+        """Return the member to ask that is not this one, if there is another."""
+        others = [each for each in self.members if each is not other] or self.members
+        return self.good if self.good in others else min(others, key=_cooling)
+
+    def failed(self, member: Endpoint) -> None:
+        """Ask this member last for a moment."""
+        member.cooling_until = monotonic() + COOL_DOWN
+
+    def report(self, trouble: str | None) -> None:
+        """Log the begin and the end of an outage, once each, whoever notices it first."""
+        with self._reporting:
+            since = self.down_since
+            if (trouble is None) == (since is None):
+                return
+            self.down_since = None if trouble is None else monotonic()
+        if since is not None:
+            log.warning("etcd answers again after %.1f s.", monotonic() - since)
+        else:
+            log.warning(
+                "etcd at %s does not answer (%s); trying on.",
+                ", ".join(self.settings.endpoints),
+                trouble,
+            )
+
+
+def _cooling(member: Endpoint) -> float:
+    return member.cooling_until
+
+
+class Tries:
+    """One request: send it as `next` says, and tell it what came of that, until it is answered.
+
+    What is not known of it is noted in its `Sending` before and after each try.
+    """
+
+    __slots__ = (
+        *("_answers", "_count", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
+        *("_request", "_sending", "metadata"),
+    )
+
+    def __init__(
+        self, failover: Failover, request: Message, deadline: Deadline, sending: Sending | None
+    ) -> None:
+        self._failover = failover
+        self._request = request
+        self._deadline = deadline
+        self._count = 0
+        self._last = "the time was up before it could be asked"
+        self._member: Endpoint | None = None
+        self._new_tokens = 0
+        self._sending = Sending(_OTHER) if sending is None else sending
+        self._answers = 0
+        self.metadata: Metadata | None = None
+        """What the last try was sent with, where a token is."""
+
+    def next(self) -> tuple[Endpoint, float]:
+        """Return whom to ask, and the seconds that the try may take.
+
+        Raises:
+            StoreUnavailable: the time is up.
+            StoreClosed: the connections are.
+        """
+        failover, sending, now = self._failover, self._sending, monotonic()
+        member = self._member
+        if member is None or not self._new_tokens:  # who wants a new token is asked again with it
+            member = failover.good
+            if member.cooling_until > now:
+                member = failover.next()
+            self._member = member
+        longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
+        timeout = min(longest, self._deadline - now)
+        if failover.closed:
+            raise self.closed()
+        if timeout <= 0 or sending.given_up:
+            raise unavailable(failover.settings.endpoints, self._last, unknown=sending.unknown)
+        sending.under_way = True
+        self._answers = failover.answers
+        return member, timeout
+
+    def closed(self) -> StoreClosed:
+        """Return what says that the connection was closed, so that no more is tried."""
+        sending, where = self._sending, ", ".join(self._failover.settings.endpoints)
+        sending.unknown |= sending.under_way
+        return StoreClosed(
+            f"The connection to etcd at {where} was closed.", unknown=sending.unknown
+        )
+
+    def failed(self, error: grpc.RpcError) -> float:
+        """Return the seconds to wait before the next try.
+
+        Raises:
+            FaultError: the error is an answer.
+        """
+        failover, member = self._failover, self._member
+        assert member is not None
+        fault = diagnose(error)
+        self._sending.under_way = False
+        renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
+        if fault is Fault.NEW_TOKEN and renewable:
+            # Of all the requests that were under way with a stale token, only the first finds it
+            # here: the others would throw away the new one, and each costs etcd a bcrypt.
+            if member.metadata() == self.metadata:
+                member.token = None
+            self._last = reason(error)
+            self._new_tokens += 1
+            return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
+        if fault not in (Fault.NOT_SENT, Fault.UNKNOWN):
+            said = refused(error, member.endpoint, failover.settings, self._request)
+            said.unknown = self._sending.unknown
+            raise FaultError(fault, error, said)
+        return self._unanswered(reason(error), unknown=fault is Fault.UNKNOWN)
+
+    def broken(self, error: Exception) -> float:
+        """Return the seconds to wait after an error that is no answer, and not gRPC's word for one.
+
+        What the system refuses (a thread, a descriptor, a certificate's file that is just being
+        replaced) is a failed try like any other.
+        """
+        self._sending.under_way = False
+        # Files are read before anything is sent; of all else nobody knows.
+        return self._unanswered(f"{error}", unknown=not isinstance(error, OSError))
+
+    def _unanswered(self, why: str, *, unknown: bool) -> float:
+        failover, member = self._failover, self._member
+        assert member is not None
+        if failover.closed:
+            raise self.closed()
+        self._new_tokens = 0
+        self._sending.unknown |= unknown
+        self._last = more_telling(self._last, why)
+        failover.failed(member)
+        self._count += 1
+        if self._count % len(failover.members):
+            return 0.0
+        # All failed: a pause, never a busy loop. Who answered others meanwhile is slow, not away.
+        if failover.answers == self._answers:
+            failover.report(self._last)
+        return min(0.05 * 2.0 ** min(self._count, 4), self._deadline.remaining())
+
+    def refused(self) -> None:
+        """Take note that nothing is under way: nobody was asked."""
+        self._sending.under_way = False

@@ -1,0 +1,107 @@
+"""The methods of etcd's that we call, and what both drivers need to call them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from lockclient.settings import Settings
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.paging import RECEIVED
+
+OPTIONS = [
+    # Without a pool of its own, a "new" channel inherits a connection that is known to be dead.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A half-open connection is noticed after 10 + 5 s; more frequent pings get a GOAWAY.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Who reads much reads it in pages, which are asked for anew if they are more than that.
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "methodConfig": [
+                    {
+                        "name": [{"service": "etcdserverpb.KV", "method": "Range"}],
+                        "maxResponseMessageBytes": RECEIVED,
+                    }
+                ]
+            }
+        ),
+    ),
+    ("grpc.enable_retries", 0),
+]
+
+Metadata = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A gRPC method of etcd, the type of its answer, and whether it is a stream both ways."""
+
+    path: str
+    answer: type[Message]
+    streams: bool = False
+
+
+TXN = Method("/etcdserverpb.KV/Txn", wire.TxnAnswer)
+RANGE = Method("/etcdserverpb.KV/Range", wire.RangeAnswer)
+GRANT = Method("/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantAnswer)
+REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeAnswer)
+KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveAnswer, True)
+WATCH = Method("/etcdserverpb.Watch/Watch", wire.WatchAnswer, True)
+AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", wire.AuthenticateAnswer)
+MEMBER_LIST = Method("/etcdserverpb.Cluster/MemberList", wire.MemberListAnswer)
+STATUS = Method("/etcdserverpb.Maintenance/Status", wire.StatusAnswer)
+
+
+def make_call(channel: Any, method: Method) -> Any:
+    """Return what calls a method over a channel, of `grpc` or `grpc.aio`."""
+    make = channel.stream_stream if method.streams else channel.unary_unary
+    return make(
+        method.path,
+        request_serializer=_serialize,
+        response_deserializer=method.answer.FromString,
+    )
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def credentials_of(settings: Settings) -> grpc.ChannelCredentials | None:
+    """Return what a channel needs for TLS, None for plain text."""
+    if not settings.secure:
+        return None
+    return grpc.ssl_channel_credentials(
+        root_certificates=_content(settings.cacert),
+        private_key=_content(settings.key),
+        certificate_chain=_content(settings.cert),
+    )
+
+
+_contents: dict[str, bytes] = {}
+
+
+def _content(path: str | None) -> bytes | None:
+    """Return what stands in a file, or stood in it when it is just being replaced."""
+    if path is None:
+        return None
+    try:
+        content = _contents[path] = Path(path).read_bytes()
+    except OSError:
+        if path not in _contents:
+            raise
+        return _contents[path]
+    return content

@@ -1,0 +1,176 @@
+"""What the bucket's errors mean: what may have happened, and → our exceptions. The one place."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import requests
+import urllib3
+from google.auth import exceptions as auth
+
+from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.model.fields import json_object
+
+if TYPE_CHECKING:
+    from lockclient.stores.gcs.wire.http_client import Answer
+
+Unanswered = (
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    auth.TransportError,
+    OSError,
+)
+"""What a try fails with that nobody has answered."""
+
+BUSY = 429
+"""Too many requests, or more than one write a second to an object: a pause, and nothing else."""
+_MAYBE = (408, 500, 502, 503, 504)
+"""Statuses that say nothing about whether it was done, or will be."""
+
+
+def meant(answer: Answer) -> int:
+    """Return the status that is meant: an older form of "too many requests" is a refusal's."""
+    if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
+        return BUSY
+    return answer.status
+
+
+def may_be_tried_again(status: Exception | int) -> bool:
+    """Tell whether a status is no answer."""
+    return status == BUSY or status in _MAYBE
+
+
+def may_have_happened(error: Exception | int) -> bool:
+    """Tell whether what failed like this may have been done, or may arrive yet."""
+    if isinstance(error, int):
+        return error != BUSY
+    # Without a connection, or a token, nothing was sent.
+    nowhere = isinstance(error, requests.ConnectTimeout | auth.GoogleAuthError)
+    return not nowhere and not re.search("NewConnectionError|NameResolution", repr(error))
+
+
+def why(error: Exception | int, answer: Answer | None = None) -> str:
+    """Say in a few words why a try was not answered."""
+    if answer is not None:
+        return f"HTTP status {error}: {_message(answer)}"
+    if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
+        return "no answer"
+    if isinstance(error, requests.ConnectTimeout):
+        return "no connection in time"
+    text = str(error)
+    for pattern, words in (
+        ("Connection refused", "connection refused"),
+        ("NameResolution|Name or service", "the host name can't be resolved"),
+        ("CERTIFICATE_VERIFY_FAILED", "TLS: its certificate is not trusted"),
+        ("RemoteDisconnected|Connection aborted|reset by peer", "the connection was closed"),
+    ):
+        if re.search(pattern, text):
+            return words
+    return text or type(error).__name__
+
+
+def _message(answer: Answer) -> str:
+    """Return Google's own sentence."""
+    said = (json_object(answer.body) or {}).get("error")
+    message = said.get("message") if isinstance(said, dict) else None
+    if not isinstance(message, str):
+        message = answer.body[:200].decode(errors="replace")
+    return " ".join(message.split())[:500] or "no reason was given"
+
+
+def is_bucket_missing(answer: Answer) -> bool:
+    """Tell whether it is the bucket that was not found, and not an object in it."""
+    return answer.status == 404 and "bucket does not exist" in _message(answer)
+
+
+_ADVICE: Final = (
+    ("billing|to be billed", "See to the billing of the bucket's project."),
+    ("requester pays|user project", "Let the bucket's owner pay: `clustermutex doctor` says how."),
+    (
+        "retention policy|[Hh]old",
+        "What is kept for a reason is no place for locks: take a bucket without retention and "
+        "holds.",
+    ),
+)
+"""What to do by Google's own words, where the status says too little."""
+_BY_STATUS: Final = {
+    404: "Create the bucket, or correct its name.",
+    401: "The credentials are not accepted: see GOOGLE_APPLICATION_CREDENTIALS.",
+    403: "Whoever uses locks needs storage.objects.create, get, list, update and delete on the "
+    "bucket: the role roles/storage.objectUser has them.",
+}
+
+
+def refused(answer: Answer, bucket: str) -> StoreError:
+    """Return the exception for a status that trying again won't change."""
+    message = _message(answer)
+    found = [advice for pattern, advice in _ADVICE if re.search(pattern, message)]
+    otherwise = "That is not foreseen: it is no request that can be repeated."
+    advice = (found or [_BY_STATUS.get(answer.status, otherwise)])[0]
+    return StoreError(
+        f"The bucket {bucket} refused the request (HTTP status {answer.status}): "
+        f"{message.rstrip('.')}. {advice}"
+    )
+
+
+def foreign(bucket: str, name: str) -> StoreError:
+    """Return the exception for what stands under a lock's name, and is nothing of ours."""
+    return StoreError(
+        f"In the bucket {bucket} stands an object {name} that is neither a lock nor what one "
+        "leaves: it is somebody else's, and is left alone. Give the locks a prefix of their own "
+        "(gs://bucket/prefix), or delete it if nobody needs it."
+    )
+
+
+def too_much(bucket: str, prefix: str, objects: int, size: int) -> StoreError:
+    """Return the exception for a listing that is not read to its end."""
+    return StoreError(
+        f"In the bucket {bucket} more than {objects:,} objects have a name that begins with "
+        f"{prefix!r}, or they say more than {size >> 20} MiB: so much is not read, and until there "
+        "is less no lock is shown or auto-unlocked. Look what it is (gcloud storage ls "
+        f"'gs://{bucket}/{prefix}**'), delete what nobody needs, and give the locks a prefix of "
+        "their own."
+    )
+
+
+def blind(bucket: str, name: str) -> StoreUnavailable:
+    """Return the exception for a listing without our own sign of life."""
+    return StoreUnavailable(
+        f"A listing of the bucket {bucket} has no {name}, or an old one, though this sign of life "
+        "was written before it was asked for: something between here and Google answers from "
+        "memory, or for another bucket, or somebody deletes signs of life. What it says of locks "
+        "is not believed.",
+        unknown=False,
+    )
+
+
+def no_credentials(bucket: str, error: Exception) -> StoreError:
+    """Return the exception for a program that is nobody, or that Google does not let in."""
+    said = error.args[0] if error.args else error  # behind it comes the same as JSON
+    text = " ".join(str(said).split())[:300].rstrip(".")
+    return StoreError(
+        f"The bucket {bucket} could not be asked, for want of credentials: {text}. Set "
+        "GOOGLE_APPLICATION_CREDENTIALS to a service account's file, or run `gcloud auth "
+        "application-default login`, or run on a machine or pod with a service account."
+    )
+
+
+def unavailable(bucket: str, last: str, *, unknown: bool, busy: bool = False) -> StoreUnavailable:
+    """Return the exception for a bucket that did not answer in time, for the last try's reason.
+
+    With `busy` that is its word that there are too many requests.
+    """
+    if busy:
+        said = "asks us to slow down"
+        advice = "See how many programs use it, and how many want, or write to, that lock."
+    else:
+        said = "did not answer in time"
+        advice = "Check the network, and that the bucket's name is right."
+    text = f"The bucket {bucket} {said} ({last.rstrip('.')}). {advice}"
+    return StoreUnavailable(text, unknown=unknown, busy=busy)
+
+
+def closed(bucket: str, *, unknown: bool = False) -> StoreClosed:
+    """Return the exception for a store that this program has closed."""
+    return StoreClosed(f"The connection to the bucket {bucket} was closed.", unknown=unknown)

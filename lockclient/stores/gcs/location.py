@@ -1,0 +1,95 @@
+"""Where a store is: which bucket, and below which names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from lockclient.text.escaping import HAS_AT
+
+EXAMPLE = "gs://bucket/prefix"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_ROOT = re.compile(r"([A-Za-z0-9._~-]+/)*")
+_LONGEST_ROOT = 150
+"""Bytes: with a name and a uuid behind it, an object's name has 1,024 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket, and what all names in it begin with.
+
+    Attributes:
+        bucket: its name.
+        root: empty, or with a slash at the end.
+    """
+
+    extra: ClassVar[str] = "gcs"
+
+    bucket: str
+    root: str = ""
+
+    def __post_init__(self) -> None:
+        if not _BUCKET.fullmatch(self.bucket):
+            raise ValueError(
+                f"The bucket {self.bucket!r} must have 3 to 222 small letters, digits and ._-, and "
+                "begin and end with a letter or digit."
+            )
+        if not _ROOT.fullmatch(self.root) or len(self.root) > _LONGEST_ROOT:
+            raise ValueError(
+                f"The prefix {self.root!r} must be segments of letters, digits and ._~- with "
+                f"slashes between them, of {_LONGEST_ROOT} characters at most."
+            )
+        if {".", ".."} & {*self.root.split("/")}:
+            raise ValueError(f"The prefix {self.root!r} must not have . or .. as a segment.")
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Read a URL like `gs://bucket/prefix`.
+
+        Raises:
+            ValueError: it is malformed; the text says what it should be.
+        """
+        if HAS_AT(url):  # first of all: what is said below quotes parts of it
+            raise ValueError(
+                "It holds a user, of which a bucket knows nothing: who asks is told by Google's "
+                "credentials (GOOGLE_APPLICATION_CREDENTIALS)."
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "gs" or parts.query or parts.fragment:
+            raise ValueError(f"It must be a bucket and a prefix, like {EXAMPLE}.")
+        path = unquote(parts.path).strip("/")
+        return cls(parts.netloc, f"{path}/" if path else "")
+
+    def url(self) -> str:
+        """Return the place as a URL."""
+        return f"gs://{self.bucket}/{self.root}".rstrip("/")
+
+    def rights(self, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG002
+        """See `settings.Place`."""
+        raise ValueError(
+            "A bucket's users are Google's, and it is there that they are given rights: "
+            "docs/stores.md says which, under Rights."
+        )
+
+    def opener(self) -> Callable[[Place], Any]:
+        """See `settings.Place`."""
+        from lockclient.stores.gcs.store import GcsStore  # with all of Google's
+
+        return GcsStore
+
+
+def place_of(url: str, environ: Mapping[str, str]) -> Place:  # noqa: ARG001
+    """Read a URL; see `settings.STORES`. Google's own variables are read where they are used."""
+    return Place.of(url)
+
+
+def emulator() -> str | None:
+    """Return the address of an emulator that stands for the real one, by the common variable."""
+    said = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if not said:
+        return None
+    return said if "://" in said else f"http://{said}"

@@ -1,0 +1,1 @@
+"""Talking to Cloud Storage: HTTP requests with retries and deadlines."""

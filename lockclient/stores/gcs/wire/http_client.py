@@ -1,0 +1,262 @@
+"""Requests to one bucket, each tried until it is answered or the time is up.
+
+The JSON API by google-auth's session, which repeats nothing but what was answered with 401. All
+other repeating is done here, where it is noted in the `Sending` what is not known afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+import requests
+from google.auth import exceptions as auth
+from urllib3 import Timeout
+
+from lockclient.model.clocks import Deadline, Jitter, monotonic
+from lockclient.model.fields import json_object
+from lockclient.stores.gcs import errors
+from lockclient.stores.gcs.location import Place, emulator
+from lockclient.stores.gcs.wire.http_session import open_session
+from lockclient.stores.protocol import Sending
+
+log = logging.getLogger(__name__)
+
+_GOOGLE = "https://storage.googleapis.com"
+
+FIRST_TRY = 2.0
+"""Seconds that the first try may take; each later one may take twice as long."""
+LONGEST_TRY = 8.0
+_PAUSES: Final = (0.1, 0.2, 2.0)
+"""Seconds between two tries; an object takes one write a second."""
+MAX_ANSWER = 1 << 20
+MAX_PAGE = 32 << 20
+"""Bytes of an answer, and of a page of a thousand objects with 8 KiB of metadata each."""
+
+
+class Answer(NamedTuple):
+    """What the bucket answered."""
+
+    status: int
+    body: bytes
+
+    def said(self) -> dict[str, Any]:
+        """Return its JSON."""
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request: its method, its path behind the host, and which statuses are answers to it.
+
+    With `cut` no more than so many bytes of the answer are read; else a longer one is an error.
+    `again` is sent in its place once an earlier sending may still arrive.
+    """
+
+    method: str
+    path: str
+    answers: tuple[int, ...]
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = ""
+    cut: int = 0
+    longest: int = MAX_ANSWER
+    again: Call | None = None
+
+
+class Calls:
+    """The way to one bucket; safe to share between threads.
+
+    Args:
+        place: which one.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.closed = False
+        self._base = emulator()
+        self._session: requests.Session | None = None
+        self._opening = threading.Lock()
+        self._clock: tuple[float, float] | None = None
+        self._down: tuple[float, bool] | None = None
+
+    # ------------------------------------------------------------ what can be asked
+
+    def object(self, method: str, name: str, answers: tuple[int, ...], **how: Any) -> Call:
+        """Return a request about an object that is there."""
+        path = f"/storage/v1/b/{self.place.bucket}/o/{quote(name, safe='')}"
+        return Call(method, path, answers, **how)
+
+    def insert(
+        self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
+    ) -> Call:
+        """Return an upload, which its preconditions may refuse: in one request, never resumable.
+
+        (Of a resumable one the pieces may come within a week.)
+        """
+        boundary = uuid4().hex.encode()
+        about = json.dumps({"metadata": metadata}).encode()
+        parts = b"".join(
+            b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n"
+            % (boundary, each)
+            for each in (about, body)
+        )
+        return Call(
+            *("POST", f"/upload/storage/v1/b/{self.place.bucket}/o", (200, 412)),
+            query={"uploadType": "multipart", "name": name, **query},
+            body=parts + b"--%b--\r\n" % boundary,
+            content_type=f"multipart/related; boundary={boundary.decode()}",
+        )
+
+    def patch(
+        self, name: str, metadata: Mapping[str, str | None], query: Mapping[str, str]
+    ) -> Call:
+        """Return a change of custom metadata, which its preconditions may refuse."""
+        return self.object(
+            *("PATCH", name, (200, 404, 412)),
+            query=query,
+            body=json.dumps({"metadata": metadata}).encode(),
+            content_type="application/json; charset=UTF-8",
+        )
+
+    def page(self, query: Mapping[str, str]) -> Call:
+        """Return a request for a page of a listing."""
+        path = f"/storage/v1/b/{self.place.bucket}/o"
+        return Call("GET", path, (200,), query=query, longest=MAX_PAGE)
+
+    # ------------------------------------------------------------ asking
+
+    def ask(self, call: Call, deadline: Deadline, sending: Sending) -> Answer:
+        """Return the answer; what is not known of it is noted in `sending`.
+
+        Raises:
+            StoreUnavailable: nobody answered by the deadline.
+            StoreError: it refuses, for a reason that trying again won't cure.
+            StoreClosed: the connections are closed.
+        """
+        pauses, longest, last = Jitter(*_PAUSES), FIRST_TRY, "the time was up before it was asked"
+        busy = ""
+        while True:
+            timeout = min(deadline.remaining(), longest)
+            unknown, bucket = sending.unknown, self.place.bucket
+            if self.closed or timeout <= 0 or sending.given_up:
+                sending.under_way = False  # whoever has handed it over may have said otherwise
+                if self.closed:
+                    raise errors.closed(bucket, unknown=unknown)
+                if busy:  # all the time: by now that is news
+                    self._report(busy, busy=True)
+                raise errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
+            sending.under_way = True
+            if sending.unknown and call.again is not None:
+                call = call.again
+            failure: Exception | int
+            answer = None
+            try:
+                answer = self._once(call, timeout)
+                failure = errors.meant(answer)
+                if answer.status == 200 and not call.cut and json_object(answer.body) is None:
+                    # Somebody else's page, a proxy's: the bucket has not answered.
+                    answer, failure = None, ValueError("what was answered is no JSON")
+            except errors.Unanswered as error:
+                failure = error
+            except auth.GoogleAuthError as error:
+                if not error.retryable:
+                    sending.under_way = False
+                    raise errors.no_credentials(self.place.bucket, error) from error
+                failure = error
+            if answer is not None and not errors.may_be_tried_again(failure):
+                self._report(None)
+                return self._checked(call, answer, sending)
+            sending.under_way = False
+            # What only reads does nothing, however late.
+            sending.unknown |= call.method != "GET" and errors.may_have_happened(failure)
+            last = errors.why(failure, answer)
+            if failure == errors.BUSY:
+                busy = last  # it is there, though a later try may have too little time to hear so
+            elif not busy:
+                self._report(last)
+            longest = min(2 * longest, LONGEST_TRY)
+            time.sleep(min(pauses.next(), deadline.remaining()))
+
+    def _checked(self, call: Call, answer: Answer, sending: Sending) -> Answer:
+        if answer.status in call.answers and not errors.is_bucket_missing(answer):
+            return answer
+        sending.under_way = False
+        refusal = errors.refused(answer, self.place.bucket)
+        refusal.unknown = sending.unknown
+        raise refusal
+
+    def _once(self, call: Call, timeout: float) -> Answer:
+        """Make one try, of so many seconds."""
+        headers = {"Content-Type": call.content_type} if call.content_type else {}
+        response = self._opened().request(
+            *(call.method, f"{self._base or _GOOGLE}{call.path}"),
+            params=dict(call.query),
+            data=call.body or None,
+            headers=headers,
+            timeout=cast(Any, Timeout(total=timeout)),  # which requests hands on
+            allow_redirects=False,
+            stream=True,
+        )
+        with response:
+            body = bytearray()
+            while piece := response.raw.read1(1 << 16, decode_content=True):
+                body += piece
+                if call.cut and len(body) >= call.cut:
+                    del body[call.cut :]
+                    break
+                if len(body) > call.longest:
+                    raise requests.ReadTimeout("The answer is too long.")
+            self._note_time(response.headers.get("Date", ""))
+            return Answer(response.status_code, bytes(body))
+
+    def _opened(self) -> requests.Session:
+        session = self._session
+        if session is None:
+            with self._opening:
+                session = self._session or open_session(authorised=self._base is None)
+                self._session = session
+        return session
+
+    # ------------------------------------------------------------ the bucket's clock
+
+    def _note_time(self, date: str) -> None:
+        try:
+            wall = parsedate_to_datetime(date).timestamp()
+        except (ValueError, TypeError):
+            return
+        self._clock = (wall, monotonic())
+
+    def now(self) -> float:
+        """Return the bucket's wall-clock time, to a second or two; 0 before its first answer."""
+        clock = self._clock
+        return 0.0 if clock is None else clock[0] + monotonic() - clock[1]
+
+    def _report(self, trouble: str | None, *, busy: bool = False) -> None:
+        """Log the begin and the end of an outage, or of a pause that it asks for, once each."""
+        down, where = self._down, self.place.url()
+        if (trouble is None) == (down is None):
+            return
+        self._down = None if trouble is None else (monotonic(), busy)
+        if down is not None:
+            does = "takes requests" if down[1] else "answers"
+            log.warning("%s %s again after %.1f s.", where, does, monotonic() - down[0])
+        else:
+            does = "asks us to slow down" if busy else "does not answer"
+            log.warning("%s %s (%s); trying on.", where, does, trouble)
+
+    def close(self) -> None:
+        """Close the connections; requests under way, and those to come, end with `StoreClosed`."""
+        self.closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

@@ -1,0 +1,148 @@
+"""Sessions of HTTP in which a try ends when its time is up, whatever the other side does.
+
+A timeout of `requests` is one for each address that is tried and for each piece that arrives, so
+that a host with twenty addresses that nobody answers, or one that sends a byte now and then, takes
+any number of them. Here connecting has one, and the answer, head and body, one: `Timeout.total`
+makes them the same.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+from http.client import HTTPResponse
+from typing import Any
+
+import requests
+from google.auth import default as default_credentials
+from google.auth import exceptions as auth
+from google.auth.transport.requests import AuthorizedSession, Request
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError
+
+from lockclient.model.clocks import Deadline
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_CONNECTIONS = 100
+
+
+def open_session(*, authorised: bool) -> requests.Session:
+    """Return a session, of who this program is by Google's ways to find out.
+
+    Raises:
+        GoogleAuthError: there are no credentials, or they can't be read.
+    """
+    if not authorised:
+        return _in_time(requests.Session())
+    try:
+        credentials, _ = default_credentials(scopes=[_SCOPE])
+    except (auth.GoogleAuthError, requests.RequestException):
+        raise
+    except Exception as error:  # whatever reading a file that is none comes to
+        raise auth.DefaultCredentialsError(f"they can't be read ({error})") from error  # type: ignore[no-untyped-call]
+    for_tokens = Request(_in_time(requests.Session()))
+    return _in_time(AuthorizedSession(credentials, auth_request=for_tokens))  # type: ignore[no-untyped-call]
+
+
+def _in_time(session: requests.Session) -> requests.Session:
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, _Adapter(pool_maxsize=_CONNECTIONS, max_retries=0))
+    return session
+
+
+class _Reader(io.RawIOBase):
+    """Reads an answer, all of it within the time that is given for one piece."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        timeout = sock.gettimeout()
+        self._until = None if timeout is None else Deadline.after(timeout)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._until is not None:
+            if self._until.expired():
+                raise TimeoutError("timed out")
+            # Whoever uses the connection next sets its own.
+            self._sock.settimeout(self._until.remaining())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **how: Any) -> None:
+        super().__init__(sock, *args, **how)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Reader(sock))
+
+
+class _InTime(HTTPConnection):
+    response_class = _Response
+
+    def _new_conn(self) -> socket.socket:
+        """Connect to one of the host's addresses, all in one timeout.
+
+        While there are more of them, each has half of what is left: one that nobody answers leaves
+        time for the others, as many as are of use.
+        """
+        whole, name = self.timeout, self._dns_host
+        if not isinstance(whole, float | int):
+            return super()._new_conn()
+        until = Deadline.after(whole)
+        try:
+            found = socket.getaddrinfo(name, self.port, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        except OSError:
+            addresses = [name]  # which says why it can't be found
+        failure: Exception = ConnectTimeoutError(self, f"No connection to {name} in {whole:g} s.")
+        try:
+            for i, address in enumerate(addresses):
+                left = until.remaining()
+                if left <= 0:
+                    break
+                self._dns_host = address
+                self.timeout = left if i + 1 == len(addresses) else left / 2
+                try:
+                    sock = super()._new_conn()
+                    sock.settimeout(max(until.remaining(), 0.001))  # TLS has what is left
+                    return sock
+                except Exception as error:  # noqa: BLE001 - the last one is raised
+                    failure = error
+        finally:
+            self.timeout, self._dns_host = whole, name
+        raise failure
+
+
+class _InTimeByTls(_InTime, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _InTime
+
+
+class _PoolByTls(HTTPSConnectionPool):
+    ConnectionCls = _InTimeByTls
+
+
+class _Adapter(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **how: Any) -> None:
+        super().init_poolmanager(*args, **how)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, *args: Any, **how: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **how)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager
+
+
+_POOLS = {"http": _Pool, "https": _PoolByTls}

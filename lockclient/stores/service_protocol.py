@@ -1,0 +1,246 @@
+"""What the table, the services and the command need of a store beyond what a mutex asks.
+
+Neutral terms: whether they come by a watch or by looks, from one cluster or from servers that vote,
+who reads them knows no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple, Protocol
+
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Ticket
+from lockclient.stores.protocol import AsyncMutexStore, Subscription
+
+Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code", "restored"]
+
+
+class Change(NamedTuple):  # a million of them are made when so many keys are read
+    """One value that was written (or deleted: `value` None), in neutral terms.
+
+    `name` is the lock's name, the unlocker's id, or what names the code; `part` is the subkey of a
+    lock, or the uuid of a ticket, a removal or a mark (`withdrawn`), else empty; `restored` is one
+    value with neither. `created` is the revision at which the key came to be. `version` is what
+    requests of the store compare, where that is not the revision.
+    """
+
+    kind: Kind
+    name: str
+    part: str
+    value: bytes | None
+    revision: int
+    created: int
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that belong together, complete up to `revision`; `missed` means: load again.
+
+    `refused` is why the store does not let this user follow, if so: it is told as missed, too.
+    `started` tells that what is followed begins, or goes on after it broke. `term` is what grows
+    with each leader of the store's, where it is known and up to date. `known_at` is the monotonic
+    moment up to which all that was written is in it or in those before it, where that is known.
+    """
+
+    changes: tuple[Change, ...]
+    revision: int
+    missed: bool = False
+    refused: str = ""
+    started: bool = False
+    term: int = 0
+    known_at: float = -inf
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Who waits for one lock: how many, and the `first` of them, the next one first.
+
+    Without `ordered` there are too many to find out who is: these are some of them.
+    """
+
+    waiting: int
+    first: tuple[Ticket, ...] = ()
+    ordered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one member of the store's cluster says of itself; what it does not say is empty.
+
+    Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
+    of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
+    and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
+    whether it asks its clients for a user; `pages` whether it answers any web page.
+    """
+
+    endpoint: str
+    version: str = ""
+    trouble: str = ""
+    ahead: float | None = None
+    leader: bool = False
+    size: int = 0
+    in_use: int = 0
+    quota: int = 0
+    alarms: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
+    auth: bool | None = None
+    pages: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How much of its past the store keeps: it is at `revision` and can still show `oldest`.
+
+    `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
+    or in the first half of what is kept; empty if none ran then.
+    """
+
+    revision: int
+    oldest: int
+    sign: str = ""
+
+
+FINE, WARNING, ERROR = "ok", "warning", "error"
+LEVELS = (FINE, WARNING, ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: `level` is one of `LEVELS`, `advice` what to do (empty: nothing)."""
+
+    check: str
+    level: str
+    text: str
+    advice: str = ""
+
+
+class Examined(Protocol):
+    """A store that knows itself what it must be like for locks; etcd is judged by its members."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Yield what is found, writing nothing; one error alone if the store does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A server that has a vote on each lock: after `waits` seconds, if it is new or was emptied.
+
+    `trouble` is why it can't be asked, if so; `locks` are the names that stand there, whoever
+    believes it.
+    """
+
+    endpoint: str
+    waits: float = 0.0
+    trouble: str = ""
+    locks: frozenset[str] = frozenset()
+
+
+class Voting(Protocol):
+    """A store of several servers that vote on each lock, as its `votes` tell."""
+
+    def voters(self) -> Iterator[Voter]:
+        """Ask each server, one after the other."""
+
+    def vouch(self) -> None:
+        """Say that nobody holds a lock, so that all servers vote at once."""
+
+
+class ServiceStore(AsyncMutexStore, Protocol):
+    """What the table, the services and the command need on top."""
+
+    poll: float
+    """Seconds from one look of `follow` to the next; 0: it is told as it happens."""
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        """Read all of these kinds at one revision, in pages; each batch carries that revision.
+
+        The values of `queue`, `withdrawn` and `code` are left out (empty).
+        """
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
+        """Call `notify` for all that changes from `revision` on, in order, missing nothing.
+
+        Which begins anew each time that it breaks, and says so: `Batch.started`. While `notify`
+        has not returned nothing more is told, and nothing more of it is kept here.
+        """
+
+    def connected(self) -> bool:
+        """Tell whether the store is reachable, as far as the running watch knows."""
+
+    def watch_restarts(self) -> int:
+        """Return how often the running watch broke; it goes on where it stopped."""
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
+
+    def renew_watch(self) -> None:
+        """Open the stream of the running watch anew, on another member if there is one.
+
+        For one that may have fallen silent. It goes on where it stopped, missing nothing.
+        """
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
+        """Write or renew an unlocker's sign of life, gone `ttl` seconds after the last.
+
+        Return the revision at which it was written, which `follow` will tell; 0: it was only
+        renewed, by a store that is out of space.
+        """
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        """Return the revision of the newest sign of life of all unlockers; 0: there is none."""
+
+    def tell_restored(self, value: str, deadline: Deadline) -> None:
+        """Write `restoring.Restored`, for all to see that the store was restored from a backup."""
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        """Delete an unlocker's sign of life, as it ends."""
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        """Delete the record, mark or code that was read, unless it was written again since."""
+
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
+        """Return the backtrace that a `Removal.code` names; None if it is gone."""
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+        """Return how many wait for a lock, and the first of them."""
+
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        """Return who waits for any lock, `limit` at most, their texts cut as in a table's rows."""
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
+
+    def members(self, timeout: float) -> list[Member]:
+        """Ask each address for what it says of itself, for `timeout` seconds a question."""
+
+    def history(self, deadline: Deadline) -> History:
+        """Look how far back the store can show what was: who never compacts fills up."""
+
+    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
+        """Return which folders of the store this user may write to; empty: it can't be told."""
+
+    def votes(self) -> Mapping[str, str]:
+        """Return of each server that has a vote on each lock why it has none now; empty: it has.
+
+        By what was last seen. Of a store that speaks with one voice there are none.
+        """
+
+    def remarks(self) -> Sequence[str]:
+        """Say in sentences what people should know besides all locks, by what was last seen.
+
+        Of servers that vote on each lock: which has no vote now, and what too few say is held.
+        """
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Name the store's addresses, for messages."""
+
+    def close(self) -> None:
+        """End all watches, threads and connections, within a second; who waits gets `StoreClosed`.
+
+        What is still to be cleaned up gets half of that second; a lock that could not be taken back
+        stays until its auto-unlock, and the log says so.
+        """

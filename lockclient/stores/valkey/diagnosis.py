@@ -1,0 +1,60 @@
+"""What servers must be like for locks, and how to see that they are; no lock is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.wire.broadcast import Servers
+from lockclient.stores.valkey.wire.connection import Line, Refusal
+
+_KEEP = "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
+
+
+def examine(servers: Servers) -> Iterator[Finding]:
+    """Yield what is found, one server after the other, then what that comes to."""
+    place, voting = servers.place, 0
+    for i in servers.all:
+        endpoint = place.endpoints[i]
+        try:
+            line = servers.open(i)
+        except Refusal as refusal:
+            text = f"{endpoint} has no vote: {refusal}."
+            yield Finding("server", ERROR, text, errors.remedy([refusal.trouble]))
+            continue
+        voting += not line.waits
+        yield from _server(endpoint, line, place)
+        line.close()
+    yield _sum(voting, len(servers.all), place.majority)
+
+
+def _server(endpoint: str, line: Line, place: Place) -> Iterator[Finding]:
+    if line.waits:
+        text = (
+            f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "
+            f"writes: it votes in {line.waits:.0f} s."
+        )
+        yield Finding("server", WARNING, text, f"Wait. {errors.VOUCH}")
+    else:
+        yield Finding("server", FINE, f"{endpoint} answers and votes ({line.version}).")
+    if not line.kept:
+        text = (
+            f"{endpoint} may lose what it has answered: it does not write everything down at once, "
+            f"or does not say so. After a restart it gives no lock for {place.longest:g} s."
+        )
+        yield Finding("server", WARNING, text, _KEEP)
+
+
+def _sum(voting: int, servers: int, majority: int) -> Finding:
+    said = f"{voting} of {servers} servers vote; {majority} must agree"
+    if voting < majority:
+        advice = f"Do what is said of the others: locks can be had when {majority} vote."
+        return Finding("votes", ERROR, f"{said}: no lock can be had.", advice)
+    spare = voting - majority
+    if spare or servers == 1:
+        alone = " One server is not a majority of several: when it is down, so are all locks."
+        return Finding("votes", FINE, f"{said}.{alone if servers == 1 else ''}")
+    advice = "Do what is said of the others, before one more of them fails."
+    return Finding("votes", WARNING, f"{said}: none may fail.", advice)

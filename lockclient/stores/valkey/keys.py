@@ -1,0 +1,170 @@
+"""What stands in each server: the keys' names, what a lock's fields say, versions; no I/O.
+
+    <root>/server                    what tells that this server has lost nothing (`scripts.SETTLE`)
+    <root>/locks/<name>              the lock: a hash
+    <root>/withdrawn/<name>/<uuid>   a mark: this uuid's takes up to that number do nothing, or all
+    <root>/removed/<name>/<uuid>     the record of a removal, JSON
+    <root>/unlockers/<id>            an unlocker's sign of life: a hash, which expires
+    <root>/released/<name>           a channel, no key: on it is said that a holder has gone
+
+A lock is one key, so that it is there or not. It is a hash and no JSON text: its fields are the
+five subkeys as every store has them, so that a script compares the uuid without reading the
+backtrace, and a push writes two numbers and not ten kilobytes. Beside them stand `take`, the number
+of the try that took it, `push`, that of the last push (0: none), and `expiry`, in milliseconds
+after each of these (0: never).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import quote
+
+from lockclient.errors import StoreError
+from lockclient.model.holder import MOST_FENCING, STAMPS, SUBKEYS, Found, Holder
+from lockclient.model.removal import Removal
+
+DAY: Final = 86400.0
+"""Seconds for which a lock outlives its time, so that an unlocker tells of its end, and for which a
+request may arrive late: TCP gives up after a quarter of an hour."""
+KEPT: Final = 7 * DAY
+"""Seconds for which the record of a removal stands."""
+_PUSHES: Final = 44
+_DIGITS: Final = 13
+"""Of a push's number, at most: milliseconds since 1970, until the year 2286."""
+
+
+def drifted(seconds: float) -> float:
+    """Return how long a server is told to wait so that it never is sooner than that here.
+
+    Two clocks may go differently fast by one in a hundred, and a server looks at its own a
+    thousand times a second: the drift that Redlock's description allows for.
+    """
+    return seconds * 1.01 + 0.002
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a duration as servers take it, rounded up."""
+    return str(int(seconds * 1000) + 1)
+
+
+class Keys:
+    """The keys' names below a root."""
+
+    def __init__(self, root: str) -> None:
+        self.server = f"{root}/server"
+        self.locks = f"{root}/locks/"
+        self.removed = f"{root}/removed/"
+        self.unlockers = f"{root}/unlockers/"
+        self.all = f"{root}/"
+        self._root = root
+
+    def lock(self, name: str) -> str:
+        """Return the key of a lock."""
+        return f"{self.locks}{_quoted(name)}"
+
+    def mark(self, name: str, uuid: str) -> str:
+        """Return the key of what keeps takes of this uuid from doing anything."""
+        return f"{self._root}/withdrawn/{_quoted(name)}/{_quoted(uuid)}"
+
+    def record(self, name: str, uuid: str) -> str:
+        """Return the key of the record of a removal."""
+        return f"{self.removed}{_quoted(name)}/{_quoted(uuid)}"
+
+    def sign_of_life(self, unlocker: str) -> str:
+        """Return the key of an unlocker's sign of life."""
+        return f"{self.unlockers}{_quoted(unlocker)}"
+
+    def channel(self, name: str) -> str:
+        """Return the channel on which it is said that a lock is free."""
+        return f"{self._root}/released/{_quoted(name)}"
+
+    @property
+    def channels(self) -> str:
+        """The pattern of all these channels: neither a name nor the root has such a star."""
+        return f"{self._root}/released/*"
+
+
+@lru_cache(maxsize=1024)
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+def token_of(uuid: str) -> int:
+    """Return the number that names an acquisition, without asking anybody; it is no fencing token.
+
+    Servers that know nothing of each other have no number that only grows.
+    """
+    digest = int.from_bytes(blake2b(uuid.encode(errors="replace"), digest_size=4).digest(), "big")
+    return MOST_FENCING + (digest // 16384 << _PUSHES)  # so large that nobody shows it as one
+
+
+def revision_of(uuid: str, push: int) -> int:
+    """Return the number of a lock's state: of one acquisition they grow with each push."""
+    return token_of(uuid) + push
+
+
+def following(push: int) -> int:
+    """Return the number of the push after this one.
+
+    It is the time, and higher in any case. Several processes may push for one uuid, one after the
+    other: each `clustermutex alive` of a script is one. What one of them has left on a minority of
+    the servers the next one may not get to see, so that it must find a higher number without that:
+    else a remover that has seen the first one's takes it for the latest.
+    """
+    return max(push + 1, time.time_ns() // 10**6)
+
+
+def push_of(revision: int) -> int:
+    """Return which push a revision is of, 0: the take."""
+    return revision & (1 << _PUSHES) - 1
+
+
+def written(holder: Holder) -> list[str]:
+    """Return what a taker writes, fields and values in turn."""
+    return [text for pair in holder.subkeys().items() for text in pair]
+
+
+def holder_of(name: str, fields: Mapping[str, bytes]) -> Holder | None:
+    """Return who has a lock, by its fields in one server; None: nobody."""
+    if "uuid" not in fields:
+        return None
+    uuid = fields["uuid"].decode(errors="replace")
+    token, now = token_of(uuid), revision_of(uuid, number_of(fields.get("push", b"")))
+    found: dict[str, Found] = {
+        part: (fields[part], now if part in STAMPS else token) for part in SUBKEYS if part in fields
+    }
+    return Holder.read(name, found)
+
+
+def number_of(value: bytes) -> int:
+    """Read a number as a script does that finds something else there."""
+    return int(value) if _is_number(value) else 0
+
+
+def numbered(name: str, value: bytes) -> int:
+    """Read the number of a push that is to be followed by the next one.
+
+    Raises:
+        StoreError: it is none, so that nothing follows it.
+    """
+    if _is_number(value):
+        return int(value)
+    raise StoreError(
+        f"The lock {name!r} can't be pushed: its field push is {value.decode(errors='replace')!r} "
+        "and no number of at most thirteen digits. Another program has written it."
+    )
+
+
+def _is_number(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= _DIGITS
+
+
+def record_of(removal: Removal) -> str:
+    """Return the record of a removal; what named the acquisition is no fencing token in it."""
+    holder = replace(removal.holder, fencing_token=0, stamp_revisions=(0, 0))
+    return replace(removal, holder=holder).value()

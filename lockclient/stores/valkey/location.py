@@ -1,0 +1,160 @@
+"""Where a store is: which servers, below which prefix, and by which rules."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, unquote
+
+from lockclient.settings import check_endpoint, split_url
+from lockclient.text.escaping import HAS_AT
+
+EXAMPLE = "valkey://host1,host2,host3/clustermutex"
+PORT = 6379
+DEFAULT_ROOT = "clustermutex"
+DEFAULT_LONGEST = 3600.0
+SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
+"""The schemes, and whether each is TLS."""
+_ROOT = re.compile(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*")
+_MOST_SERVERS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """N servers that know nothing of each other, and what all keys in them begin with.
+
+    Attributes:
+        endpoints: `host:port` of each server; all who use one lock must name the same.
+        root: the keys' prefix, without a slash at the end.
+        tls: whether to talk TLS.
+        user, password: for the servers' ACLs, the same on each.
+        cacert, cert, key: paths of PEM files.
+        expire: a lock vanishes by itself soon after its time; else a day later, so that an
+            unlocker can tell of it.
+        longest: seconds that a lock may go without a sign of life; one number for the whole
+            keyspace, as a server that was emptied gives no lock for so long.
+    """
+
+    extra: ClassVar[str] = "valkey"
+
+    endpoints: tuple[str, ...]
+    root: str = DEFAULT_ROOT
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    cacert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    expire: bool = False
+    longest: float = DEFAULT_LONGEST
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.endpoints) <= _MOST_SERVERS:
+            raise ValueError(f"It must name 1 to {_MOST_SERVERS} servers, like {EXAMPLE}.")
+        for each in self.endpoints:
+            check_endpoint(each, "server", PORT)
+        if len(set(self.endpoints)) < len(self.endpoints):
+            raise ValueError("It names a server twice, which would have two votes.")
+        if not _ROOT.fullmatch(self.root):
+            raise ValueError(
+                f"The prefix {self.root!r} must be segments of letters, digits and ._~- with "
+                "slashes between them."
+            )
+        if not 1 <= self.longest <= 30 * 86400:
+            raise ValueError("longest must be 1 s to 30 days, like longest=3600.")
+        if self.user is not None and self.password is None:
+            raise ValueError("A user was given without a password (VALKEY_PASSWORD).")
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("A client certificate and its key go together: give both or none.")
+        for what in ("cacert", "cert", "key"):
+            path = getattr(self, what)
+            if path is not None and not self.tls:
+                raise ValueError(f"{what} is given, but the URL does not say TLS (valkeys://).")
+            if path is not None and not os.access(path, os.R_OK):
+                raise ValueError(f"The {what} file {path!r} can't be read.")
+
+    @property
+    def majority(self) -> int:
+        """How many servers must agree."""
+        return len(self.endpoints) // 2 + 1
+
+    @property
+    def terms(self) -> str:
+        """What all clients of this keyspace must have alike, as each server knows it.
+
+        How many servers there are, and not which: they may have other names in another network.
+        """
+        return f"servers={len(self.endpoints)} longest={self.longest:g}"
+
+    def url(self) -> str:
+        """Return the place as a URL, without user, password and certificates."""
+        query = "&".join(
+            (["expire=1"] if self.expire else [])
+            + ([f"longest={self.longest:g}"] if self.longest != DEFAULT_LONGEST else [])
+        )
+        bare = f"{'valkeys' if self.tls else 'valkey'}://{','.join(self.endpoints)}/{self.root}"
+        return f"{bare}?{query}" if query else bare
+
+    def rights(self, users: Mapping[str, Sequence[str]]) -> str:
+        """See `settings.Place`."""
+        from lockclient.stores.valkey.roles import script
+
+        return script(self, users)
+
+    def opener(self) -> Callable[[Place], Any]:
+        """See `settings.Place`."""
+        from lockclient.stores.valkey.store import ValkeyStore  # with valkey-py
+
+        return ValkeyStore
+
+
+def place_of(url: str, environ: Mapping[str, str] = os.environ) -> Place:
+    """Read a URL like `valkey://host1,host2,host3/prefix?longest=3600`; see `settings.STORES`.
+
+    Raises:
+        ValueError: it is malformed; the text says what it should be.
+    """
+    if HAS_AT(url):  # first of all: what is said below quotes parts of it
+        raise ValueError(
+            "It holds a user: give that in VALKEY_USER and VALKEY_PASSWORD instead, where it is "
+            "not shown to every `ps`."
+        )
+    parts = split_url(url)
+    if parts.scheme not in SCHEMES or parts.fragment:
+        raise ValueError(f"It must be servers and a prefix, like {EXAMPLE}.")
+    root = unquote(parts.path.strip("/"))
+    if re.fullmatch("[0-9]+", root):
+        raise ValueError(
+            f"The prefix {root!r} looks like the number of a database, as other clients mean it: "
+            "here all keys are in database 0, below a prefix. Name one, or none, like "
+            f"{parts.scheme}://{parts.netloc}/{DEFAULT_ROOT}."
+        )
+    said = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in said:
+        if name not in ("expire", "longest"):
+            raise ValueError(f"It says {name!r}; it can say expire=1 and longest=SECONDS.")
+    if said.get("expire", "1") not in ("0", "1"):
+        raise ValueError("expire must be 0 or 1.")
+    longest = said.get("longest", f"{DEFAULT_LONGEST:g}")
+    if not re.fullmatch("[0-9]{1,8}", longest):
+        raise ValueError("longest must be a whole number of seconds, like longest=3600.")
+    return Place(
+        endpoints=tuple(map(_with_port, parts.netloc.split(","))),
+        root=root or DEFAULT_ROOT,
+        tls=SCHEMES[parts.scheme],
+        user=environ.get("VALKEY_USER") or None,
+        password=environ.get("VALKEY_PASSWORD") or None,
+        cacert=environ.get("VALKEY_CACERT") or None,
+        cert=environ.get("VALKEY_CERT") or None,
+        key=environ.get("VALKEY_KEY") or None,
+        expire=said.get("expire") == "1",
+        longest=float(longest),
+    )
+
+
+def _with_port(endpoint: str) -> str:
+    has_port = re.search(r":[^:\]]*$", endpoint) and not endpoint.endswith("]")
+    return endpoint if has_port else f"{endpoint}:{PORT}"

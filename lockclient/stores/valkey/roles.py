@@ -1,0 +1,124 @@
+"""The least rights of each kind of program, as a script that makes users who have them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from string import Template
+from typing import Final
+
+from lockclient.stores.valkey.location import Place
+
+_ALL: Final = (
+    "~$root/* -@all +eval +evalsha +info +config|get +time +hget +hmget +hgetall +get +pttl +scan "
+    "+strlen &$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe "
+    "(~$root/server +hset)"
+)
+"""What every program needs: to ask, to read, to hear, and to say which process a server is."""
+_TELLING: Final = "+publish +pubsub|numsub"
+_WRITING: Final = "+hset +del +set +pexpire +persist"
+_RULES: Final = {
+    "client": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* {_WRITING})",
+    "unlocker": (
+        f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* ~$root/unlockers/* "
+        f"{_WRITING})"
+    ),
+    "dashboard": "",
+    "operator": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* {_WRITING})",
+}
+"""What each kind needs besides. All may read all, as in etcd.
+
+In parentheses stand selectors: these commands, for these keys alone. A script is checked by the
+same rules with each command that it calls, so that who only looks can send the one that takes
+locks, and it takes none.
+"""
+
+_SCRIPT: Final = Template("""\
+#!/bin/sh
+# Users of Valkey or Redis (7.0 or later) for the locks at $url, by `clustermutex setup-auth`.
+# Review it, then let sh run it. It calls valkey-cli or redis-cli, or what VALKEY_CLI says, with
+# options like --tls; REDISCLI_AUTH is the password of who may make users. It can be run again: each
+# user then has these rights, and the password that is given.
+set -eu
+
+cli=$${VALKEY_CLI:-$$(command -v valkey-cli || command -v redis-cli)}
+
+user() { # NAME VARIABLE PASSWORD RULE…: on all servers, or it fails
+	name=$$1 variable=$$2 password=$$3
+	shift 3
+	if [ -z "$$password" ]; then
+		echo "The user $$name needs a password: set $$variable." >&2
+		exit 1
+	fi
+	hash=$$(printf %s "$$password" | sha256sum | cut -d ' ' -f 1)
+$servers
+}
+
+let_in() { # SERVER WHAT-IT-SAID
+	case $$2 in
+	*PONG* | *NOPERM*) return ;;
+	esac
+	cat >&2 <<END
+$$1 lets nobody in who asks so: $$2
+Set REDISCLI_AUTH to the password of who may make users there. For a user that is not the default
+one, and for TLS, set VALKEY_CLI, too, like VALKEY_CLI='valkey-cli --user admin --tls'.
+END
+	exit 1
+}
+
+main() {
+$asked
+$users
+	cat <<'END'
+
+The users are there on all servers. Unless a server has an aclfile (then: ACL SAVE), or its
+configuration is written anew (CONFIG REWRITE), it forgets them as it ends. Each program is told its
+own by VALKEY_USER and VALKEY_PASSWORD. This does not keep out who has no user: do that once, for
+all that is in these servers, by ACL SETUSER default off (or with a password).
+END
+}
+
+main # at the end, so that a script that was cut short does nothing
+""")
+
+
+def script(place: Place, users: Mapping[str, Sequence[str]]) -> str:
+    """Return a script for sh; see `settings.Place.rights`."""
+    if not any(users.values()):
+        raise ValueError("Valkey has no roles: name the users that are to be, like --client shop.")
+    for name in (each for named in users.values() for each in named):
+        if any(each.isspace() for each in name):
+            raise ValueError(f"{name!r} can't be a user of Valkey's: no blanks.")
+    return _SCRIPT.substitute(
+        url=place.url(),
+        servers="\n".join(
+            f'\t$cli {where} -e ACL SETUSER "$name" reset on "#$hash" "$@"'
+            for where in _options(place)
+        ),
+        asked="\n".join(
+            f'\tlet_in {shlex.quote(endpoint)} "$($cli {where} PING 2>&1)"'
+            for endpoint, where in zip(place.endpoints, _options(place), strict=True)
+        ),
+        users="\n".join(_made(place, users)),
+    )
+
+
+def _options(place: Place) -> Iterator[str]:
+    """Yield what valkey-cli is told of each server."""
+    for endpoint in place.endpoints:
+        host, _, port = endpoint.rpartition(":")
+        yield f"-h {shlex.quote(host.strip('[]'))} -p {port}"
+
+
+def _made(place: Place, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for kind, names in users.items():
+        rules = shlex.join(_words(Template(f"{_ALL} {_RULES[kind]}").substitute(root=place.root)))
+        variable = f"{kind.upper()}_PASSWORD"
+        for name in names:
+            yield f'\tuser {shlex.quote(name)} {variable} "${{{variable}:-}}" {rules}'
+
+
+def _words(rules: str) -> Iterator[str]:
+    """Split rules at blanks outside of parentheses: a selector is one word."""
+    for i, part in enumerate(rules.replace(")", "(").split("(")):
+        yield from [f"({part})"] if i % 2 else part.split()

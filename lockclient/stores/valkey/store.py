@@ -1,0 +1,112 @@
+"""The store in Valkey or Redis servers: requests by threads, hints for those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from lockclient.errors import StoreClosed
+from lockclient.model.clocks import Deadline
+from lockclient.stores.common.async_bridge import Looking
+from lockclient.stores.common.threaded import CLOSING, ThreadedStore
+from lockclient.stores.protocol import Abilities, Event, Outcome, Sending, Subscription, Target
+from lockclient.stores.service_protocol import Finding, Voter
+from lockclient.stores.valkey import errors, vouch
+from lockclient.stores.valkey.diagnosis import examine
+from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.requests import Steps
+from lockclient.stores.valkey.service_store import ServicesOfServers
+from lockclient.stores.valkey.voting.rounds import Asking
+from lockclient.stores.valkey.voting.undo_queue import Debts
+from lockclient.stores.valkey.wire.broadcast import Servers
+from lockclient.stores.valkey.wire.pubsub import Hints
+
+
+class ValkeyStore(ThreadedStore, ServicesOfServers):
+    """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
+
+    Args:
+        place: which servers, and where in them.
+    """
+
+    can = Abilities(
+        "Valkey",
+        line=False,
+        watch=False,
+        fencing=False,
+        guard=False,
+        hints=True,
+    )
+    _name = "valkey"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.can = replace(type(self).can, expires=place.expire)
+        super().__init__()
+
+    @property
+    def keys(self) -> Keys:
+        """The names of the keys, as every client has them."""
+        return self._servers.keys
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._servers = Servers(self.place, lambda i: self._debts.pay(i))
+        self._debts = Debts(self._servers)
+        at = Asking(self._servers, self._debts)
+        self._steps = Steps(at)
+        self._hints = Hints(self._servers)
+        self._serve(at, self._hints)
+
+    def _disconnect(self) -> None:
+        self._hints.close()
+        self._debts.settle(CLOSING)
+        self._servers.close()
+        self._debts.close()
+
+    def _do(self, sending: Sending, deadline: Deadline) -> Outcome:
+        return self._steps.do(sending, deadline)
+
+    def _was_closed(self) -> StoreClosed:
+        return errors.closed(self.place)
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+        """See `MutexStore.watch`: from a revision on it is looked every few seconds who has it.
+
+        From now on, as who waits asks and looks for itself besides, there are hints and nothing
+        else: that somebody has let go of it.
+        """
+        if not revision:
+            return self._hints.listen(target.name, notify)
+        return Looking(self.ask, target, notify, self._lookers)
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Name the store's addresses, for messages."""
+        return self.place.endpoints
+
+    def examine(self) -> Iterator[Finding]:
+        """See `Examined.examine`."""
+        return examine(self._servers)
+
+    def vouch(self) -> None:
+        """Say that nobody holds a lock of this keyspace, so that all its servers vote at once.
+
+        For a new one, and after all who held locks have ended. Else a server that is new to the
+        keyspace, or was emptied, votes when `Place.longest` has passed.
+
+        Raises:
+            StoreUnavailable: a server can't be told.
+        """
+        self.background.away(partial(vouch.vouch, self._servers))
+
+    def voters(self) -> Iterator[Voter]:
+        """See `Voting.voters`."""
+        return vouch.voters(self._servers)
+
+    def settle(self, seconds: float) -> None:
+        """See `OpenedStore.settle`."""
+        deadline = Deadline.after(seconds)
+        super().settle(deadline.remaining())
+        self._debts.settle(deadline.remaining())

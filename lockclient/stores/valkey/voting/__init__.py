@@ -1,0 +1,1 @@
+"""Majorities: rounds of votes, quorums, undoing what too few granted."""

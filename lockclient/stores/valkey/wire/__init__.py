@@ -1,0 +1,1 @@
+"""Talking to the servers: connections, pool, broadcast, pub/sub, RESP."""

@@ -1,0 +1,1 @@
+"""How text leaves the program: escaping, confusable names, durations, log lines."""

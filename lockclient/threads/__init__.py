@@ -1,0 +1,1 @@
+"""Scheduler thread and worker pools, below every store."""

@@ -1,0 +1,73 @@
+"""What this dashboard has seen held lately, and how it ended: in memory, bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.overview.rows import Transition
+from mutexdash.data.rows import RELEASED, Ended
+
+_MOST = 2000
+"""Ended holdings that are kept, the newest."""
+_RECORDS = 1000
+"""Records of removals that wait for their lock to go: the same step tells both, at most a few."""
+
+
+class History:
+    """Listens to the table; its methods may be called from any thread.
+
+    Args:
+        clock: the wall clock, for tests.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time, most: int = _MOST) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended: deque[Ended] = deque(maxlen=most)
+        self._records: OrderedDict[tuple[str, str | None], Removal] = OrderedDict()
+        self.version = 0
+        """Grows with everything that ends."""
+
+    def note_removals(self, removals: Sequence[Removal], found: bool) -> None:
+        """Take down why locks go: the table tells this before it tells that they went."""
+        if found:  # those were gone before we looked
+            return
+        for removal in removals:
+            self._records[removal.holder.name, removal.holder.uuid] = removal
+        while len(self._records) > _RECORDS:
+            self._records.popitem(last=False)
+
+    def note(self, transitions: Sequence[Transition]) -> None:
+        """Take down which holders have lost or released their locks."""
+        wall = self._clock()
+        ended = [
+            self._end(each.before.holder, wall, exact=each.live)
+            for each in transitions
+            if each.before is not None
+            and (uuid := each.before.holder.uuid) is not None
+            and (each.after is None or each.after.holder.uuid != uuid)
+        ]
+        if ended:
+            with self._lock:
+                self._ended.extend(ended)
+                self.version += 1
+
+    def _end(self, holder: Holder, wall: float, *, exact: bool) -> Ended:
+        record = self._records.pop((holder.name, holder.uuid), None)
+        if record is None:
+            return Ended(holder, wall, RELEASED, exact=exact)
+        how, by, why = record.how or RELEASED, record.removed_by, record.why
+        at = wall
+        if not exact and record.removed_at is not None:
+            at = min(wall, record.removed_at)
+        return Ended(holder, at, how, by, why, exact or at < wall)
+
+    def ended(self, since: float) -> list[Ended]:
+        """Return what ended after `since` (Unix seconds), the newest first."""
+        with self._lock:
+            return [each for each in reversed(self._ended) if each.at > since]

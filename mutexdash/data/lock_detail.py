@@ -1,0 +1,120 @@
+"""One lock, in all that is known about it: its holder with backtrace, its line, its last removal.
+
+The table keeps no backtraces, so the store is asked; but not for a viewer who has seen the lock
+as it is: `Detail.etag` comes from the table alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.model.deadlocks import Deadlock
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
+from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.service_protocol import Line, ServiceStore
+from mutexdash.data.picture import Moment
+
+SHOWN = 100
+"""Waiters that are named, the first of the line; the others are counted."""
+_SHOWN_OF_DEADLOCK = 4
+"""Other locks of a deadlock of which the code is shown: it is made of two, nearly always."""
+_PATIENCE = 2.0
+"""Seconds for the store to answer: there are few threads, and viewers behind this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What is known of the lock `name`.
+
+    Attributes:
+        holder: who has it, None if nobody; with its backtrace if `complete`.
+        line: how many wait for it; if `complete` with the first of them.
+        removal: the newest removal of a holder of it that is recorded.
+        etag: names what is shown; None if it was not `complete`, so that it is asked for again.
+        trouble: why the store could not be asked, a sentence; empty if it was.
+        deadlock: the circle of waits that this lock is in, as it seems.
+        others: if `complete`, the holders of the other locks in that, by their names.
+    """
+
+    name: str
+    holder: Holder | None
+    line: Line
+    removal: Removal | None
+    etag: str | None
+    trouble: str = ""
+    deadlock: Deadlock | None = None
+    others: Mapping[str, Holder] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the store was asked, so that a backtrace that is not here does not exist."""
+        return not self.trouble
+
+
+def known(name: str, moment: Moment, table: Table) -> Detail:
+    """Return what the table knows, without asking the store."""
+    row = table.row(name)
+    holder = row.holder if row else None
+    line = table.line(name)
+    removals = moment.picture.snapshot.removals
+    removal = next((each for each in removals if each.holder.name == name), None)
+    deadlock = moment.waits.about(name)
+    # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
+    # lock cost nothing on a busy cluster.
+    shown = (
+        row and (holder, row.holder.state(moment.wall)),
+        line,
+        removal,
+        len(moment.picture.snapshot.unlockers),
+        moment.state,
+        deadlock,
+    )
+    etag = blake2b(repr(shown).encode(errors="replace"), digest_size=12).hexdigest()
+    return Detail(name, holder, Line(line.waiting), removal, etag, deadlock=deadlock)
+
+
+def complete(
+    detail: Detail, moment: Moment, store: ServiceStore, removed: str | None = None
+) -> Detail:
+    """Return the detail with backtraces and what is newest, as far as the store answers.
+
+    Args:
+        removed: the uuid of a holder that was removed just now, so that the table may not know it.
+    """
+    if moment.state == "away":  # asking would only keep a thread waiting
+        return _without_store(
+            detail, f"{store.can.store} is away, so its backtrace can't be read now."
+        )
+    uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
+    patience = Deadline.after(_PATIENCE)
+    try:
+        seen = store.ask(Read(detail.name, uuid), patience)
+        line = store.line(detail.name, SHOWN, patience)
+        others = dict(_others(detail, store, patience))
+    except (StoreUnavailable, StoreError) as error:
+        return _without_store(detail, f"{store.can.store} could not be asked for it: {error}")
+    assert isinstance(seen, Seen)
+    removal = seen.removal or detail.removal
+    return replace(detail, holder=seen.holder, line=line, removal=removal, others=others)
+
+
+def _others(
+    detail: Detail, store: ServiceStore, patience: Deadline
+) -> Iterator[tuple[str, Holder]]:
+    """Yield who holds the other locks of a deadlock, with their backtraces."""
+    names = detail.deadlock.names if detail.deadlock else ()
+    for name in [each for each in names if each != detail.name][:_SHOWN_OF_DEADLOCK]:
+        seen = store.ask(Read(name), patience)
+        assert isinstance(seen, Seen)
+        if seen.holder is not None:
+            yield name, seen.holder
+
+
+def _without_store(detail: Detail, trouble: str) -> Detail:
+    return replace(detail, etag=None, trouble=trouble)

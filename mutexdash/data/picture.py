@@ -1,0 +1,409 @@
+"""From the table to what pages and API show: one immutable picture of all locks at a time.
+
+A `Snapshot` is what the store holds at a revision. What it means depends on the clock as well: a
+lock goes past its alert without anything being written. A `Picture` is a snapshot at a time, good
+until the next stamp passes. All that it shows is summed up in its ETag, times that the page counts
+on by itself aside: the same in every process, so that a viewer may ask any of several dashboards.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple
+
+from lockclient.model.holder import STATES, Ticket
+from lockclient.model.removal import Removal
+from lockclient.model.restore_marker import Restored
+from lockclient.overview.rows import Row
+from lockclient.overview.table import Table
+from lockclient.service.supervision import LIMIT, Loop
+from lockclient.text.confusables import Looks
+from mutexdash.data.history import History
+from mutexdash.data.order import select, urgency_of
+from mutexdash.data.rows import Ended, Held
+from mutexdash.data.staleness import Probe
+from mutexdash.data.waiters import Waiting, Waits
+from mutexdash.web.query import Page, Query
+
+STAYS = 6.0
+"""Seconds for which a row that went is still shown."""
+RESTORED = 86400.0
+"""Seconds for which a restore of the store is told."""
+_MOST_GONE = 50
+"""How many of them at most: where hundreds come and go in a second, nobody reads them."""
+
+_mark_of = attrgetter("mark")
+_state_of = attrgetter("state")
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that the store says, at `revision`, which is that of the last change shown.
+
+    `rows` is for the picture that is made of it, and is emptied when the next one has been made.
+    `removals` are the newest of the `recorded` ones.
+    """
+
+    rows: dict[str, Row]
+    waiters: Mapping[str, int]
+    unlockers: Mapping[str, str]
+    removals: Sequence[Removal]
+    recorded: int
+    revision: int
+    restored: Restored | None = None
+    heads: Mapping[str, Ticket] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table, heads: Mapping[str, Ticket] | None = None) -> Snapshot:
+        """Copy the table; `heads` is what is known of its lines, of `Lines`."""
+        # The revision comes first: should a change get in between, the copy is newer than it
+        # says, and is made again when somebody asks next. The other way round it would stay old.
+        revision = table.revision
+        return cls(
+            table.rows(),
+            table.waiters(),
+            table.unlockers(),
+            table.removals(),
+            table.recorded(),
+            revision,
+            table.restored(),
+            heads or {},
+        )
+
+    def digest(self) -> bytes:
+        """Name all that is shown beside the locks themselves."""
+        removals = [(each.holder.name, each.holder.uuid, each.removed_at) for each in self.removals]
+        shown = (sorted(self.waiters.items()), sorted(self.unlockers), removals, self.recorded)
+        return repr(shown).encode(errors="replace")
+
+    def removed(self, query: Query) -> Page:
+        """Return a page of the removals, the newest first."""
+        search = query.search
+        found = [each for each in self.removals if search.finds_removal(each)]
+        start = (query.page - 1) * query.per_page
+        return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
+
+
+class Picture:
+    """A snapshot at a time, every lock with its state.
+
+    Made from the picture before it, so that a change costs as much as it changes, nearly, and not
+    as much as there is: tens of thousands of locks, of which one was pushed.
+
+    Args:
+        snapshot: what there is.
+        wall: the time, Unix seconds.
+        ended: what ended lately, the newest first; shown for `STAYS` seconds.
+        before: an earlier picture, of which every row is taken over that is still the same.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        wall: float,
+        ended: Iterable[Ended] = (),
+        before: Picture | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self._since, self._until = -inf, inf
+        self._known: dict[str, Held] = {}
+        self.looks = Looks()
+        self._order: list[Held] = []
+        self._total = 0
+        self._counts: Counter[str] = Counter()
+        if before is None or len(changed := self._changed(before, wall)) > len(snapshot.rows) / 20:
+            self._look_at_all(wall)
+        else:
+            self._take_over(before, changed, wall)
+        self._waited = len(snapshot.waiters.keys() & self._known.keys())
+        self._gone = self._look_at_ended(ended, wall)
+        if before is not None:  # see `_take_over`
+            before.snapshot.rows.clear()
+            before._known = {}
+        self.counts: Mapping[str, int] = {state: self._counts[state] for state in STATES}
+        self._tag = self._name_content()
+
+    def _look_at_all(self, wall: float) -> None:
+        for name, row in self.snapshot.rows.items():
+            held = self._known[name] = self._held(name, row, wall)
+            self._heed(held)
+            self.looks.add(name)
+        self._order = sorted(self._known.values(), key=urgency_of)
+        self._counts = Counter(map(_state_of, self._order))
+        # A sum, because the order in which the table holds the rows says nothing.
+        self._total = sum(map(_mark_of, self._order))
+
+    def _held(self, name: str, row: Row, wall: float) -> Held:
+        waiters, head = self.snapshot.waiters.get(name, 0), self.snapshot.heads.get(name)
+        return Held.of(row.holder, waiters, wall, head=head)
+
+    def _changed(self, before: Picture, wall: float) -> set[str]:
+        """Return the names of the locks that are not what they were in the picture before."""
+        old, new = before.snapshot, self.snapshot
+        # A row never changes: the same one says the same.
+        changed = {name for name, row in new.rows.items() if old.rows.get(name) is not row}
+        changed |= old.rows.keys() - new.rows.keys()
+        for was, now in ((old.waiters, new.waiters), (old.heads, new.heads)):
+            if was is not now and was != now:
+                lines = was.keys() | now.keys()
+                changed |= {each for each in lines if was.get(each) != now.get(each)}
+        if not before.good(wall):
+            held = before._known.items()
+            changed |= {name for name, each in held if not each.since < wall <= each.until}
+        return changed
+
+    def _take_over(self, before: Picture, changed: set[str], wall: float) -> None:
+        # What only the next picture needs goes on to it: where viewers come at all times, many
+        # pictures are still in use, and each would have large tables of its own.
+        self._known, before._known = before._known, {}
+        self.looks = before.looks
+        self._order = list(before._order)
+        self._total, self._counts = before._total, before._counts.copy()
+        if before.good(wall):
+            # May be too narrow by now, because of rows that have changed: then a look that would
+            # not have been necessary finds the right ones.
+            self._since, self._until = before._since, before._until
+        for name in changed:
+            if (old := self._known.pop(name, None)) is not None:
+                del self._order[bisect_left(self._order, urgency_of(old), key=urgency_of)]
+                self._total -= old.mark
+                self._counts[old.state] -= 1
+                self.looks.discard(name)
+            if (row := self.snapshot.rows.get(name)) is not None:
+                held = self._known[name] = self._held(name, row, wall)
+                insort(self._order, held, key=urgency_of)
+                self._total += held.mark
+                self._counts[held.state] += 1
+                self.looks.add(name)
+                self._heed(held)
+        if not before.good(wall):
+            for held in self._order:
+                self._heed(held)
+
+    def _heed(self, held: Held) -> None:
+        """See to it that the picture is not good for longer than one of its rows."""
+        if held.until < self._until:
+            self._until = held.until
+        if held.since > self._since:
+            self._since = held.since
+
+    def _look_at_ended(self, ended: Iterable[Ended], wall: float) -> list[Held]:
+        gone: dict[str, Held] = {}
+        for each in ended:
+            name = each.holder.name
+            # Not where somebody else has it by now: the row shows that, which matters more.
+            if name in gone or name in self._known or each.at + STAYS < wall:
+                continue
+            gone[name] = Held.of(each.holder, 0, each.at, each)
+            self._until = min(self._until, each.at + STAYS)
+            if len(gone) == _MOST_GONE:
+                break
+        return list(gone.values())
+
+    def _name_content(self) -> str:
+        total = self._total + sum(map(_mark_of, self._gone))
+        said = b"%d %d %b" % (len(self._order), total, self.snapshot.digest())
+        return blake2b(said, digest_size=12).hexdigest()
+
+    def good(self, wall: float) -> bool:
+        """Tell whether all states are still the same at `wall`, if nothing was written."""
+        return self._since < wall <= self._until
+
+    @property
+    def tag(self) -> str:
+        """Name what is shown."""
+        return self._tag
+
+    @property
+    def held(self) -> int:
+        """How many locks are held, broken ones included."""
+        return len(self._order)
+
+    @property
+    def waited(self) -> int:
+        """How many locks somebody waits for."""
+        return self._waited
+
+    @property
+    def waiting(self) -> int:
+        """How many clients wait for a lock."""
+        return sum(self.snapshot.waiters.values())
+
+    def on_host(self, hostname: str) -> list[Held]:
+        """Return the locks that a host holds, the most urgent first."""
+        return [held for held in self._order if held.holder.hostname == hostname]
+
+    def select(self, query: Query, *, ended: bool = False) -> Page:
+        """Return the page of locks that was asked for, with `ended` also those that just went."""
+        return select(self._order, query, self._gone if ended else ())
+
+
+class Moment(NamedTuple):
+    """A picture, when it is looked at, and how far it may be believed.
+
+    `updated_at` is until when it shows all that is written, as far as that is proven. `away_since`
+    is the same where that is too long ago, and None where all is well; `silent` tells that the
+    store is there then, and that the watch does not bring what it says. `waits` is who waits for
+    what, a few seconds old at most; `remarks` is what the store says besides.
+    """
+
+    picture: Picture
+    wall: float
+    updated_at: float
+    away_since: float | None
+    silent: bool
+    waits: Waits = Waits()
+    remarks: Sequence[str] = ()
+
+    @property
+    def state(self) -> str:
+        """How the store and we are: `here`, `away` or `silent`."""
+        return "here" if self.away_since is None else "silent" if self.silent else "away"
+
+    def etag(self) -> str:
+        """Name what a list of locks or removals shows at this moment."""
+        restored = f"-{self.restored.revision}" if self.restored else ""
+        told = [deadlock.names for deadlock in self.waits.deadlocks], self.remarks
+        digest = blake2b(repr(told).encode(errors="replace"), digest_size=6).hexdigest()
+        return f"{self.picture.tag}-{self.state}{restored}{f'-{digest}' if any(told) else ''}"
+
+    @property
+    def restored(self) -> Restored | None:
+        """The last restore of the store, for as long as everybody who looks should know of it."""
+        last = self.picture.snapshot.restored
+        return last if last is not None and self.wall < last.time + RESTORED else None
+
+
+class Live:
+    """The newest picture, made when somebody looks and something has changed.
+
+    Args:
+        table: where from; it stays the caller's to start and stop.
+        history: what ended lately; it listens to the table.
+        probe: knows how old the table's picture is; without one, only whether a stream stands is
+            known.
+        waiting: knows who waits; without one, nobody does.
+        clock: the wall clock, for tests.
+        rest: how many times as long as it took to make a picture is good at least, so that many
+            viewers of many busy locks can't keep the process making pictures all the time.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        history: History | None = None,
+        *,
+        probe: Probe | None = None,
+        waiting: Waiting | None = None,
+        clock: Callable[[], float] = time.time,
+        rest: float = 2.0,
+    ) -> None:
+        self.table = table
+        self.history = history or History(clock=clock)
+        self._probe = probe
+        self._waiting = waiting
+        self._clock = clock
+        self._rest = rest
+        self._lock = threading.Lock()
+        self._picture: Picture | None = None
+        self._shown: object = None
+        self._good_until = 0.0
+        self._connected_at = clock()
+        self._settled = False
+        self._noting = Loop("note of when etcd was there", 1.0, self._note)
+
+    def start(self) -> None:
+        """Begin to note when the store was there last, even while nobody looks."""
+        self._noting.start()
+        for each in (self._probe, self._waiting):
+            if each is not None:
+                each.start()
+
+    def stop(self) -> None:
+        """End what `start()` began."""
+        self._noting.stop()
+        for each in (self._probe, self._waiting):
+            if each is not None:
+                each.stop()
+
+    def sick(self) -> str | None:
+        """Say in a sentence what has ended or hangs, so that only a new start helps, if so."""
+        if why := self.table.down():
+            return why
+        parts = (
+            self._noting.trouble(LIMIT),
+            *(each.trouble() for each in (self._probe, self._waiting) if each is not None),
+        )
+        return next(filter(None, parts), None)
+
+    def now(self) -> float:
+        """Return the time, Unix seconds."""
+        return self._clock()
+
+    def updated_at(self) -> float:
+        """Return until when what is shown is all that was written (Unix seconds)."""
+        if self._probe is not None:
+            return self._clock() - self._probe.age()
+        if self.table.connected():
+            self._connected_at = self._clock()
+        return self._connected_at
+
+    def away_since(self) -> float | None:
+        """Return when the store was last there (Unix seconds); None if it is there now."""
+        updated_at = self.updated_at()
+        here = self.table.connected() and not (self._probe and self._probe.age() > self._probe.old)
+        return None if here and not self.silent() else updated_at
+
+    def silent(self) -> bool:
+        """Tell whether the store answers, and what it says does not come by the watch."""
+        return self._probe is not None and self._probe.silent()
+
+    def moment(self) -> Moment | None:
+        """Return what there is to see now; None before everything was read once."""
+        if not self.table.ready():
+            return None
+        with self._lock:
+            waits = self._waiting.waits() if self._waiting is not None else Waits()
+            wall = self._clock()
+            picture = self._newest(wall, waits.heads)
+        remarks = self._probe.remarks() if self._probe is not None else ()
+        return Moment(
+            *(picture, wall, self.updated_at(), self.away_since(), self.silent(), waits, remarks)
+        )
+
+    def _newest(self, wall: float, heads: Mapping[str, Ticket]) -> Picture:
+        picture, started = self._picture, time.monotonic()
+        if picture is not None and started < self._good_until:
+            return picture
+        # Read before what they count: see `Snapshot.of`.
+        # (A store that was restored may come to have a revision that it had before.)
+        shown = (self.table.revision, self.table.loads, self.history.version, heads)
+        if picture is not None and shown == self._shown and picture.good(wall):
+            return picture
+        ended = self.history.ended(wall - STAYS)
+        self._picture = None  # should the new one fail, nothing is made of half a picture
+        picture = self._picture = Picture(Snapshot.of(self.table, heads), wall, ended, picture)
+        self._shown = shown
+        ended_at = time.monotonic()
+        self._good_until = ended_at + self._rest * (ended_at - started)
+        return picture
+
+    def _note(self) -> None:
+        self.updated_at()
+        # The first picture takes longest: nobody should wait for it.
+        if not self._settled and self.moment() is not None:
+            self._settled = True
+            # What there is by now stays, nearly. Looked through for garbage again and again, tens
+            # of thousands of locks would have viewers wait; looked through seldom, old pictures
+            # that hang on rendered templates, which are cycles, would pile up.
+            gc.collect()
+            gc.freeze()

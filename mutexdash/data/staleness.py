@@ -1,0 +1,98 @@
+"""How old is what the dashboard shows? It may not write, so it looks at what unlockers write.
+
+Every two seconds etcd is asked (linearizable) for the newest sign of life of all unlockers, which
+write one every three: it must have come by the watch, or come soon
+(`lockclient.overview.freshness`). That there is an answer proves besides that etcd is there, which
+a connection to a frozen one does not.
+
+Where no unlocker runs there is nothing to expect, so that a watch which has fallen silent can't be
+told from a quiet store. So the stream is opened anew now and then, which misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from lockclient.errors import ClusterMutexError
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.overview.freshness import Freshness, latest
+from lockclient.overview.table import Table
+from lockclient.service.supervision import LIMIT, Loop
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.durations import duration
+
+_EVERY, _PATIENCE = 1.5, 2.0
+"""Seconds from one answer to the next question, and for the answer."""
+OLD = 5.0
+"""The least of `Probe.old`: of a store that is looked at the picture is as old as the last look."""
+_RENEW = 30.0
+"""Seconds without anything new to expect after which the stream is opened anew."""
+
+
+class Probe:
+    """Knows how old the table's picture is, by asking what is in the store.
+
+    Args:
+        table: the picture.
+        store: whose watch it follows.
+    """
+
+    def __init__(self, table: Table, store: ServiceStore) -> None:
+        self._table = table
+        self._store = store
+        self._freshness = Freshness(table, store.renew_watch, latest(store))
+        self.old = OLD + 2 * store.poll
+        """Seconds without a proof after which nobody is told that all is well."""
+        self._newest = 0
+        self._renewed_at = monotonic()
+        self._loop = Loop("question after the newest sign of life", _EVERY, self._look)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._loop.stop()
+
+    def age(self) -> float:
+        """Return for how many seconds it has not been proven that the picture shows all."""
+        return monotonic() - self._freshness.proven_at()
+
+    def silent(self) -> bool:
+        """Tell whether etcd answers, and what it says does not come by the watch.
+
+        A store that is looked at is away, or its last look shows all there was.
+        """
+        return not self._store.poll and self._freshness.stale()
+
+    def remarks(self) -> Sequence[str]:
+        """See `ServiceStore.remarks`."""
+        return self._store.remarks()
+
+    def trouble(self) -> str | None:
+        """Say in a sentence that nobody asks any more, or that nothing helps, if so."""
+        if self._freshness.hopeless():
+            return (
+                f"For {duration(self.age())} the watch has not shown what is written, by a new "
+                "stream and after reading everything either."
+            )
+        return self._loop.trouble(LIMIT)
+
+    def _look(self) -> None:
+        with suppress(ClusterMutexError):  # unanswered is not proven, and that shows
+            self._ask()
+        self._freshness.look()
+
+    def _ask(self) -> None:
+        asked_at = monotonic()
+        newest = self._store.newest_announcement(Deadline.after(_PATIENCE))
+        # While nothing is followed, that there is nothing new to expect proves nothing.
+        if self._table.connected() or newest > self._table.revision:
+            self._freshness.expect(newest, asked_at)
+        if newest != self._newest:
+            self._newest, self._renewed_at = newest, asked_at
+        elif asked_at - self._renewed_at > _RENEW:
+            self._renewed_at = asked_at
+            self._store.renew_watch()

@@ -1,0 +1,137 @@
+"""Who held what when, as lanes on a common time axis: what this dashboard has seen itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+from lockclient.model.holder import Holder
+from mutexdash.data.picture import Live, Moment
+from mutexdash.data.rows import Ended
+from mutexdash.web.query import Query
+
+HELD: Final = "held"
+SPAN: Final = 3600.0
+MOST: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One holder's time with a lock, Unix seconds; `end` None is one that has it still.
+
+    `how` is `held`, `released`, `auto-unlock` or `force-unlock`; `left` and `width` are parts of
+    the axis, 0 to 1.
+    """
+
+    holder: Holder
+    start: float
+    end: float | None
+    how: str
+    left: float
+    width: float
+    by: str = ""
+    why: str = ""
+    state: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is known since when; else `start` is the begin of the axis."""
+        return self.holder.locked_at is not None
+
+
+@dataclass(slots=True)
+class Lane:
+    """One lock, its holders from the oldest to the newest."""
+
+    name: str
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes by name, between `begin` and `end` (Unix seconds); `more` had no room."""
+
+    begin: float
+    end: float
+    lanes: Sequence[Lane]
+    more: int
+
+    @property
+    def vague(self) -> bool:
+        """Whether of any span it is not known since when."""
+        return not all(span.begun for lane in self.lanes for span in lane.spans)
+
+    @property
+    def etag(self) -> str:
+        """Name what is shown; the axis moves on every ten seconds."""
+        shown = [
+            (lane.name, [(each.holder.uuid, each.how, each.state) for each in lane.spans])
+            for lane in self.lanes
+        ]
+        said = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
+        return blake2b(said, digest_size=8).hexdigest()
+
+
+def lanes(
+    live: Live, moment: Moment, query: Query | None = None, *, span: float = SPAN, most: int = MOST
+) -> Lanes:
+    """Return the locks that were held in the last `span` seconds, `most` of them.
+
+    Those that ended last have the first claim to half of the room, the most urgent ones that are
+    held now to the other half, and each to what the other leaves.
+    """
+    query = query or Query()
+    search = query.search
+    end, begin = moment.wall, moment.wall - span
+    ended: dict[str, list[Ended]] = {}
+    for each in live.history.ended(begin):
+        if search.finds(each.holder, each.how):
+            ended.setdefault(each.holder.name, []).append(each)
+    page = moment.picture.select(Query(query.text, per_page=most))
+    urgent = [row.holder.name for row in page.items]
+    held = {row.holder.name: row.holder for row in page.items}
+    for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
+        row = live.table.row(name)
+        held.pop(name, None)
+        if row is not None and search.finds(row.holder, row.holder.state(end)):
+            held[name] = row.holder
+    chosen = _chosen(list(ended), urgent, most)
+    found = []
+    for name in sorted(chosen):
+        lane = Lane(name)
+        for each in reversed(ended.get(name, ())):
+            start = _start(each.holder, begin, each.at)
+            place = _place(start, each.at, begin, span)
+            lane.spans.append(
+                Span(each.holder, start, each.at, each.how, *place, by=each.by, why=each.why)
+            )
+        if name in held:
+            holder = held[name]
+            start = _start(holder, begin, end)
+            place = _place(start, end, begin, span)
+            lane.spans.append(Span(holder, start, None, HELD, *place, state=holder.state(end)))
+        found.append(lane)
+    more = page.total + len(ended.keys() - held.keys()) - len(chosen)
+    return Lanes(begin, end, found, max(0, more))
+
+
+def _chosen(ended: Sequence[str], held: Sequence[str], most: int) -> set[str]:
+    chosen = dict.fromkeys(ended[: most // 2])
+    for name in (*held, *ended):
+        if len(chosen) >= most:
+            break
+        chosen[name] = None
+    return set(chosen)
+
+
+def _start(holder: Holder, begin: float, end: float) -> float:
+    """Return since when it was held; what can't be told, or is not true, is the axis's begin."""
+    start = begin if holder.locked_at is None else holder.locked_at
+    return min(start, end)
+
+
+def _place(start: float, end: float, begin: float, span: float) -> tuple[float, float]:
+    left = max(0.0, (start - begin) / span)
+    return left, max(0.0, (end - begin) / span - left)

@@ -1,0 +1,121 @@
+"""Who waits for what, over all locks: read from the store when a line has changed, and kept.
+
+The table knows how long each line is, and not who stands in it. So that a line is read once for all
+viewers, and a deadlock is noticed while nobody looks, one thread does it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from lockclient.errors import ClusterMutexError
+from lockclient.model.deadlocks import Deadlock, deadlocks
+from lockclient.model.holder import Holder, Ticket
+from lockclient.overview.table import Table
+from lockclient.overview.waiters import Lines
+from lockclient.service.supervision import LIMIT, Loop
+from lockclient.stores.service_protocol import ServiceStore
+from mutexdash.web.query import Page, Query
+
+_EVERY, _PATIENCE = 2.0, 5.0
+"""Seconds from one look to the next, and for the store to answer."""
+
+
+class Wait(NamedTuple):
+    """A waiter, and the holder that it waits for: None where the lock is free just now."""
+
+    ticket: Ticket
+    holder: Holder | None
+    deadlock: bool
+
+
+@dataclass(frozen=True)
+class Waits:
+    """All that waits, the longest first, and who waits for each other; of `total` waiters.
+
+    `heads` are those of `Lines`; `knotted` are the locks that are in a deadlock, as it seems.
+    """
+
+    waits: Sequence[Wait] = ()
+    deadlocks: Sequence[Deadlock] = ()
+    total: int = 0
+    heads: Mapping[str, Ticket] = field(default_factory=dict)
+    knotted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, lines: Lines) -> Waits:
+        """Put together who waits and who holds."""
+        holders, tickets = lines.holders(), lines.tickets
+        found = deadlocks(holders, tickets)
+        stuck = {ticket.uuid for deadlock in found for ticket in deadlock.waits}
+        # By the store's order: it is longest ago that the first ticket was written, whatever the
+        # waiters' clocks say.
+        waits = [
+            Wait(ticket, holders.get(ticket.name), ticket.uuid in stuck)
+            for ticket in sorted(tickets, key=lambda each: each.revision)
+        ]
+        knotted = frozenset(name for deadlock in found for name in deadlock.names)
+        return cls(waits, found, lines.total, lines.heads, knotted)
+
+    def tag(self) -> str:
+        """Name what is shown."""
+        shown = [(wait.ticket, wait.holder and wait.holder.uuid) for wait in self.waits]
+        said = repr((shown, self.total)).encode(errors="replace")
+        return blake2b(said, digest_size=8).hexdigest()
+
+    def select(self, query: Query) -> Page:
+        """Return a page of the waits that a search finds, by the waiter and its lock."""
+        search = query.search
+        found = [each for each in self.waits if search.finds_ticket(each.ticket)]
+        start = (query.page - 1) * query.per_page
+        return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
+
+    def on_host(self, hostname: str) -> Sequence[Wait]:
+        """Return what a host waits for."""
+        return [wait for wait in self.waits if wait.ticket.hostname == hostname]
+
+    def about(self, name: str) -> Deadlock | None:
+        """Return the deadlock that a lock is in."""
+        return next((each for each in self.deadlocks if name in each.names), None)
+
+
+class Waiting:
+    """Knows who waits, as of a few seconds ago.
+
+    Args:
+        table: which lines there are, and whether they have changed.
+        store: asked who stands in them.
+    """
+
+    def __init__(self, table: Table, store: ServiceStore) -> None:
+        self._table = table
+        self._lines = Lines(table, store)
+        self._waits = Waits()
+        self._loop = Loop("reading of who waits", _EVERY, self.look)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._loop.stop()
+
+    def trouble(self) -> str | None:
+        """Say in a sentence that nobody reads any more, if so."""
+        return self._loop.trouble(LIMIT)
+
+    def waits(self) -> Waits:
+        """Return who waits, as it was at the last look."""
+        return self._waits
+
+    def look(self) -> None:
+        """Read who waits, if anything about it has changed."""
+        if self._table.ready():
+            with suppress(ClusterMutexError):  # shown as it was, and tried again
+                self._lines.look(_PATIENCE)
+            self._waits = Waits.of(self._lines)  # a holder may have changed without its line

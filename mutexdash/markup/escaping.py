@@ -1,0 +1,39 @@
+"""How times and hostile texts are written in HTML; `lockclient.overview.columns` has the words.
+
+Durations are written the same way by `static/live.js`, which goes on counting them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import lru_cache
+
+from markupsafe import Markup, escape
+
+from lockclient.text.escaping import APART, BLOCK, ONE_LINE, escaped, is_plain
+
+
+def visible(
+    text: object, limit: int = 0, *, block: bool = False, ascii_only: bool = False
+) -> Markup:
+    """Return a hostile text as HTML in which all of it shows, and nothing outside it is moved.
+
+    What would be invisible or change the order of what stands around it is written as an escape,
+    `\\u202e`; in a `block`, line ends and tabs stay, and `ascii_only` writes all that is not ASCII
+    like this. From `limit` characters on it is cut off.
+    """
+    whole = str(text)
+    cut = whole[:limit] + "…" if limit and len(whole) > limit else whole
+    odd_ones = APART if ascii_only else BLOCK if block else ONE_LINE
+    pieces = [cut] if is_plain(cut) else odd_ones.split(cut)
+    html = "".join(
+        f'<span class="odd">{escape(escaped(piece))}</span>' if odd % 2 else escape(piece)
+        for odd, piece in enumerate(pieces)
+    )
+    return Markup(f'<bdi class="text">{html}</bdi>')  # noqa: S704 - made of escaped pieces
+
+
+@lru_cache(4096)
+def iso(stamp: float) -> str:
+    """Write a wall-clock time for `<time datetime>`."""
+    return datetime.fromtimestamp(stamp, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

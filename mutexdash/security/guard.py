@@ -1,0 +1,216 @@
+"""Who may see the dashboard, what may be written through it, and what a browser may do with it.
+
+Every request is checked: the host that it names and the site that it comes from (see
+`lockclient.service.request_filter`), who sends it, and, if it would change anything, the one gate
+in front of all writes. Pages load nothing from elsewhere and run no code
+but `static/`.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, abort, current_app, g, request
+from werkzeug.exceptions import TooManyRequests
+
+from lockclient.service.request_filter import foreign_host, is_from_another_site, is_loopback
+from mutexdash.security.access import Access, Tokens, Viewer
+from mutexdash.security.login import ASKED_HOST, Basic
+from mutexdash.security.rate_limit import Counts
+
+_CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not no-referrer: with that, browsers say `Origin: null` when they send a form, even to us.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_READS = ("GET", "HEAD", "OPTIONS")
+_JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+_OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "machines.metrics"})
+"""Probes and Prometheus have no login, and are told no lock's name; nor has an error page's style.
+"""
+_PORTS = {"http": 80, "https": 443}
+
+
+def protect(app: Flask, access: Access) -> None:
+    """Put the doors in front of the application, and the headers on its answers."""
+    doors = app.extensions["mutexdash-guard"] = Guard(access)
+    for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
+        app.before_request(door)
+    app.after_request(_add_headers)
+    app.context_processor(doors.shown)
+
+
+def guard() -> Guard:
+    """Return the doors of the current application."""
+    return cast(Guard, current_app.extensions["mutexdash-guard"])
+
+
+def viewer() -> Viewer:
+    """Return who looks."""
+    found: Viewer = g.get("viewer", Viewer())
+    return found
+
+
+class Guard:
+    """The doors of one application."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.tokens = Tokens(access.secret)
+        self._unlocks = Counts()
+
+    def check_host(self) -> None:
+        """Refuse requests that were meant for another host.
+
+        Else a web page from anywhere could have its own name resolve to this address and read, in
+        the browser of whoever looks at it, all that the dashboard shows (DNS rebinding). What a
+        proxy says of the host comes second: a browser on the proxy's machine has the proxy's
+        address, and its page may send any header but `Host`. That is what the browser itself looked
+        up, or else the name that the proxy knows us by, which is mostly an address.
+        """
+        access = self._access
+        if not (access.local_only or access.hosts) or _is_open():
+            return
+        own = is_loopback if access.local_only else _no_other
+        said = request.environ.get("HTTP_HOST")
+        wrong = foreign_host(said, access.hosts, own)
+        if wrong is None and (asked := request.environ.get(ASKED_HOST)) != said:
+            wrong = foreign_host(asked, access.hosts)
+        if wrong is not None:
+            abort(
+                421,
+                f"This dashboard does not answer to the host name {wrong[:255]!r}. Open it by one "
+                "that it knows: "
+                + (", ".join(sorted(access.hosts)) or "localhost or a loopback address")
+                + ". (More names are given by --allowed-host.)",
+            )
+
+    def check_site(self) -> None:
+        """Refuse what pages of other sites ask, before any work that they could measure."""
+        if not _is_open() and is_from_another_site(request.environ):
+            abort(
+                403,
+                "A page of another site asked for this. Open the dashboard in a tab of its own.",
+            )
+
+    def find_viewer(self) -> None:
+        """Find out who looks, or refuse."""
+        if _is_open():
+            return
+        login = self._access.login
+        user = login.user(request)
+        in_clear = (
+            isinstance(login, Basic)
+            and not request.is_secure
+            and not is_loopback(request.remote_addr or "")
+        )
+        may = self._access.allow_force_unlock
+        why_not = "This dashboard only shows: it was started without --allow-force-unlock."
+        g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
+
+    def check_write(self) -> None:
+        """Let nothing be changed but by somebody who may, and who meant it.
+
+        A browser sends the login along with whatever another site makes it send. So a form must
+        hold a token that only our pages tell, and both form and script must come from our own
+        origin. A program's JSON needs no token: a browser asks us before it sends that from
+        another site, and is not allowed to; and it says the origin, which programs do not.
+        """
+        if request.method in _READS or request.routing_exception is not None:
+            return
+        if not viewer().may_unlock:
+            abort(403, viewer().why_not)
+        wanted = _JSON if request.path.startswith("/api/") else _FORM
+        if request.mimetype != wanted:
+            abort(415, f"Send it as {wanted}, not as {request.mimetype or 'nothing'!r}.")
+        by_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+        if by_browser or wanted == _FORM:
+            _check_origin()
+            token = request.headers.get("X-CSRF-Token") or request.form.get("csrf", "")
+            if not self.tokens.good(token, viewer().user):
+                abort(403, "The page that this came from is too old. Open it again and repeat it.")
+        who = viewer().user or request.remote_addr or ""
+        limit = self._access.unlocks_a_minute
+        if not self._unlocks.hit(limit, who):
+            raise TooManyRequests(
+                f"There were {limit} force-unlocks of yours within a minute: nothing "
+                "was unlocked. Try again in a minute.",
+                retry_after=60,
+            )
+
+    def of_viewer(self) -> str:
+        """Name what differs on a page between viewers."""
+        seen = repr((viewer(), self.tokens.issue(viewer().user))).encode()
+        return blake2b(seen, digest_size=4).hexdigest()
+
+    def shown(self) -> dict[str, Any]:
+        """Return what templates know of who looks."""
+        return {"viewer": viewer(), "csrf_token": self._token}
+
+    def _token(self) -> str:
+        # Compressed, a page's length would tell whoever can have it reflect guesses how much of
+        # the token they share (BREACH).
+        g.secret_shown = True
+        return self.tokens.issue(viewer().user)
+
+
+def who_did_it() -> str:
+    """Name who sends this request, for the record."""
+    return viewer().user or f"somebody at {request.remote_addr}"
+
+
+def _is_open() -> bool:
+    return request.endpoint in _OPEN_TO_ALL and request.method in _READS
+
+
+def _check_origin() -> None:
+    said = request.headers.get("Origin", "")
+    if _parts(said) is None or _parts(said) != _parts(request.host_url):
+        abort(
+            403,
+            f"This came from {said or 'nowhere'!r}, and not from a page of this dashboard at "
+            f"{request.host_url!r}. (If that is not the address in your browser, a proxy stands "
+            "between: name it by --trusted-proxy and --proxy-hops.)",
+        )
+
+
+def _parts(url: str) -> tuple[str, str, int | None] | None:
+    try:
+        found = urlsplit(url)
+        port = found.port
+    except ValueError:
+        return None
+    if found.scheme not in _PORTS or not found.hostname:
+        return None
+    return found.scheme, found.hostname, port or _PORTS[found.scheme]
+
+
+def _no_other(_host: str) -> bool:
+    return False
+
+
+def _add_headers(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
+    # Static files carry an ETag and are asked for again; what a lock says is not left on disks.
+    response.headers["Cache-Control"] = "no-cache" if request.endpoint == "static" else "no-store"
+    return response

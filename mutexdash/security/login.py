@@ -1,0 +1,204 @@
+"""Who looks: the ways to find out, of which a dashboard has one.
+
+Each way takes a request and returns the user's name, None where everybody is let in, or refuses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Protocol
+
+from flask import Request, abort
+from werkzeug.datastructures import WWWAuthenticate
+from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorized
+
+from lockclient.service.request_filter import address_of, network_of
+from mutexdash.security.htpasswd import Passwords
+from mutexdash.security.rate_limit import Counts
+
+PEER = "mutexdash.peer"
+"""Where in the WSGI environment the address stands that the connection came from."""
+ASKED_HOST = "mutexdash.asked-host"
+"""Where the `Host` stands that came with it, whatever a proxy says."""
+
+_LONGEST_USER = 100
+_CHALLENGE = WWWAuthenticate("basic", {"realm": "ClusterMutex", "charset": "UTF-8"})
+_WRONG_A_MINUTE = 20
+"""Wrong passwords for one user from one network (/24, /64)."""
+_WRONG_OF_A_NETWORK = 100
+"""Wrong passwords from one network, for whomever: else one guess for each user would be free."""
+_WRONG_FOR_A_USER = 60
+"""Wrong passwords for one user from everywhere: else each network would have guesses of its own."""
+_GUESSES_A_MINUTE = 300
+"""With more wrong passwords than this a user isn't let in from the network that they came from,
+logged in there or not: a right guess would be known by being let in."""
+_FRIENDS = 1000
+"""Networks that are remembered because somebody has logged in from there."""
+_IN_LINE = 2
+"""Requests that wait for bcrypt, the one that is looked at included; each keeps one of few
+threads."""
+
+
+class Login(Protocol):
+    """One way to find out who looks."""
+
+    def user(self, request: Request, /) -> str | None:
+        """Return the user's name.
+
+        Raises:
+            HTTPException: this one is not let in.
+        """
+
+
+class Open:
+    """Everybody is let in and nobody has a name."""
+
+    def user(self, _request: Request) -> str | None:
+        """Return None."""
+        return None
+
+
+class Basic:
+    """HTTP's basic authentication against a file of passwords.
+
+    A password that was right is known from then on, to its user's network, and costs nothing: who
+    is logged in is slowed by nobody, but by who guesses that user's password from the same network.
+    All others wait for bcrypt, which takes a good part of a second of a core. They do so in two
+    lines, one for networks from which somebody has logged in before: so strangers, however many
+    networks they have, keep one core and two threads busy, and no colleague from logging in.
+    """
+
+    def __init__(self, passwords: Passwords) -> None:
+        self._passwords = passwords
+        self._wrong = Counts()
+        self._friends: OrderedDict[str, None] = OrderedDict()
+        self._lines = {True: _Line(), False: _Line()}
+
+    def user(self, request: Request) -> str | None:
+        """Return the name that was given with its password."""
+        given = request.authorization
+        user, password = (given.username, given.password) if given else (None, None)
+        if given is None or given.type != "basic" or user is None or password is None:
+            raise Unauthorized("Log in to see the locks.", www_authenticate=_CHALLENGE)
+        network = network_of(request.remote_addr or "")
+        if not self._is_known(user, password, network):
+            self._check(user, password, network)
+        return user
+
+    def _is_known(self, user: str, password: str, network: str) -> bool:
+        if not self._passwords.knows(user, network):
+            return False
+        if self._wrong.full(_GUESSES_A_MINUTE, "guesses", user, network):
+            raise _too_many()
+        if self._passwords.known(user, password, network):
+            return True
+        self._wrong.hit(_GUESSES_A_MINUTE, "guesses", user, network)
+        return False
+
+    def _check(self, user: str, password: str, network: str) -> None:
+        # Where a user has logged in, nobody elsewhere can keep that user from doing so again.
+        at_home, name = self._passwords.knows(user, network), user[:_LONGEST_USER]
+        limits = [
+            (_WRONG_A_MINUTE, ("of both", name, network)),
+            (_WRONG_OF_A_NETWORK, ("of a network", network)),
+            (_WRONG_FOR_A_USER, ("for a user", name)),
+        ]
+        # Before the check, so that guesses beyond the limits cost nothing.
+        if any(self._wrong.full(most, *key) for most, key in limits[: 2 if at_home else 3]):
+            raise _too_many()
+        with self._lines[network in self._friends].turn():
+            right = self._passwords.check(user, password, network)
+        if not right:
+            for most, key in limits:
+                self._wrong.hit(most, *key)
+            raise Unauthorized("The user or the password is wrong.", www_authenticate=_CHALLENGE)
+        self._friends[network] = None
+        while len(self._friends) > _FRIENDS:
+            self._friends.popitem(last=False)
+
+
+class _Line:
+    """One after the other, and whoever comes when the line is full is sent away."""
+
+    def __init__(self) -> None:
+        self._places = threading.Semaphore(_IN_LINE)
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait in line, and have one's turn."""
+        if not self._places.acquire(blocking=False):
+            raise ServiceUnavailable(
+                "Many passwords are being checked just now. Try again in a moment.", retry_after=2
+            )
+        try:
+            with self._turn:
+                yield
+        finally:
+            self._places.release()
+
+
+def _too_many() -> TooManyRequests:
+    return TooManyRequests(
+        "Too many wrong passwords came for this user, or from this network. Try again in a minute.",
+        retry_after=60,
+    )
+
+
+class Header:
+    """A header that a proxy sets after it has found out itself, believed from its address only."""
+
+    def __init__(self, name: str, proxies: Networks) -> None:
+        self._name = name
+        self._proxies = proxies
+
+    def user(self, request: Request) -> str | None:
+        """Return the name that the proxy gives."""
+        if request.environ.get(PEER) not in self._proxies:
+            abort(
+                403,
+                "This dashboard is open only through its proxy, which knows who you are. "
+                "(The proxy's address must be named by --trusted-proxy.)",
+            )
+        user = request.headers.get(self._name, "")
+        with suppress(UnicodeDecodeError):  # WSGI reads bytes as Latin-1; most proxies send UTF-8
+            user = user.encode("latin-1").decode()
+        user = user.strip()
+        # A list means that the proxy has added its header to one that came from the client.
+        if not user or "," in user or not user.isprintable() or len(user) > _LONGEST_USER:
+            abort(
+                403,
+                f"The proxy did not say who you are: the header {self._name} is missing or is "
+                "not one name.",
+            )
+        return user
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Addresses and networks, IPv4 and IPv6."""
+
+    all: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Networks:
+        """Read a list with commas between.
+
+        Raises:
+            ValueError: one is neither an address nor a network.
+        """
+        return cls(tuple(ip_network(each.strip()) for each in text.split(",")))
+
+    def __contains__(self, address: object) -> bool:
+        found = address_of(str(address))
+        return found is not None and any(found in network for network in self.all)
+
+    def loopback(self) -> bool:
+        """Tell whether programs on this machine are among them."""
+        here = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
+        return any(network.overlaps(here[network.version]) for network in self.all)

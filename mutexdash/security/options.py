@@ -1,0 +1,259 @@
+"""The flags of `mutexdash` about who may do what, and what they mean together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from lockclient.service.options import hosts_of
+from lockclient.service.request_filter import is_loopback
+from lockclient.text.escaping import HAS_AT, hidden
+from mutexdash.security.access import Access
+from mutexdash.security.htpasswd import BadFile, Passwords
+from mutexdash.security.login import Basic, Header, Login, Networks, Open
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHORTEST_SECRET = 16
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)
+
+
+def access_options(command: Command) -> Command:
+    """Add the flags that `read_access` takes."""
+    options = (
+        click.option(
+            "--auth",
+            type=click.Choice(["none", "basic", "proxy"]),
+            default="none",
+            show_default=True,
+            help="How to find out who looks: by nothing, by user and password, or by a header of "
+            "a proxy that has found out.",
+        ),
+        click.option(
+            "--no-auth",
+            is_flag=True,
+            help="Listen on other addresses than loopback without a login, for everyone who can "
+            "reach them; needs --allowed-host.",
+        ),
+        click.option(
+            "--htpasswd",
+            metavar="FILE",
+            help="For --auth basic: users and bcrypt hashes, as `htpasswd -B -C 12` writes them.",
+        ),
+        click.option(
+            "--auth-header",
+            metavar="NAME",
+            default="X-Forwarded-User",
+            show_default=True,
+            help="For --auth proxy: the header that names the user.",
+        ),
+        click.option(
+            "--trusted-proxy",
+            metavar="ADDR,…",
+            help="The addresses or networks of the proxies that are believed.",
+        ),
+        click.option(
+            "--proxy-hops",
+            type=click.IntRange(0, 10),
+            default=0,
+            show_default=True,
+            help="How many proxies add to X-Forwarded-For, -Proto and -Host, exactly.",
+        ),
+        click.option(
+            "--allowed-host",
+            metavar="NAME,…",
+            help="The host names by which people reach the dashboard; it answers to no other.",
+        ),
+        click.option(
+            "--url-prefix", metavar="PATH", default="", help="Stand below this path, like /locks."
+        ),
+        click.option(
+            "--allow-force-unlock",
+            is_flag=True,
+            help="Let those who may look take locks from their holders, too.",
+        ),
+        click.option(
+            "--force-unlock-limit",
+            type=click.IntRange(1, 10_000),
+            default=10,
+            show_default=True,
+            help="How many force-unlocks of one user pass in a minute.",
+        ),
+        click.option(
+            "--secret-file",
+            metavar="FILE",
+            help="What forms are signed with, to be shared by dashboards behind one address. "
+            "[default: a new one for each process]",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_access(
+    *,
+    host: str,
+    auth: str,
+    no_auth: bool,
+    htpasswd: str | None,
+    auth_header: str,
+    trusted_proxy: str | None,
+    proxy_hops: int,
+    allowed_host: str | None,
+    url_prefix: str,
+    allow_force_unlock: bool,
+    force_unlock_limit: int,
+    secret_file: str | None,
+) -> Access:
+    """Return what the flags say.
+
+    Args:
+        host: the address that is listened on.
+
+    Raises:
+        click.UsageError: one is malformed, a file can't be used, or they do not go together.
+    """
+    proxies = _networks(trusted_proxy)
+    hosts = hosts_of(allowed_host)
+    if proxy_hops and not proxies.all:
+        raise click.UsageError(
+            "--proxy-hops says that proxies stand before the dashboard: name their addresses by "
+            "--trusted-proxy, or everybody could say to be one."
+        )
+    if auth != "none" and no_auth:
+        raise click.UsageError(f"--no-auth and --auth {auth} contradict each other: give one.")
+    here = is_loopback(host)
+    if auth == "none" and not no_auth and not here:
+        raise click.UsageError(
+            f"Listening on {host} would show every lock, and the code that took it, to everyone "
+            "who can reach it. Listen on 127.0.0.1, or ask for a login by --auth basic or "
+            "--auth proxy, or give --no-auth if something else keeps strangers away."
+        )
+    if no_auth and not here and not hosts:
+        # A login keeps out a page from elsewhere whose own name resolves to this address: without
+        # one, only the host that the browser asks for tells it apart.
+        raise click.UsageError(
+            "--no-auth needs the host names by which people reach the dashboard: --allowed-host "
+            "NAME,… (localhost for a port-forward). Else any web page that is open in a browser "
+            "of theirs could read it."
+        )
+    settings: dict[str, Any] = {}
+    if secret_file is not None:
+        settings["secret"] = _secret(secret_file)
+    return Access(
+        login=_login(auth, htpasswd, auth_header, proxies, hosts),
+        local_only=auth == "none" and here,
+        hosts=hosts,
+        allow_force_unlock=allow_force_unlock,
+        unlocks_a_minute=force_unlock_limit,
+        prefix=_prefix(url_prefix),
+        proxies=proxies,
+        hops=proxy_hops,
+        **settings,
+    )
+
+
+def in_clear(access: Access, host: str) -> str | None:
+    """Say in a sentence that passwords may be read on their way to the address `host`, if so."""
+    if not isinstance(access.login, Basic) or access.hops or is_loopback(host):
+        return None
+    return (
+        f"Passwords come to {host} unencrypted, as far as can be told: put TLS in front, and name "
+        "what does it by --proxy-hops 1 --trusted-proxy ADDR."
+    )
+
+
+def read_link(_ctx: click.Context, param: click.Parameter, url: str) -> str:
+    """Return a URL for links without a slash at its end, as click's callback.
+
+    Raises:
+        click.UsageError: it is not that of a web page, or holds a user.
+    """
+    flag = param.opts[0]
+    parts = _split(url)
+    if url and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
+        raise click.UsageError(
+            f"{flag} must be the address of a web page, like https://ops.example.org, "
+            f"not {hidden(url)!r}."
+        )
+    if HAS_AT(url):
+        raise click.UsageError(f"{flag} holds a user: everybody who looks could read it.")
+    return url.rstrip("/")
+
+
+def _split(url: str) -> Any:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
+
+
+def _login(
+    auth: str, htpasswd: str | None, header: str, proxies: Networks, hosts: frozenset[str]
+) -> Login:
+    if auth == "basic":
+        if htpasswd is None:
+            raise click.UsageError("--auth basic needs the file of users: --htpasswd FILE.")
+        try:
+            return Basic(Passwords(Path(htpasswd)))
+        except BadFile as error:
+            raise click.UsageError(str(error)) from error
+    if htpasswd is not None:
+        raise click.UsageError("--htpasswd is only for --auth basic: give that, too.")
+    if auth == "none":
+        return Open()
+    if not proxies.all:
+        raise click.UsageError(
+            "--auth proxy believes a header: name the address that it comes from by "
+            "--trusted-proxy ADDR."
+        )
+    if not _HEADER.fullmatch(header):
+        raise click.UsageError(f"--auth-header must be a header's name, not {header!r}.")
+    if proxies.loopback() and not hosts:
+        # A page from anywhere whose own name resolves to 127.0.0.1 runs in a browser on this
+        # machine, comes from its address, and may send any header: only the host tells it apart.
+        raise click.UsageError(
+            "With a proxy on this machine, name the hosts by which people reach the dashboard by "
+            "--allowed-host: else any web page that is open here could pass for the proxy."
+        )
+    return Header(header, proxies)
+
+
+def _networks(text: str | None) -> Networks:
+    if not text:
+        return Networks()
+    try:
+        return Networks.read(text)
+    except ValueError as error:
+        raise click.UsageError(
+            f"--trusted-proxy must be addresses or networks with commas between: {error}."
+        ) from error
+
+
+def _prefix(text: str) -> str:
+    prefix = text.rstrip("/")
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise click.UsageError(f"--url-prefix must be a path like /locks, not {text!r}.")
+    return prefix
+
+
+def _secret(path: str) -> bytes:
+    try:
+        found = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise click.UsageError(
+            f"The secret file {path} can't be read: {error.strerror}."
+        ) from error
+    if len(found) < _SHORTEST_SECRET:
+        raise click.UsageError(
+            f"The secret file {path} needs {_SHORTEST_SECRET} bytes at least. Make one by: "
+            f"head -c 32 /dev/urandom | base64 > {path}"
+        )
+    return found

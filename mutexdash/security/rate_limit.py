@@ -1,0 +1,41 @@
+"""How often has something happened within the last minute?"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+
+from lockclient.model.clocks import monotonic
+
+_WINDOW = 60.0
+
+
+class Counts:
+    """Counts what happens within a minute, by whom or where; what is older is forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
+
+    def full(self, limit: int, *key: str) -> bool:
+        """Tell whether it has happened as often as the limit."""
+        with self._lock:
+            return self._full(limit, key)
+
+    def hit(self, limit: int, *key: str) -> bool:
+        """Count one if it is within the limit; tell whether it was."""
+        with self._lock:
+            if self._full(limit, key):
+                return False
+            self._times.setdefault(key, deque(maxlen=limit)).append(monotonic())
+            self._times.move_to_end(key)
+        return True
+
+    def _full(self, limit: int, key: tuple[str, ...]) -> bool:
+        since = monotonic() - _WINDOW
+        while self._times:
+            oldest, times = next(iter(self._times.items()))
+            if times[-1] > since:  # and so are those that follow
+                break
+            del self._times[oldest]
+        return sum(each > since for each in self._times.get(key, ())) >= limit

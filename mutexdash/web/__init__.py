@@ -1,0 +1,1 @@
+"""Pages, JSON API, exports, metrics, and the one write: force-unlock."""

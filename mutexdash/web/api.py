@@ -1,0 +1,109 @@
+"""The JSON API: the same locks as on the pages, for programs.
+
+    /api/locks?q=&state=&sort=&page=&per_page=   all locks; `sort=-waiters` is the other way round
+    /api/locks/deploy%2Fprod                     one lock, its name percent-encoded once
+    /api/lock?name=..                            the same; the only form for `.` and `..`
+    /api/removed?q=&page=&per_page=              what was auto-unlocked and force-unlocked
+    /api/removed/deploy%2Fprod?uuid=             one of these, with its backtrace
+    /api/removal?name=..&uuid=                   the same
+    /api/locks/deploy%2Fprod/force-unlock        POST: see `writes`
+    /api/openapi.yaml                            all of this, for programs to read
+
+Errors are `{"error": "a sentence"}`. In lists, texts of more than 200 characters are cut, and end
+in `…`. Every list and every lock has an ETag that stays while nothing
+changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Blueprint, Response, abort, current_app, jsonify, request
+
+from lockclient.overview.columns import lock_facts, removal_facts, whole_lock
+from mutexdash.data.lock_detail import complete, known
+from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
+from mutexdash.web.exports import read_removal
+from mutexdash.web.openapi import description
+from mutexdash.web.query import Query
+
+blueprint = Blueprint("api", __name__, url_prefix="/api")
+
+
+@blueprint.get("/locks")
+def locks() -> Response:
+    """List the locks that are held."""
+    query = Query.read(request.args, ("q", "state", "sort", "page", "per_page"))
+    moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:
+        return same
+    page, snapshot = moment.picture.select(query), moment.picture.snapshot
+    line = dashboard().store.can.line  # without one nobody knows who waits
+    answer = jsonify(
+        locks=[
+            lock_facts(each.holder, each.state, each.waiters if line else None)
+            for each in page.items
+        ],
+        total=page.total,
+        revision=snapshot.revision,
+        server_time=moment.wall,
+        unlockers=len(snapshot.unlockers),
+        connected=moment.away_since is None,
+        deadlocks=[deadlock.names for deadlock in moment.waits.deadlocks],
+        remarks=moment.remarks,
+    )
+    return tagged(answer, moment.etag())
+
+
+@blueprint.get("/locks/<lock:name>")
+@blueprint.get("/lock")
+def lock(name: str | None = None) -> Response:
+    """Show one lock, with its backtrace and the first of its waiters."""
+    name = name_asked_for(name)
+    board = dashboard()
+    moment = board.moment()
+    detail = known(name, moment, board.live.table)
+    if (same := unchanged(detail.etag)) is not None:
+        return same
+    whole = complete(detail, moment, board.store)
+    if whole.trouble:
+        abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
+    if whole.holder is None:
+        abort(404, f"Nobody holds the lock {name!r}.")
+    state = whole.holder.state(moment.wall)
+    facts = whole_lock(whole.holder, state, whole.line.first)
+    facts["waiters"] = whole.line.waiting if board.store.can.line else None
+    return tagged(jsonify(facts), whole.etag)
+
+
+@blueprint.get("/removed")
+def removed() -> Response:
+    """List what was auto-unlocked and force-unlocked lately, the newest first."""
+    query = Query.read(request.args, ("q", "page", "per_page"))
+    moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:
+        return same
+    snapshot = moment.picture.snapshot
+    page = snapshot.removed(query)
+    answer = jsonify(
+        removed=[removal_facts(each) for each in page.items],
+        total=page.total,
+        revision=snapshot.revision,
+        server_time=moment.wall,
+    )
+    return tagged(answer, moment.etag())
+
+
+@blueprint.get("/removed/<lock:name>")
+@blueprint.get("/removal")
+def removal(name: str | None = None) -> Response:
+    """Show one removal, with the backtrace of the holder that was."""
+    found = read_removal(name_asked_for(name), request.args.get("uuid", ""))
+    return jsonify(found.facts())
+
+
+@blueprint.get("/openapi.yaml")
+def openapi() -> Response:
+    """Describe this API."""
+    text = description(Path(current_app.root_path) / "static")
+    return Response(text, content_type="application/yaml")

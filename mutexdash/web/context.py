@@ -1,0 +1,119 @@
+"""What all views share: where what they show comes from, and how they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import quote
+
+from flask import Flask, Response, abort, current_app, make_response, request
+from prometheus_client import CollectorRegistry
+from werkzeug.routing import BaseConverter
+
+from lockclient.model.holder import check_name
+from lockclient.stores.service_protocol import ServiceStore
+from mutexdash.data.picture import Live, Moment
+from mutexdash.security.guard import guard
+from mutexdash.web.query import BadParameter
+from mutexdash.web.response_cache import shared
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """One dashboard.
+
+    Attributes:
+        live: what there is to show.
+        store: asked for what the table does not keep.
+        registry: the metrics of this dashboard.
+        url: the store's URL as people may see it, for the commands that pages propose.
+        build: changes with templates and static files, so that no page of before is kept.
+    """
+
+    live: Live
+    store: ServiceStore
+    registry: CollectorRegistry
+    url: str
+    build: str
+
+    def moment(self) -> Moment:
+        """Return what there is to see now, or answer 503 before everything was read once."""
+        moment = self.live.moment()
+        if moment is None:
+            where = f"{self.store.can.store} at {', '.join(self.store.endpoints())}"
+            abort(503, f"The locks have not been read yet: {where} has not answered so far.")
+        return moment
+
+    def like(self, name: str) -> str:
+        """Return a held lock whose name looks like this one; empty if there is none."""
+        moment, table = self.live.moment(), self.live.table
+        if moment is None:
+            return ""
+        return moment.picture.looks.like(name, lambda each: table.row(each) is not None)
+
+
+def attach(app: Flask, dashboard: Dashboard) -> None:
+    """Make it known to the application's views."""
+    app.extensions["mutexdash"] = dashboard
+
+
+def dashboard() -> Dashboard:
+    """Return the dashboard of the current application."""
+    return cast(Dashboard, current_app.extensions["mutexdash"])
+
+
+class LockName(BaseConverter):
+    """A lock's name as the rest of a path: `/` and all, percent-encoded once.
+
+    A WSGI server decodes the path once before it is looked at here. So `deploy%2Fprod` arrives as
+    `deploy/prod`, and the lock that is really named `deploy%2Fprod`, written `deploy%252Fprod`,
+    as that: two names never meet. Only `.` and `..` can't be written in a path, because every
+    browser takes them out, encoded or not: the views take `?name=` for them, and for any name.
+    """
+
+    regex = ".+"
+    part_isolating = False
+
+    def to_url(self, value: str) -> str:
+        """Return the name percent-encoded, as in the keyspace."""
+        return quote(value, safe="")
+
+
+def name_asked_for(name: str | None) -> str:
+    """Return the lock's name from the path, or else from `?name=`.
+
+    Raises:
+        BadParameter: there is neither.
+        InvalidLockName: no lock can have that name.
+    """
+    if name is None:
+        name = request.args.get("name")
+    if name is None:
+        raise BadParameter("The parameter name is missing: which lock is it to be?")
+    return check_name(name)
+
+
+def unchanged(tag: str | None) -> Response | None:
+    """Return what can be answered at once: 304 if the client has what `tag` names already, or
+    what another viewer has just been answered; else None."""
+    if tag is None:
+        return None
+    if request.if_none_match.contains_weak(_of_this_build(tag)):
+        return tagged(Response(status=304), tag)
+    return shared(_of_this_build(tag), dashboard().live.now())
+
+
+def tagged(answer: Response | str, tag: str | None) -> Response:
+    """Return the answer with its ETag, None for one that is to be asked for again.
+
+    The tag is weak: the moment of the answer and all durations differ between two answers with
+    one tag, and a page counts those on by itself.
+    """
+    response = make_response(answer)
+    if tag is not None:
+        response.set_etag(_of_this_build(tag), weak=True)
+    return response
+
+
+def _of_this_build(tag: str) -> str:
+    return f"{tag}-{dashboard().build}-{guard().of_viewer()}"

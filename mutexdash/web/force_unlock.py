@@ -1,0 +1,164 @@
+"""All that can be changed through the dashboard: force-unlock, by a form and by JSON.
+
+Every request comes here through `guard.Guard.check_write`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response, abort, current_app, jsonify, redirect, request
+from prometheus_client import CollectorRegistry, Counter
+from werkzeug.wrappers import Response as BaseResponse
+
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.model.removal import Removal
+from lockclient.overview.force_unlock import NO_RECORD, Changed, NeedsUnknown, force_unlock
+from lockclient.service.options import said
+from lockclient.text.escaping import apart, plain
+from mutexdash.security.guard import who_did_it
+from mutexdash.web.context import dashboard, name_asked_for
+from mutexdash.web.pages import force_url, lock_url
+
+log = logging.getLogger(__name__)
+
+blueprint = Blueprint("writes", __name__)
+
+_LONGEST_REASON = 500
+_PATIENCE = 3.0
+"""Seconds for one force-unlock: there are few threads, and viewers behind this one."""
+_DESPITE = ("despite_needs", "unrecorded")
+_RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
+
+
+def install(app: Any, registry: CollectorRegistry) -> None:
+    """Count what is done."""
+    counter = Counter(
+        "mutexdash_force_unlocks", "Force-unlocks tried here.", ["result"], registry=registry
+    )
+    for result in _RESULTS:
+        counter.labels(result)  # from 0 on, or else the first one would be no increase
+    app.extensions["mutexdash-force-unlocks"] = counter
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw.
+
+    `despite_needs` says that they were told what the lock needs and is not known here,
+    `unrecorded` that they were told that no record can be kept.
+    """
+
+    typed: str
+    uuid: str
+    reason: str
+    despite_needs: bool
+    unrecorded: bool
+
+    @classmethod
+    def read(cls, fields: Any, **despite: Any) -> _Asked:
+        found = []
+        for key in ("name", "uuid", "reason"):
+            text = fields.get(key) if hasattr(fields, "get") else None
+            if not isinstance(text, str) or not (text.strip() if key == "reason" else text):
+                abort(400, f"Nothing was unlocked: the field {key} is missing or empty.")
+            found.append(text.encode(errors="replace").decode())  # JSON may have half characters
+        for key, given in despite.items():
+            if not isinstance(given, bool):
+                abort(400, f"Nothing was unlocked: the field {key} must be true or false.")
+        asked = cls(found[0], found[1], " ".join(found[2].split()), **despite)
+        if len(asked.reason) > _LONGEST_REASON:
+            abort(
+                400,
+                f"Nothing was unlocked: the reason may have {_LONGEST_REASON} characters; this one "
+                f"has {len(asked.reason)}.",
+            )
+        return asked
+
+
+@blueprint.post("/locks/<lock:name>/force-unlock")
+@blueprint.post("/locks/force-unlock")
+def by_form(name: str | None = None) -> BaseResponse:
+    """Force-unlock from a page, and go back to it."""
+    name = name_asked_for(name)
+    asked = _Asked.read(request.form, **{key: key in request.form for key in _DESPITE})
+    try:
+        removal = _unlock(name, asked)
+    except StoreFull:  # the form asks about that, too, then
+        return redirect(f"{force_url(name, asked.uuid)}&full=1", 303)
+    page = lock_url(name)
+    said = urlencode({"unlocked": removal.holder.uuid or ""})
+    return redirect(f"{page}{'&' if '?' in page else '?'}{said}", 303)
+
+
+@blueprint.post("/api/locks/<lock:name>/force-unlock")
+@blueprint.post("/api/lock/force-unlock")
+def by_json(name: str | None = None) -> Response:
+    """Force-unlock for a program."""
+    name = name_asked_for(name)
+    body = _body()
+    said = body if isinstance(body, dict) else {}
+    asked = _Asked.read(body, **{key: said.get(key, False) for key in _DESPITE})
+    try:
+        removal = _unlock(name, asked)
+    except StoreFull:
+        abort(409, f"Nothing was unlocked: {NO_RECORD} For that there is the field unrecorded.")
+    return jsonify(removed=removal.facts())
+
+
+def _body() -> Any:
+    try:
+        return request.get_json(silent=True)
+    except RecursionError:  # brackets a thousand deep
+        return None
+
+
+def _unlock(name: str, asked: _Asked) -> Removal:
+    # What can't be typed is shown as an escape.
+    if asked.typed not in (name, plain(name), apart(name)):
+        abort(
+            400,
+            f"Nothing was unlocked: the name that was typed is {asked.typed[:300]!r}, and the "
+            f"lock's name is {name!r}.",
+        )
+    board = dashboard()
+    counts = current_app.extensions["mutexdash-force-unlocks"]
+    moment = board.moment()
+    if moment.away_since is not None:
+        why = (
+            f"{board.store.can.store} is away" if moment.state == "away" else "what is shown is old"
+        )
+        abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
+    by, deadline = who_did_it(), Deadline.after(_PATIENCE)
+    try:
+        removal = force_unlock(
+            *(board.store, name, asked.uuid, by, asked.reason, deadline),
+            despite_needs=asked.despite_needs,
+            unrecorded=asked.unrecorded,
+        )
+    except NeedsUnknown as error:
+        abort(409, f"{error} For that there is the field despite_needs.")
+    except Changed as error:
+        counts.labels(CHANGED).inc()
+        abort(409, str(error))
+    except StoreFull:
+        counts.labels(FAILED).inc()
+        raise
+    except (StoreUnavailable, StoreError) as error:
+        counts.labels(UNKNOWN if error.unknown else FAILED).inc()
+        if error.unknown:
+            abort(503, f"Whether it was unlocked is not known: look at the lock again. {error}")
+        abort(502, f"Nothing was unlocked: {error}")
+    counts.labels(DONE).inc()
+    log.warning(
+        "%s force-unlocked %r: %r.",
+        by,
+        name,
+        asked.reason,
+        extra=said("force-unlocked", removal.holder, removal),
+    )
+    return removal

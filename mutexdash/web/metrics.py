@@ -1,0 +1,139 @@
+"""What machines ask for: `/metrics`, `/healthz`, `/readyz`.
+
+All of it comes from memory: a scrape asks the store nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from flask import Blueprint, Flask, Response, g, request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from lockclient.model.holder import STATES
+from lockclient.overview.columns import too_few
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.escaping import plain
+from mutexdash.data.picture import Live
+from mutexdash.web.context import dashboard
+
+blueprint = Blueprint("machines", __name__)
+
+
+@blueprint.get("/metrics")
+def metrics() -> Response:
+    """Answer Prometheus."""
+    return Response(generate_latest(dashboard().registry), content_type=CONTENT_TYPE_LATEST)
+
+
+@blueprint.get("/healthz")
+def healthz() -> Response:
+    """Answer 200 as long as none of its threads has ended or hangs."""
+    why = dashboard().live.sick()
+    return _sentence("The dashboard runs.") if why is None else _sentence(why, 503)
+
+
+@blueprint.get("/readyz")
+def readyz() -> Response:
+    """Answer 200 once there is something to show.
+
+    With etcd away, the last known state is: just then it is needed, and a load balancer that
+    took all dashboards out would take it away. So that is said in words and in a metric. But where
+    etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
+    """
+    live, store = dashboard().live, dashboard().store.can.store
+    votes = dashboard().store.votes()
+    if live.moment() is None:
+        unread = f"The locks have not been read yet: {store} has not answered so far."
+        return _sentence(f"{unread} {too_few(votes)}", 503)
+    if live.silent():
+        return _sentence(f"The watch on {store} is silent, and what is shown is old.", 503)
+    if live.table.trouble:
+        return _sentence(f"The dashboard is ready, with an old state. {live.table.trouble}")
+    if live.away_since() is not None:
+        last = f"The dashboard is ready, with the last known state: {store} is away."
+        return _sentence(f"{last} {too_few(votes)}")
+    return _sentence("The dashboard is ready.")
+
+
+def _sentence(text: str, status: int = 200) -> Response:
+    return Response(f"{plain(text.strip())}\n", status, content_type="text/plain; charset=utf-8")
+
+
+class LocksCollector(Collector):
+    """Gauges of what the dashboard shows, computed when they are asked for."""
+
+    def __init__(self, live: Live, store: ServiceStore) -> None:
+        self._live = live
+        self._store = store
+
+    def describe(self) -> list[Metric]:
+        """Describe nothing: else registering would collect, before there is anything."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Compute the gauges; those of locks are left out before everything was read once."""
+        here = self._live.away_since() is None
+        yield GaugeMetricFamily(
+            "mutexdash_store_connected", "1 while what is shown is up to date.", float(here)
+        )
+        yield GaugeMetricFamily(
+            "mutexdash_picture_proven_timestamp_seconds",
+            "Until when what is shown was seen to be all that is written.",
+            self._live.updated_at(),
+        )
+        votes = GaugeMetricFamily(
+            "mutexdash_store_server_votes",
+            "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
+            "vote: a majority must.",
+            labels=["server"],
+        )
+        for server, why_not in self._store.votes().items():
+            votes.add_metric([server], float(not why_not))
+        yield votes
+        moment = self._live.moment()
+        if moment is None:
+            return
+        picture = moment.picture
+        locks = GaugeMetricFamily("mutexdash_locks", "Locks that are held.", labels=["state"])
+        for state in STATES:
+            locks.add_metric([state], picture.counts[state])
+        yield locks
+        yield GaugeMetricFamily(
+            "mutexdash_waiters",
+            "Clients in line for a lock; 0 in a store without a line.",
+            picture.waiting,
+        )
+        yield GaugeMetricFamily(
+            "mutexdash_deadlocks",
+            "Circles of clients that wait for each other's locks, as it seems.",
+            len(moment.waits.deadlocks),
+        )
+        running = len(picture.snapshot.unlockers)
+        yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
+
+
+def install(app: Flask, registry: CollectorRegistry) -> None:
+    """Count and time the application's answers; to be called when it has all its views."""
+    answers = Counter("mutexdash_http_requests", "Answers.", ["view", "status"], registry=registry)
+    seconds = Histogram(
+        "mutexdash_http_request_seconds", "From request to answer.", registry=registry
+    )
+    for view in (*app.view_functions, "none"):
+        for status in ("2xx", "3xx", "4xx", "5xx"):
+            answers.labels(view, status)  # from 0 on, or else the first one would be no increase
+
+    @app.before_request
+    def begin() -> None:
+        g.began = time.perf_counter()
+
+    @app.after_request
+    def count(response: Response) -> Response:
+        answers.labels(request.endpoint or "none", f"{response.status_code // 100}xx").inc()
+        if "began" in g:  # else refused before it came here
+            seconds.observe(time.perf_counter() - g.began)
+        return response

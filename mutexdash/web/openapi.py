@@ -1,0 +1,65 @@
+"""The API's description: `static/openapi.yaml`, and the schemas that the tables of facts make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any, Final
+
+from lockclient.model.fields import COUNT, NAMES, SECONDS, TEXT, TIME, Fact
+from lockclient.model.holder import STATES
+from lockclient.overview.columns import LOCK_FACTS, REMOVED_FACTS, SORTS, UNLISTED
+
+_TYPES: Final[Mapping[str, Mapping[str, Any]]] = {
+    TEXT: {"type": "string"},
+    COUNT: {"type": "integer", "minimum": 0},
+    TIME: {"type": "number"},
+    SECONDS: {"type": "number"},
+    NAMES: {"type": "array", "items": {"type": "string"}},
+}
+_QUEUE: Final = {
+    "type": "array",
+    "description": "The next one first.",
+    "items": {"$ref": "#/components/schemas/Ticket"},
+}
+
+
+def description(static: Path) -> str:
+    """Return the description, YAML; the file in `static` ends with the other schemas."""
+    text = (static / "openapi.yaml").read_text(encoding="utf-8")
+    return text + "".join(  # JSON is YAML
+        f"    {name}:\n{indent(json.dumps(schema, indent=2), ' ' * 6)}\n"
+        for name, schema in _schemas().items()
+    )
+
+
+def _schemas() -> dict[str, Any]:
+    lock = {fact.name: _schema(fact) for fact in LOCK_FACTS} | {"state": {"enum": [*STATES]}}
+    removal = {fact.name: _schema(fact) for fact in REMOVED_FACTS}
+    rest = {fact.name: _schema(fact) for fact in UNLISTED}
+    return {
+        "Sort": {"enum": ["", *[f"{way}{key}" for key in SORTS for way in ("", "-")]]},
+        "Lock": _object(lock),
+        "LockWhole": _object(lock | rest | {"queue": _QUEUE}),
+        "Removal": _object(removal),
+        "RemovalWhole": _object(removal | rest),
+    }
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+def _schema(fact: Fact) -> dict[str, Any]:
+    """Return what JSON has for a fact."""
+    schema = dict(_TYPES[fact.kind])
+    if fact.optional:
+        schema["type"] = [schema["type"], "null"]
+    return schema | {"description": fact.description}

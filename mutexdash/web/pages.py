@@ -1,0 +1,301 @@
+"""The pages for people: all locks, one lock, its force-unlock, what was held, what was removed.
+
+Each page works by plain reload; `static/live.js` only reloads it more smoothly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from lockclient.model.removal import Removal
+from lockclient.overview.columns import (
+    COLUMNS,
+    Bar,
+    fact_text,
+    lines_of,
+    no_unlock,
+    undecided,
+    utc,
+)
+from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
+from lockclient.text.confusables import told_apart
+from lockclient.text.durations import duration, parse_duration, roughly
+from lockclient.text.escaping import meant, plain
+from mutexdash.data.lock_detail import complete, known
+from mutexdash.data.picture import Moment
+from mutexdash.data.timeline import SPAN, lanes
+from mutexdash.data.timeline_axis import SPANS, lane_text, span_text, tick, ticks
+from mutexdash.markup.backtrace import read_backtrace
+from mutexdash.markup.escaping import iso, visible
+from mutexdash.markup.links import linked
+from mutexdash.markup.remedies import remedies, runbook, visits
+from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
+from mutexdash.web.exports import read_removal
+from mutexdash.web.query import MOST_PER_PAGE, BadParameter, Page, Query
+
+blueprint = Blueprint("pages", __name__)
+
+_COLUMNS = [column for column in COLUMNS if column.title]
+
+
+@blueprint.get("/")
+def locks() -> Response:
+    """Show the locks that are held, and for a few seconds those that were."""
+    query = _query("q", "state", "sort", "page")
+    moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:
+        return same
+    query, page = _clamped(query, lambda asked: moment.picture.select(asked, ended=True))
+    return tagged(_render("locks.html", moment, query=query, page=page), moment.etag())
+
+
+@blueprint.get("/lock/<lock:name>")
+@blueprint.get("/lock")
+def lock(name: str | None = None) -> Response:
+    """Show one lock."""
+    name, table = name_asked_for(name), dashboard().live.table
+    # Or as it is shown, which is how alerts name it: with escapes for what can't be seen.
+    if table.row(name) is None and table.row(meant(name)) is not None:
+        name = meant(name)
+    return _about_one("lock.html", name, request.args.get("unlocked"))
+
+
+@blueprint.get("/locks/<lock:name>")
+@blueprint.get("/locks")
+def lock_by_another_path(name: str | None = None) -> BaseResponse:
+    """Lead to a lock's page, or to the list: people take their paths from the API's."""
+    return redirect(url_for("pages.locks") if name is None else lock_url(name))
+
+
+@blueprint.get("/locks/<lock:name>/force-unlock")
+@blueprint.get("/locks/force-unlock")
+def force(name: str | None = None) -> Response:
+    """Show the form that takes a lock from the holder `?uuid=`, and from no other."""
+    uuid = request.args.get("uuid", "")
+    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)
+
+
+def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> Response:
+    board = dashboard()
+    moment = board.moment()
+    detail = known(name, moment, board.live.table)
+    like = quote(board.like(name), safe="")  # another lock, of which the page says something
+    tag = f"{detail.etag}-{like}" if like and detail.etag else detail.etag
+    if (same := unchanged(tag)) is not None:
+        return same
+    whole = complete(detail, moment, board.store, removed)
+    return tagged(_render(template, moment, detail=whole, **shown), tag if whole.etag else None)
+
+
+@blueprint.get("/host")
+def host() -> Response:
+    """Show what the host `?name=` holds and waits for: what is asked first when it has died."""
+    name = request.args.get("name")
+    if not name:
+        raise BadParameter("The parameter name is missing: which host is it to be?")
+    moment = dashboard().moment()
+    tag = f"{moment.etag()}-{moment.waits.tag()}"
+    if (same := unchanged(tag)) is not None:
+        return same
+    held, waits = moment.picture.on_host(name), moment.waits.on_host(name)
+    page = _render("host.html", moment, name=name, held=held, waits=waits, most=MOST_PER_PAGE)
+    return tagged(page, tag)
+
+
+@blueprint.get("/waiting")
+def waiting() -> Response:
+    """Show who waits for what, over all locks."""
+    query = _query("q", "page")
+    moment = dashboard().moment()
+    tag = f"{moment.etag()}-{moment.waits.tag()}"
+    if (same := unchanged(tag)) is not None:
+        return same
+    query, page = _clamped(query, moment.waits.select)
+    return tagged(_render("waiting.html", moment, query=query, page=page), tag)
+
+
+@blueprint.get("/removed")
+def removed() -> Response:
+    """Show what was auto-unlocked and force-unlocked lately."""
+    query = _query("q", "page")
+    moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:
+        return same
+    query, page = _clamped(query, moment.picture.snapshot.removed)
+    return tagged(_render("removed.html", moment, query=query, page=page), moment.etag())
+
+
+@blueprint.get("/removal")
+def removal() -> Response:
+    """Show one removal, with the backtrace of the holder that was."""
+    # Not in the path: of all pages' names this one alone needs two, and a path has no room for `.`.
+    moment = dashboard().moment()
+    if (same := unchanged(moment.etag())) is not None:  # a record never changes
+        return same
+    found = read_removal(name_asked_for(None), request.args.get("uuid", ""))
+    return tagged(_render("removal.html", moment, removal=found), moment.etag())
+
+
+@blueprint.get("/timeline")
+def timeline() -> Response:
+    """Show who held what lately, as far as this dashboard has seen it."""
+    query, span = _query("q"), _span()
+    board = dashboard()
+    moment = board.moment()
+    shown = lanes(board.live, moment, query, span=span)
+    tag = f"{moment.etag()}-{shown.etag}"
+    if (same := unchanged(tag)) is not None:
+        return same
+    page = _render(
+        "timeline.html", moment, query=query, span=int(span), spans=SPANS, lanes=shown,
+        ticks=ticks(shown),
+    )  # fmt: skip
+    return tagged(page, tag)
+
+
+def _query(*taken: str) -> Query:
+    # A page is opened by links that others made, with parameters of theirs perhaps.
+    return Query.read({key: request.args[key] for key in taken if key in request.args}, taken)
+
+
+def _span() -> float:
+    said = request.args.get("span")
+    if not said:
+        return SPAN
+    with suppress(ValueError):
+        if (seconds := parse_duration(said)) in dict(SPANS):
+            return seconds
+    offered = ", ".join(label for _, label in SPANS)
+    raise BadParameter(f"The parameter span must be one of {offered}; it is {said[:40]!r}.")
+
+
+def _clamped(query: Query, select: Callable[[Query], Page]) -> tuple[Query, Page]:
+    """Return the page that was asked for, or the last one if it is gone meanwhile."""
+    page = select(query)
+    if query.page > page.last:
+        query = replace(query, page=page.last)
+        page = select(query)
+    return query, page
+
+
+def _render(template: str, moment: Moment, **shown: Any) -> str:
+    return render_template(template, moment=moment, wall=moment.wall, **shown)
+
+
+def lock_url(name: str) -> str:
+    """Return the address of a lock's page."""
+    return _named("pages.lock", name)
+
+
+def force_url(name: str, uuid: str) -> str:
+    """Return the address of the form that takes the lock from the holder `uuid`."""
+    address = _named("pages.force", name)
+    return f"{address}{'&' if '?' in address else '?'}{urlencode({'uuid': uuid})}"
+
+
+def unlock_url(name: str) -> str:
+    """Return the address that the form is sent to."""
+    return _named("pages.force", name)
+
+
+def _named(endpoint: str, name: str) -> str:
+    if name in (".", ".."):  # see `LockName`
+        return url_for(endpoint, name=None) + "?" + urlencode({"name": name})
+    return url_for(endpoint, name=name)
+
+
+def removal_url(gone: Removal) -> str:
+    """Return the address of one removal's page."""
+    said = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
+    return f"{url_for('pages.removal')}?{said}"
+
+
+def host_url(hostname: str) -> str:
+    """Return the address of the page of a host."""
+    return f"{url_for('pages.host')}?{urlencode({'name': hostname})}"
+
+
+def domain(hostname: str) -> tuple[str, str]:
+    """Split a host's name into what tells it from its neighbours, and its domain."""
+    first, dot, rest = hostname.partition(".")
+    if not first or first.isdecimal():  # an address: its end tells most
+        return hostname, ""
+    return first, dot + rest
+
+
+def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
+    """Return the address of the current list, first page, with these changes to what it shows."""
+    changed = replace(query, **({"page": 1} | changes))
+    wanted = {
+        "q": changed.text,
+        "state": changed.state,
+        "sort": "" if changed.sort == "state" else changed.sort,
+        "page": "" if changed.page == 1 else changed.page,
+        "span": span,
+    }
+    said = urlencode({key: value for key, value in wanted.items() if value})
+    return url_for(request.endpoint or "pages.locks") + (f"?{said}" if said else "")
+
+
+def alert_query(name: str) -> str:
+    """Return the parameters with which Prometheus shows this lock's alerts."""
+    # As metrics have it. JSON writes a text as PromQL takes one.
+    expression = f"ALERTS{{name={json.dumps(told_apart(name), ensure_ascii=False)}}}"
+    return urlencode({"g0.expr": expression, "g0.tab": "1"})
+
+
+@blueprint.app_context_processor
+def _common() -> dict[str, Any]:
+    board = dashboard()
+    return {
+        "build": board.build,
+        "store_url": board.url,
+        "endpoints": board.store.endpoints(),
+        "moment": None,  # on error pages; the others give their own
+        "can": board.store.can,
+        "poll": board.store.poll,
+        "no_line": f"{board.store.can.store} has no line: whoever waits looks for itself now and "
+        "then whether the lock is free, in no order, and nobody is told of it.",
+        "columns": [each for each in _COLUMNS if board.store.can.line or each.key != "waiters"],
+        "like": board.like,
+        "bar_of": Bar.of,
+        "lines_of": lines_of,
+        "no_unlock": no_unlock,
+        "undecided": undecided,
+        "needs_sentence": needs_sentence,
+        "no_record": NO_RECORD,
+        "lock_url": lock_url,
+        "force_url": force_url,
+        "unlock_url": unlock_url,
+        "removal_url": removal_url,
+        "host_url": host_url,
+        "list_url": list_url,
+    }
+
+
+for _filter in (
+    *(
+        visible,
+        plain,
+        duration,
+        roughly,
+        utc,
+        fact_text,
+        iso,
+        alert_query,
+        lane_text,
+        span_text,
+        tick,
+    ),
+    *(linked, domain, remedies, runbook, visits),
+):
+    blueprint.add_app_template_filter(_filter)
+blueprint.add_app_template_filter(read_backtrace, "frames")

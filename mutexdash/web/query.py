@@ -1,0 +1,98 @@
+"""A list as a viewer asks for it: which locks or removals, in what order, which page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from lockclient.model.holder import STATES
+from lockclient.overview.columns import SORTS
+from lockclient.overview.search import Search
+
+PER_PAGE: Final = 100
+MOST_PER_PAGE: Final = 1000
+_LONGEST_SEARCH: Final = 300
+_LAST_PAGE: Final = 1_000_000
+
+
+class Page(NamedTuple):
+    """The part of a list that was asked for, `total` being the length of the whole."""
+
+    items: Sequence[Any]
+    total: int
+    number: int
+    size: int
+
+    @property
+    def last(self) -> int:
+        """The number of the last page, 1 if there is nothing."""
+        return max(1, -(-self.total // self.size))
+
+
+WAITERS: Final = "waiters"
+FILTERS: Final = (*STATES, WAITERS)
+"""What `state` takes: a state, or `waiters` for the locks that somebody waits for."""
+
+
+class BadParameter(ValueError):
+    """A parameter is malformed; the text is a sentence that names it and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A page of a list, `state` one of `FILTERS` or empty, `sort` with a leading `-` reversed."""
+
+    text: str = ""
+    state: str = ""
+    sort: str = "state"
+    page: int = 1
+    per_page: int = PER_PAGE
+
+    @property
+    def search(self) -> Search:
+        """What is searched for."""
+        return Search.read(self.text)
+
+    @classmethod
+    def read(cls, args: Mapping[str, str], taken: Collection[str]) -> Query:
+        """Read a query from a URL's parameters, of which those in `taken` are known.
+
+        Raises:
+            BadParameter: one is unknown or its value is none that it takes.
+        """
+        unknown = sorted(args.keys() - set(taken))
+        if unknown:
+            raise BadParameter(
+                f"There is no parameter {unknown[0]!r} here; there are {', '.join(taken)}."
+            )
+        text = args.get("q", "").strip()
+        if len(text) > _LONGEST_SEARCH:
+            raise BadParameter(
+                f"The parameter q may have {_LONGEST_SEARCH} characters; this one has {len(text)}."
+            )
+        sort = args.get("sort") or "state"
+        if sort.removeprefix("-") not in SORTS:
+            raise BadParameter(
+                f"The parameter sort must be one of {', '.join(SORTS)}, "
+                f"or one of them with a - in front for the other way round; it is {sort!r}."
+            )
+        state = args.get("state", "")
+        if state and state not in FILTERS:
+            raise BadParameter(
+                f"The parameter state must be one of {', '.join(FILTERS)}; it is {state!r}."
+            )
+        page = _number(args, "page", 1, _LAST_PAGE)
+        return cls(text, state, sort, page, _number(args, "per_page", PER_PAGE, MOST_PER_PAGE))
+
+
+def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = args.get(name)
+    if text is None:
+        return default
+    # isdecimal alone takes digits of other scripts, and int() takes underscores and blanks.
+    if text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most:
+        return int(text)
+    raise BadParameter(
+        f"The parameter {name} must be a whole number from 1 to {most}; it is {text[:40]!r}."
+    )

@@ -1,0 +1,460 @@
+"""The JSON API of Google Cloud Storage, for one bucket of `rules.py`; with faults on demand.
+
+    with BucketServer() as server:
+        server.fault("POST", LOSE)            # the next upload is done, and nobody hears of it
+
+A test's tool. What it does not know it refuses with 501, so that nothing passes by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
+from email.parser import BytesParser
+from email.policy import HTTP
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.support.bucket.rules import Bucket, Conditions, Refusal, not_found
+
+LOSE = "lose"
+"""Do it, and close the connection without a word."""
+DROP = "drop"
+"""Close the connection without doing it."""
+HANG = "hang"
+"""Do it, answer only after `seconds`."""
+SLOW = "slow"
+"""Wait for `seconds`, then do it and answer."""
+LATE = "late"
+"""Don't do it, close the connection; `deliver()` does it, however much later."""
+TWICE = "twice"
+"""Do it and answer; `deliver()` does it again."""
+REPEAT = "repeat"
+"""Do it, do it again, and answer the second time: a front end that heard nothing of the first."""
+
+
+@dataclass
+class Fault:
+    """What is done to the next `times` requests of that method whose path has `part` in it."""
+
+    method: str
+    kind: str | int
+    part: str = ""
+    times: float = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: Message
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is answered to it."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    drip: float = 0.0
+    """Seconds after each byte of the body."""
+    drip_all: bool = False
+    """After each of the head, too."""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any], query: Mapping[str, str]) -> Answer:
+        """Return JSON, of which only the `fields` that were asked for."""
+        if "fields" in query:
+            said = pick(said, query["fields"])
+        headers = {"Content-Type": "application/json; charset=UTF-8"}
+        return cls(200, json.dumps(said).encode(), headers)
+
+
+def pick(said: Any, fields: str) -> Any:
+    """Return what a partial response has: `a,b(c,d),e/f`."""
+    if isinstance(said, list):
+        return [pick(each, fields) for each in said]
+    wanted = re.findall(r"([\w*]+)(?:\(([^()]*)\)|/([\w/]+))?", fields)
+    return {
+        name: pick(said[name], inner or below) if inner or below else said[name]
+        for name, inner, below in wanted
+        if name in said
+    }
+
+
+class BucketServer:
+    """A running server with one bucket; a context manager that ends it.
+
+    Attributes:
+        bucket: what stands in it.
+        asked: every request that came, in order.
+        delay: seconds before each answer.
+        denied: the permissions that its users lack.
+        settings: how the bucket is set up, as the API says it.
+        token: the access token that it wants, if it wants one.
+        dripped: how many bytes were sent by drips.
+        trouble: asked, by requests that no `fault` is for, what is done to them.
+    """
+
+    def __init__(self, name: str = "locks", *, rate_limited: bool = False) -> None:
+        self.bucket = Bucket(name, rate_limited=rate_limited, clock=lambda: self.now())
+        self.asked: list[Asked] = []
+        self.delay = 0.0
+        self.ahead = 0.0
+        self.denied: set[str] = set()
+        self.settings: dict[str, Any] = {}
+        self.token = ""
+        self.dripped = 0
+        self.trouble: Callable[[Asked], Fault | None] = lambda _: None
+        self._faults: list[Fault] = []
+        self._kept: list[Asked] = []
+        self._sessions: dict[str, tuple[Asked, dict[str, Any], bytearray]] = {}
+        self._lock = threading.Lock()
+        ours = self
+
+        class Handler(_Handler):
+            server_of_tests = ours
+
+        self._http = _Http(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Its address, as in `STORAGE_EMULATOR_HOST`."""
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def now(self) -> float:
+        """Its wall-clock time."""
+        return time.time() + self.ahead
+
+    def close(self) -> None:
+        """End it."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join(60)
+
+    def __enter__(self) -> BucketServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ for tests
+
+    def fault(
+        self, method: str, kind: str | int, part: str = "", times: float = 1, seconds: float = 0.0
+    ) -> Fault:
+        """Do this to the next requests of that method, whose path or name has `part` in it."""
+        made = Fault(method, kind, part, times, seconds)
+        with self._lock:
+            self._faults.append(made)
+        return made
+
+    def heal(self) -> None:
+        """Take all faults away."""
+        with self._lock:
+            self._faults.clear()
+
+    def deliver(self) -> list[int]:
+        """Do now what arrives late; return the statuses that nobody hears of."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+        return [self.do(each).status for each in kept]
+
+    def counted(self, method: str = "", part: str = "") -> int:
+        """Return how many such requests came."""
+        return sum(_fits(each, method, part) for each in list(self.asked))
+
+    # ------------------------------------------------------------ requests
+
+    def arrives(self, asked: Asked) -> Answer | None:
+        """Do a request, or what a fault wants; None: close the connection."""
+        with self._lock:
+            self.asked.append(asked)
+            fault = next((each for each in self._faults if _hits(each, asked)), None)
+            if fault is not None:
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._faults.remove(fault)
+            fault = fault or self.trouble(asked)
+            if fault is not None and fault.kind in (LATE, TWICE):
+                self._kept.append(asked)
+        if self.delay:
+            time.sleep(self.delay)
+        if fault is None:
+            return self.do(asked)
+        if isinstance(fault.kind, int):
+            return _error(Refusal(fault.kind, "backendError", "Please try again."))
+        if fault.kind in (DROP, LATE):
+            return None
+        if fault.kind == SLOW:
+            time.sleep(fault.seconds)
+        answer = self.do(asked)
+        if fault.kind == REPEAT:
+            answer = self.do(asked)
+        if fault.kind == HANG:
+            time.sleep(fault.seconds)
+        return None if fault.kind == LOSE else answer
+
+    def do(self, asked: Asked) -> Answer:
+        """Do a request by the bucket's rules."""
+        try:
+            if self.token and asked.headers.get("Authorization") != f"Bearer {self.token}":
+                raise Refusal(401, "authError", "Invalid Credentials")
+            return self._route(asked)
+        except Refusal as refusal:
+            return _error(refusal)
+
+    def _route(self, asked: Asked) -> Answer:
+        root = rf"/b/{re.escape(self.bucket.name)}"
+        routes: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
+            ("POST", rf"/upload/storage/v1{root}/o", self._upload),
+            ("PUT", rf"/upload/storage/v1{root}/o", self._resume),
+            ("GET", rf"/storage/v1{root}", self._describe),
+            ("GET", rf"/storage/v1{root}/iam/testPermissions", self._permit),
+            ("GET", rf"/storage/v1{root}/o", self._list),
+            ("GET", rf"(?:/download)?/storage/v1{root}/o/([^/]+)", self._get),
+            ("PATCH", rf"/storage/v1{root}/o/([^/]+)", self._patch),
+            ("DELETE", rf"/storage/v1{root}/o/([^/]+)", self._delete),
+        )
+        for method, pattern, do in routes:
+            if asked.method == method and (found := re.fullmatch(pattern, asked.path)):
+                return do(asked, *map(unquote, found.groups()))
+        if "/b/" in asked.path and not re.search(rf"{root}(/|$)", asked.path):
+            raise not_found("The specified bucket does not exist.")
+        raise Refusal(501, "notImplemented", f"{asked.method} {asked.path} is not known here.")
+
+    def _need(self, *permissions: str) -> None:
+        for each in permissions:
+            if each in self.denied:
+                raise Refusal(
+                    403,
+                    "forbidden",
+                    f"someone@example.com does not have {each} access to the Google Cloud Storage "
+                    f"object. Permission '{each}' denied on resource (or it may not exist).",
+                )
+
+    # ------------------------------------------------------------ the bucket itself
+
+    def _describe(self, asked: Asked) -> Answer:
+        self._need("storage.buckets.get")
+        said = {"kind": "storage#bucket", "name": self.bucket.name, **self.settings}
+        return Answer.of(said, asked.query)
+
+    def _permit(self, asked: Asked) -> Answer:
+        """Say which permissions one has; a question that needs none."""
+        wanted = [asked.query["permissions"]]
+        had = [each for each in wanted if each not in self.denied]
+        said = {"kind": "storage#testIamPermissionsResponse"}
+        return Answer.of({**said, **({"permissions": had} if had else {})}, asked.query)
+
+    # ------------------------------------------------------------ uploads
+
+    def _upload(self, asked: Asked) -> Answer:
+        self._need("storage.objects.create")
+        kind = asked.query.get("uploadType")
+        if kind == "media":
+            sort = asked.headers.get("Content-Type", "application/octet-stream")
+            return self._insert(asked, {"contentType": sort}, asked.body)
+        if kind == "multipart":
+            return self._insert(asked, *_parts(asked))
+        if kind != "resumable":
+            raise Refusal(400, "invalid", f"Unknown uploadType {kind!r}.")
+        about = json.loads(asked.body or b"{}")
+        session = f"session-{len(self._sessions)}"
+        self._sessions[session] = (asked, about, bytearray())
+        where = f"{self.url}{asked.path}?uploadType=resumable&upload_id={session}"
+        return Answer(200, headers={"Location": where, "X-GUploader-UploadID": session})
+
+    def _resume(self, asked: Asked) -> Answer:
+        """Take a piece of a resumable upload, or say how much is there: `bytes */…`."""
+        session = asked.query.get("upload_id", "")
+        if session not in self._sessions:
+            raise Refusal(404, "notFound", "No such upload.")
+        began, about, there = self._sessions[session]
+        told = asked.headers.get("Content-Range", f"bytes 0-*/{len(asked.body)}")
+        found = re.fullmatch(r"bytes (?:\*|(\d+)-(?:\d+|\*))/(\d+|\*)", told)
+        if found is None:
+            raise Refusal(400, "invalid", f"Content-Range {told!r} can't be read.")
+        first, total = found.groups()
+        if first is not None:
+            if int(first) > len(there):
+                raise Refusal(503, "backendError", "A piece is missing.")
+            there[int(first) :] = asked.body
+        if total != "*" and len(there) == int(total):
+            answer = self._insert(began, about, bytes(there))
+            del self._sessions[session]
+            return answer
+        headers = {"Range": f"bytes=0-{len(there) - 1}"} if there else {}
+        return Answer(308, headers=headers)
+
+    def _insert(self, asked: Asked, about: Mapping[str, Any], body: bytes) -> Answer:
+        name = asked.query.get("name") or about.get("name") or ""
+        if asked.query.get("ifGenerationMatch") != "0" and name in self.bucket.names():
+            self._need("storage.objects.delete")  # of what it is written over
+        said = self.bucket.insert(
+            name,
+            body,
+            Conditions.of(asked.query),
+            metadata=about.get("metadata"),
+            content_type=about.get("contentType", "application/octet-stream"),
+        )
+        return Answer.of(said, asked.query)
+
+    # ------------------------------------------------------------ objects
+
+    def _get(self, asked: Asked, name: str) -> Answer:
+        self._need("storage.objects.get")
+        try:
+            said, body = self.bucket.get(name, Conditions.of(asked.query), _generation(asked))
+        except Refusal as refusal:
+            if refusal.status == 404:  # of which only who may list is told
+                self._need("storage.objects.list")
+            raise
+        if asked.query.get("alt") != "media":
+            return Answer.of(said, asked.query)
+        headers = {
+            "Content-Type": said["contentType"],
+            "x-goog-generation": said["generation"],
+            "x-goog-metageneration": said["metageneration"],
+        }
+        return Answer(200, body, headers)
+
+    def _patch(self, asked: Asked, name: str) -> Answer:
+        self._need("storage.objects.update")
+        try:
+            changes = json.loads(asked.body)
+        except ValueError:
+            raise Refusal(400, "parseError", "Parse Error") from None
+        conditions = Conditions.of(asked.query)
+        return Answer.of(
+            self.bucket.patch(name, changes, conditions, _generation(asked)), asked.query
+        )
+
+    def _delete(self, asked: Asked, name: str) -> Answer:
+        self._need("storage.objects.delete")
+        self.bucket.delete(name, Conditions.of(asked.query), _generation(asked))
+        return Answer(204)
+
+    def _list(self, asked: Asked) -> Answer:
+        self._need("storage.objects.list")
+        query = asked.query
+        page = self.bucket.page(
+            query.get("prefix", ""),
+            delimiter=query.get("delimiter", ""),
+            start=query.get("startOffset", ""),
+            end=query.get("endOffset", ""),
+            at_most=int(query.get("maxResults", "1000")),
+            token=query.get("pageToken", ""),
+        )
+        told = {"items": page.items, "prefixes": page.prefixes, "nextPageToken": page.token}
+        said = {key: value for key, value in told.items() if value}
+        return Answer.of({"kind": "storage#objects", **said}, query)
+
+
+def _generation(asked: Asked) -> int | None:
+    return int(asked.query["generation"]) if "generation" in asked.query else None
+
+
+def _parts(asked: Asked) -> tuple[dict[str, Any], bytes]:
+    """Return the two parts of a multipart upload: what is said of the object, and its body."""
+    head = f"Content-Type: {asked.headers['Content-Type']}\r\n\r\n".encode()
+    parts: Any = BytesParser(policy=HTTP).parsebytes(head + asked.body).get_payload()
+    if not isinstance(parts, list) or len(parts) != 2:
+        raise Refusal(400, "invalid", "A multipart upload has two parts.")
+    said, body = (each.get_payload(decode=True) for each in parts)
+    about = json.loads(said)
+    about.setdefault("contentType", parts[1].get_content_type())
+    return about, body
+
+
+def _error(refusal: Refusal) -> Answer:
+    if refusal.status == 304:
+        return Answer(304)
+    one = {"message": refusal.message, "domain": "global", "reason": refusal.reason}
+    said = {"error": {"code": refusal.status, "message": refusal.message, "errors": [one]}}
+    headers = {"Content-Type": "application/json; charset=UTF-8"}
+    return Answer(refusal.status, json.dumps(said).encode(), headers)
+
+
+def _fits(asked: Asked, method: str, part: str) -> bool:
+    where = f"{unquote(asked.path)}?{asked.query.get('name', '')}"
+    return method in ("", asked.method) and part in where
+
+
+def _hits(fault: Fault, asked: Asked) -> bool:
+    return _fits(asked, fault.method, fault.part)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # connections of a crowd, which all come at once
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads requests and writes answers; connections stay open."""
+
+    server_of_tests: BucketServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        asked = Asked(
+            self.command,
+            parts.path,
+            dict(parse_qsl(parts.query, keep_blank_values=True)),
+            self.headers,
+            self.rfile.read(int(self.headers.get("Content-Length", 0))),
+        )
+        answer = self.server_of_tests.arrives(asked)
+        if answer is None:
+            self.close_connection = True
+            return
+        self.send_response(answer.status)  # with a `Date`
+        for key, value in answer.headers.items():
+            self.send_header(key, value)
+        if answer.status not in (204, 304):
+            self.send_header("Content-Length", str(len(answer.body)))
+        whole, out = BytesIO(), self.wfile
+        if answer.drip_all:
+            self.wfile = whole
+        self.end_headers()
+        self.wfile = out
+        if not answer.drip:
+            self.wfile.write(answer.body)
+            return
+        for each in whole.getvalue() + answer.body:
+            self.wfile.write(bytes((each,)))
+            self.server_of_tests.dripped += 1
+            time.sleep(answer.drip)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return the server's own time."""
+        return super().date_time_string(timestamp or self.server_of_tests.now())
+
+    def handle(self) -> None:
+        """Serve a connection; one that the other side has broken is no news."""
+        try:
+            super().handle()
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

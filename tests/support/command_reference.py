@@ -1,0 +1,69 @@
+"""The reference in docs/command.md, made from the help texts.
+
+    python -m tests.support.command_reference docs/command.md
+
+writes it anew between its two marks; what stands around them is written by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from lockclient.cli.group import SECTIONS, group
+
+BEGIN = (
+    "<!-- The reference: made by `python -m tests.support.command_reference docs/command.md`. -->"
+)
+END = "<!-- The end of the reference. -->"
+_WIDTH = 90
+
+
+def reference() -> str:
+    """Return the reference, Markdown."""
+    root = _context(group, "clustermutex", None)
+    parts = [_block("## All commands", group.get_help(root))]
+    for section, names in SECTIONS.items():
+        parts.append(f"## {section}")
+        for name in names:
+            command = group.get_command(root, name)
+            assert command is not None
+            text = command.get_help(_context(command, name, root))
+            parts.append(_block(f"### clustermutex {name}", text))
+    return "\n\n".join(parts)
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    return click.Context(
+        command,
+        info_name=name,
+        parent=parent,
+        terminal_width=_WIDTH,
+        max_content_width=_WIDTH,
+        **command.context_settings,
+    )
+
+
+def _block(title: str, text: str) -> str:
+    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    return f"{title}\n\n```text\n{lines}\n```"
+
+
+def renewed(page: str) -> str:
+    """Return the page with its reference made anew.
+
+    Raises:
+        ValueError: the marks are not there.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"The page needs the marks {BEGIN} and {END}.")
+    return f"{before}{begin}\n\n{reference()}\n\n{end}{after}"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(renewed(target.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,281 @@
+"""A store in memory for the dashboard's own tests: the real table, without etcd."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import bcrypt
+
+from lockclient.errors import StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.model.fields import ABOUT
+from lockclient.model.holder import SUBKEYS, Holder, Ticket
+from lockclient.model.removal import Removal
+from lockclient.overview.table import Table
+from lockclient.stores.protocol import Abilities, Done, Gone, Outcome, Read, Remove, Request, Seen
+from lockclient.stores.service_protocol import Batch, Change, Kind, Line
+from mutexdash.app import create_app
+from mutexdash.data.history import History
+from mutexdash.data.picture import Live
+from mutexdash.data.waiters import Waiting
+from mutexdash.markup.cluster_label import Label
+from mutexdash.security.access import Access
+from tests.support.processes import wait_until
+
+URL = "etcd://127.0.0.1:2379/clustermutex"
+
+BACKTRACE = 'File "/srv/report.py", line 41, in rebuild\n    with ClusterMutex("nightly"):\n'
+
+
+class _Watch:
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class MemoryStore:
+    """What `Table` and the dashboard ask of a `ServiceStore`; `here` False is an etcd away."""
+
+    can = Abilities("etcd")
+    poll = 0.0
+
+    here: bool = True
+    answers: bool = True
+    asked: int = 0
+    revision: int = 1
+    kept: dict[tuple[Kind, str, str], Change] = field(default_factory=dict)
+    written: list[Batch] = field(default_factory=list)
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    notify: Callable[[Batch], None] | None = None
+    before_removing: Callable[[], object] = lambda: None
+
+    # ------------------------------------------------------------ what happens in the store
+
+    def write(self, *entries: tuple[Kind, str, str, bytes | None]) -> None:
+        """Write these values in one step, or delete them where None."""
+        with self.writing:
+            self.revision += 1
+            changes = []
+            for kind, name, part, value in entries:
+                old = self.kept.get((kind, name, part))
+                created = old.created if old else self.revision
+                change = Change(kind, name, part, value, self.revision, created)
+                changes.append(change)
+                if value is None:
+                    self.kept.pop((kind, name, part), None)
+                else:
+                    self.kept[kind, name, part] = change
+            self.written.append(Batch(tuple(changes), self.revision))
+            if self.notify is not None:
+                self.notify(self.written[-1])
+
+    def take(self, name: str, **values: Any) -> None:
+        """Have somebody take the lock, now unless `locked_at` says otherwise."""
+        self.write(*[("locks", name, key, value) for key, value in subkeys(**values).items()])
+
+    def push(self, name: str, *, alert: float = 300.0, unlock: float = 900.0) -> None:
+        """Push the stamps forward, from now on, together as holders do."""
+        now = time.time()
+        stamps = (("alert_at", now + alert), ("auto_unlock_at", now + unlock))
+        self.write(*[("locks", name, part, f"{at:.3f}".encode()) for part, at in stamps])
+
+    def release(self, name: str) -> None:
+        """Delete the lock."""
+        gone = [key for key in self.kept if key[:2] == ("locks", name)]
+        self.write(*[(kind, of, part, None) for kind, of, part in gone])
+
+    def wait(self, name: str, uuid: str, **values: Any) -> None:
+        """Put somebody in line."""
+        self.write(("queue", name, uuid, json.dumps(values).encode()))
+
+    def unlocker(self, name: str = "watchdog-1:77", *, runs: bool = True) -> None:
+        """Have an unlocker run, or end."""
+        self.write(("unlockers", name, "", b"{}" if runs else None))
+
+    def removed(self, name: str, uuid: str, **values: Any) -> None:
+        """Leave the record of a removal."""
+        self.write(("removed", name, uuid, json.dumps(values).encode()))
+
+    # ------------------------------------------------------------ ServiceStore
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        with self.writing:
+            kept = tuple(each for each in self.kept.values() if each.kind in kinds)
+            batch = Batch(kept, self.revision)
+        yield batch
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> _Watch:
+        with self.writing:
+            self.notify = notify
+            for batch in self.written:
+                if batch.revision >= revision:  # written since everything was read
+                    notify(batch)
+        return _Watch()
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        self.asked += 1
+        if not self.answers:
+            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
+        if isinstance(request, Remove):
+            return self._remove(request.removal)
+        assert isinstance(request, Read)
+        name = request.name
+        parts = {
+            key[2]: (each.value, each.revision)
+            for key, each in self.kept.items()
+            if key[:2] == ("locks", name)
+        }
+        holder = Holder.read(name, parts)
+        record = self.kept.get(("removed", name, request.uuid or ""))
+        removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
+        return Seen(holder if parts else None, (), removal, self.revision)
+
+    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+        line = [
+            Ticket.read(name, key[2], each.value or b"", each.created)
+            for key, each in self.kept.items()
+            if key[:2] == ("queue", name)
+        ]
+        return Line(len(line), tuple(line[:limit]))
+
+    def tickets(self, limit: int, deadline: Deadline) -> list[Ticket]:
+        if not self.answers:
+            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
+        return [
+            Ticket.read(key[1], key[2], each.value or b"", each.created).listed()
+            for key, each in self.kept.items()
+            if key[0] == "queue"
+        ][:limit]
+
+    def code(self, code: str, deadline: Deadline) -> bytes | None:
+        self.asked += 1
+        change = self.kept.get(("code", code, ""))
+        return change.value if change else None
+
+    def _remove(self, removal: Removal) -> Outcome:
+        self.before_removing()
+        name, uuid = removal.holder.name, str(removal.holder.uuid)
+        held = self.kept.get(("locks", name, "uuid"))
+        if held is None or held.value != uuid.encode():
+            record = self.kept.get(("removed", name, uuid))
+            found = Removal.read(name, uuid, record.value or b"") if record else None
+            return Gone(held and (held.value or b"").decode(), found)
+        gone = [key for key in self.kept if key[:2] == ("locks", name)]
+        self.write(
+            *[(kind, of, part, None) for kind, of, part in gone],
+            ("removed", name, uuid, removal.value().encode()),
+        )
+        return Done(self.revision)
+
+    def connected(self) -> bool:
+        return self.here
+
+    def endpoints(self) -> tuple[str, ...]:
+        return ("127.0.0.1:2379",)
+
+    def votes(self) -> dict[str, str]:
+        return {}
+
+    def remarks(self) -> tuple[str, ...]:
+        return ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+
+class Board:
+    """A dashboard over a store in memory, with a clock of its own to move."""
+
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        access: Access | None = None,
+        label: Label | None = None,
+        runbook_url: str = "",
+    ) -> None:
+        self.store = store or MemoryStore()
+        self.ahead = 0.0
+        self.stopped: float | None = None
+        self.history = History(clock=self.now)
+        self.table = Table(
+            self.store,
+            removals=1000,
+            on_change=self.history.note,
+            on_removal=self.history.note_removals,
+        )
+        self.waiting = Waiting(self.table, self.store)
+        self.live = Live(self.table, self.history, waiting=self.waiting, clock=self.now, rest=0)
+        self.app = create_app(
+            self.live, self.store, url=URL, access=access, label=label, runbook_url=runbook_url
+        )
+        self.client = self.app.test_client()
+
+    def now(self) -> float:
+        """Return the time on the dashboard's clock, which stands still if it is `stopped`."""
+        return (time.time() if self.stopped is None else self.stopped) + self.ahead
+
+    def start(self) -> Board:
+        """Have the table loaded."""
+        self.table.start()
+        assert self.table.wait_ready(30)
+        return self
+
+    def get(self, path: str, **headers: str) -> Any:
+        """Ask for a page, once the table shows all that the store has."""
+        self.settle()
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        return self.client.get(path, headers=named, buffered=True)
+
+    def settle(self) -> None:
+        """Wait until the table shows all that the store has."""
+        if self.table.ready():
+            wait_until(lambda: self.table.revision == self.store.revision, what="the table")
+            self.waiting.look()
+
+    def __enter__(self) -> Board:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.table.stop()
+
+
+def subkeys(
+    *, held_for: float = 60.0, alert: float = 300.0, unlock: float | None = 900.0, **values: Any
+) -> dict[str, bytes]:
+    """Return a lock's subkeys, of a holder that took it `held_for` seconds ago.
+
+    `values` are facts that are to be otherwise, missing where None; whole subkeys may be bytes.
+    """
+    taken = round(time.time() - held_for, 3)
+    facts: dict[str, Any] = {
+        "uuid": "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001",
+        "hostname": "worker-1",
+        "pid": 4711,
+        "thread": "MainThread",
+        "reason": "rebuild totals",
+        "locked_at": taken,
+        "alert_at": f"{taken + alert:.3f}",
+        "auto_unlock_at": None if unlock is None else f"{taken + unlock:.3f}",
+        "expected_runtime": alert,
+        "auto_unlock_after": unlock,
+        "backtrace": BACKTRACE,
+        "client": "clustermutex/0.1.0 python/3.11.2",
+    }
+    facts |= values
+    found = {part: facts.pop(part, None) for part in SUBKEYS}
+    found[ABOUT] = found[ABOUT] or json.dumps(facts)
+    return {
+        part: value if isinstance(value, bytes) else str(value).encode()
+        for part, value in found.items()
+        if value is not None
+    }
+
+
+def hashed(password: str) -> str:
+    """Return a line's hash as `htpasswd -B` writes it, quick to check."""
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")

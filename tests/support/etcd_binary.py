@@ -1,0 +1,91 @@
+"""What tests do with an etcd beside using it: etcdctl, its counters, freezing it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import string
+import subprocess
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lockclient.cli.setup.processes import Etcd
+from tests.support.processes import Service, needed, wait_until
+
+Etcdctl = Callable[..., str]
+
+OPEN = ["--enable-grpc-gateway=true", "--host-whitelist=*", "--cors=*"]
+"""Flags for an etcd that is as open to web pages as etcd is by itself."""
+
+
+def etcdctl_beside(server: Etcd) -> str:
+    """Return the path of the etcdctl that came with a server's etcd, else of another one."""
+    beside = Path(server.binary).with_name("etcdctl")
+    return str(beside) if beside.exists() else needed("etcdctl")
+
+
+def path_with_etcdctl(server: Etcd) -> str:
+    """Return the PATH with which scripts find that etcdctl first."""
+    return f"{Path(etcdctl_beside(server)).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def etcdctl_of(server: Etcd) -> Etcdctl:
+    """Return etcd's own command for a server: a function of its words."""
+    program = etcdctl_beside(server)
+
+    def run(*words: str, input: str | bytes = b"") -> str:  # noqa: A002 - as subprocess has it
+        done = subprocess.run(
+            [program, f"--endpoints={server.endpoint}", *words],
+            input=input.encode() if isinstance(input, str) else input,
+            capture_output=True,
+            timeout=30,
+            env={**os.environ, "ETCDCTL_API": "3"},
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode(errors="replace")
+
+    return run
+
+
+def put_at_once(etcdctl: Etcdctl, prefix: str, values: Mapping[str, str | bytes]) -> None:
+    """Write keys below a prefix, whatever is in their values, in one transaction."""
+    puts = [f"put -- {prefix}{key} {_quoted(value)}" for key, value in values.items()]
+    # No comparison, the puts, nothing else: each of the three parts ends with an empty line.
+    assert etcdctl("txn", input="\n".join(["", *puts, "", "", ""])).startswith("SUCCESS")
+
+
+def _quoted(value: str | bytes) -> str:
+    raw = value.encode() if isinstance(value, str) else value
+    plain = {ord(each) for each in string.printable[:95]} - set(b'"\\')
+    return '"' + "".join(chr(each) if each in plain else f"\\x{each:02x}" for each in raw) + '"'
+
+
+def served(server: Etcd) -> Counter[str]:
+    """Return how many requests of each kind a server has begun to serve, by etcd's own count."""
+    with urllib.request.urlopen(f"http://{server.endpoint}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    lines = re.findall(
+        r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', text, re.MULTILINE
+    )
+    return Counter({method: int(float(count)) for method, count in lines})
+
+
+@contextmanager
+def frozen(server: Etcd | Service) -> Iterator[None]:
+    """Stop a program where it stands, as a machine that hangs, for the time of the block."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    # A thread that runs on another core goes on for a moment after the signal was sent.
+    threads = Path(f"/proc/{server.process.pid}/task")
+    wait_until(
+        lambda: all("State:\tT" in (each / "status").read_text() for each in threads.iterdir()),
+        what="the server to stand still",
+    )
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)

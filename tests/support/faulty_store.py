@@ -1,0 +1,86 @@
+"""`python broken.py FAULT unlocker|mutexdash …`: the program with one part that breaks at SIGUSR1.
+
+Times that a test would have to wait for are short here.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Any
+
+from apscheduler.schedulers.base import BaseScheduler
+
+import unlocker.unlocker
+from lockclient.overview import freshness
+from lockclient.overview.table import Table
+from lockclient.service import supervision
+from lockclient.stores.etcd.wire.watch_stream import WatchStream
+from mutexdash.data import staleness
+from unlocker.remover import Remover
+from unlocker.unlocker import Unlocker
+
+broken = threading.Event()
+
+
+def fail(*_: Any) -> None:
+    raise KeyError("a bug")
+
+
+def hang(*_: Any) -> None:
+    threading.Event().wait()
+
+
+def poison(_: Remover, holder: Any, *__: Any) -> None:
+    if holder.name == "poison":
+        raise ValueError("a bug")
+
+
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "table fails": (Table, "_apply", fail),
+    "watch fails": (WatchStream, "_take", fail),
+    "watch is silent": (WatchStream, "_take", None),
+    "removal fails": (Remover, "_record", poison),
+    "sweep hangs": (Unlocker, "_sweep", hang),
+    "scheduler dies": (BaseScheduler, "_process_jobs", fail),
+    "heartbeat hangs": (Unlocker, "_show_life", hang),
+    "reading hangs": (staleness.Probe, "_ask", hang),
+}
+"""What is replaced: of which class, which method, what happens before it. None: events are lost."""
+
+
+def break_at_signal(owner: Any, name: str, before: Any) -> None:
+    """Have the method do something else once the signal has come."""
+    really = getattr(owner, name)
+
+    def wrapped(*how: Any) -> Any:
+        if broken.is_set():
+            if before is not None:
+                before(*how)
+            elif how[-1].events:
+                return None
+        return really(*how)
+
+    setattr(owner, name, wrapped)
+
+
+def main() -> None:
+    fault, program = sys.argv[1:3]
+    sys.argv[1:3] = []
+    if fault:
+        break_at_signal(*FAULTS[fault])
+    signal.signal(signal.SIGUSR1, lambda *_: broken.set())
+    freshness.READ_AFTER, freshness.READ_AGAIN_AFTER = 4.0, 4.0
+    for module in (unlocker.unlocker, staleness):
+        vars(module)["LIMIT"] = 4.0
+    supervision.SURE = 3
+    if program == "unlocker":
+        from unlocker.cli import main as run
+    else:
+        from mutexdash.cli import main as run
+    run()
+
+
+if __name__ == "__main__":
+    main()

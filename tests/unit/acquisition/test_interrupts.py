@@ -1,0 +1,174 @@
+"""Ctrl-C at every single step: either the lock is held and `locked()` says so, or nothing is left.
+
+A real signal finds most of these moments once in a million tries. Here a trace function raises
+`KeyboardInterrupt` at the first step inside the library, then at the second, and so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dis import opname
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import lockclient
+from lockclient import ClusterMutex
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+TRACED = (str(Path(lockclient.__file__).parent), threading.__file__)
+NAME = "x"
+LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD")
+"""Instructions after which CPython runs the handlers of signals."""
+
+
+class Interrupt:
+    """Raises `KeyboardInterrupt` at the n-th step of this thread inside the library.
+
+    A step is where CPython itself looks for signals: as a function begins, after a call, as a loop
+    goes round. (So not between the lines of a `with` and its block, where it never does.)
+    """
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.where = ""
+        self._codes: dict[CodeType, bytes] = {}
+        self._looks: dict[FrameType, bool] = {}
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(TRACED):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "return":
+            self._looks.pop(frame, None)
+        elif event == "opcode":
+            if self._looks.get(frame):
+                self.step(f"{code.co_name}, line {frame.f_lineno}")
+            instructions = self._codes.setdefault(code, code.co_code)
+            self._looks[frame] = opname[instructions[frame.f_lasti]].startswith(LOOKS)
+        return self
+
+    def step(self, where: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.where = where
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interrupted(number: int) -> Iterator[Interrupt]:
+    """Run the block with an interrupt at its n-th step."""
+    interrupt = Interrupt(number)
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        yield interrupt
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+Surroundings = Callable[[MemoryStore], contextlib.AbstractContextManager[object]]
+
+
+def at_each_step(around: Surroundings, act: Callable[[ClusterMutex], object]) -> int:
+    """Act with an interrupt at each step in turn, and look at what it leaves."""
+    store = MemoryStore()
+    lock = store.model.lock(NAME)
+    number = 0
+    while True:
+        number += 1
+        mutex = ClusterMutex(NAME, store=store)
+        with around(store), interrupted(number) as interrupt:
+            act(mutex)
+        if act is take_and_release_by_with:  # a statement has no gap at all
+            wait_until(lambda: not mutex.locked(), what=interrupt.where)  # noqa: B023
+        elif mutex.locked():
+            mutex.release()
+        wait_until(
+            lambda: lock.holder is None and not lock.tickets and not store.watching(),
+            timeout=5,
+            what=f"the end of all traces after an interrupt in {interrupt.where}",
+        )
+        if not interrupt.where:
+            return number
+
+
+def take_and_release(mutex: ClusterMutex) -> None:
+    assert mutex.acquire(timeout=10)
+    mutex.release()
+
+
+def take_and_release_by_with(mutex: ClusterMutex) -> None:
+    with contextlib.suppress(ValueError), mutex:
+        raise ValueError
+
+
+def give_up(mutex: ClusterMutex) -> None:
+    assert not mutex.acquire(timeout=0.001)
+
+
+@contextlib.contextmanager
+def held(store: MemoryStore) -> Iterator[None]:
+    """Somebody has the lock."""
+    with ClusterMutex(NAME, store=store):
+        yield
+
+
+@contextlib.contextmanager
+def held_for_a_moment(store: MemoryStore) -> Iterator[None]:
+    """The holder goes as soon as there is somebody in line, or when nobody will be."""
+    holder = ClusterMutex(NAME, store=store)
+    holder.acquire()
+    over = threading.Event()
+
+    def go() -> None:
+        while not store.model.lock(NAME).tickets and not over.wait(0.001):
+            pass
+        holder.release()
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def free(store: MemoryStore) -> contextlib.AbstractContextManager[object]:
+    """Nobody has the lock."""
+    return contextlib.nullcontext()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its instructions are others")
+@pytest.mark.parametrize(
+    ("around", "act"),
+    [
+        (free, take_and_release),
+        (free, take_and_release_by_with),
+        (held_for_a_moment, take_and_release),
+        (held, give_up),
+    ],
+)
+def test_an_interrupt_leaves_nothing(
+    around: Surroundings, act: Callable[[ClusterMutex], object]
+) -> None:
+    """No lock that nobody knows of, no ticket, and the background works on."""
+    assert at_each_step(around, act) > 50

@@ -1,0 +1,449 @@
+"""The life of one acquisition, step by step. (`test_engine_schedules.py` tries any order.)"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.model.clocks import Now, Runtime
+from lockclient.model.holder import Holder
+from lockclient.model.process_identity import fingerprint
+from lockclient.model.removal import Removal
+from lockclient.stores.protocol import (
+    Claim,
+    Done,
+    Event,
+    Gone,
+    Look,
+    Moved,
+    Outcome,
+    Position,
+    Push,
+    Queued,
+    Read,
+    Reclaim,
+    Refused,
+    Seen,
+    Sending,
+    Take,
+    Taken,
+    TakeOrQueue,
+    Target,
+    Unlock,
+    Withdraw,
+)
+
+START = Now(1000.0, 5_000.0)
+
+
+def at(seconds: float) -> Now:
+    """The moment so many seconds after the start, on both clocks."""
+    return Now(START.monotonic + seconds, START.wall + seconds)
+
+
+def begun(
+    *,
+    queue: bool = True,
+    line_ready: bool = False,
+    identity: str | None = None,
+    auto_unlock: float | None = 900.0,
+) -> Acquisition:
+    """An acquisition whose first request was sent."""
+    holder = Holder("x", "me", hostname="h", pid=1, identity=identity, reason="why")
+    acquisition = Acquisition(
+        holder, Runtime(300.0, auto_unlock), queue=queue, lease_ready=line_ready
+    )
+    acquisition.begin(START)
+    return acquisition
+
+
+def sending(acquisition: Acquisition) -> Sending:
+    """Its last request, of which a store has noted nothing yet."""
+    assert acquisition.sending is not None
+    return acquisition.sending
+
+
+def held(**how: object) -> Acquisition:
+    """An acquisition that has the lock since the start."""
+    acquisition = begun(**how)  # type: ignore[arg-type]
+    assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
+    return acquisition
+
+
+def steps(acquisition: Acquisition, *outcomes: Outcome) -> Step:
+    """The last step after these outcomes."""
+    step: Step | None = None
+    for outcome in outcomes:
+        step = acquisition.answered(outcome, at(0.1))
+    assert step is not None
+    return step
+
+
+class TestGettingIt:
+    def test_one_request_gets_a_free_lock(self) -> None:
+        """Take, and that is all; the stamps are those of when it was sent."""
+        acquisition = Acquisition(Holder("x", "me"), Runtime(300.0, 900.0), queue=True)
+        take = acquisition.begin(START)
+        assert isinstance(take, Take)
+        assert take.holder.locked_at == 5_000.0
+        assert (take.holder.alert_at, take.holder.auto_unlock_at) == (5_300.0, 5_900.0)
+        assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
+        assert acquisition.token == 5
+        assert acquisition.holder.fencing_token == 5
+        assert acquisition.deadline == START.monotonic + 900.0
+        assert acquisition.quiet_until == START.monotonic + 1.0
+
+    def test_who_does_not_want_to_wait_asks_once(self) -> None:
+        """Refused means busy, and nothing can be left behind."""
+        acquisition = begun(queue=False)
+        assert steps(acquisition, Refused("other", 7)) == Busy("other")
+        assert acquisition.abandon() is None
+
+    def test_the_first_waiter_queues_with_its_second_request(self) -> None:
+        """A ticket needs a lease: who knows of none tries without the line first."""
+        step = steps(begun(), Refused("other", 7))
+        assert isinstance(step, TakeOrQueue)
+        assert step.ticket.uuid == "me"
+        assert (step.ticket.reason, step.ticket.since) == ("why", 5_000.1)
+
+    def test_who_has_a_lease_queues_at_once(self) -> None:
+        """One request does both where tickets cost nothing."""
+        acquisition = Acquisition(
+            Holder("x", "me"), Runtime(300.0, 900.0), queue=True, lease_ready=True
+        )
+        assert isinstance(acquisition.begin(START), TakeOrQueue)
+
+    def test_the_head_watches_the_holder_and_the_others_the_one_ahead(self) -> None:
+        """From the revision after the answer on, so that nothing is missed."""
+        first = begun()
+        steps(first, Refused("other", 7))
+        assert steps(first, Queued(8, None, "other", 9)) == Wait(Target("x"), 10)
+        second = begun()
+        steps(second, Refused("other", 7))
+        assert steps(second, Queued(8, "ahead", "other", 9)) == Wait(Target("x", "ahead"), 10)
+
+    def test_the_head_of_a_free_lock_claims_with_its_place(self) -> None:
+        """Nobody ahead and nobody inside: the ticket's own revision is what claims."""
+        step = steps(begun(), Refused(None, 7), Queued(8, None, None, 8))
+        assert isinstance(step, Claim)
+        assert step.ticket_revision == 8
+
+    def test_a_wake_up_claims_or_steps_up(self) -> None:
+        """The head claims when the holder went; behind, the one ahead decides what it means."""
+        head = begun()
+        steps(head, Refused("other", 7), Queued(8, None, "other", 9))
+        assert isinstance(head.woken(Event(12), at(5)), Claim)
+        behind = begun()
+        steps(behind, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        assert behind.woken(Event(12), at(5)) == Look("x", "me", 8, "ahead", 12)
+
+    def test_a_holder_that_was_replaced_is_still_in_the_way(self) -> None:
+        """A heir took over: the head watches on from there."""
+        head = begun()
+        steps(head, Refused("other", 7), Queued(8, None, "other", 9))
+        assert head.woken(Event(12, "heir"), at(5)) == Wait(Target("x"), 13)
+
+    def test_who_may_have_missed_something_looks(self) -> None:
+        """When the watch says so, the whole place is looked up."""
+        acquisition = begun()
+        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        assert acquisition.woken(Event(0, missed=True), at(60)) == Look("x", "me", 8)
+
+    def test_who_has_heard_nothing_for_a_minute_looks_cheaply(self) -> None:
+        """Most likely the ticket ahead still stands; if not, the whole place is looked up."""
+        acquisition = begun()
+        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        assert acquisition.woken(None, at(60)) == Look("x", "me", 8, "ahead")
+        wait = steps(acquisition, Position(True, "ahead", "other", 20))
+        assert wait == Wait(Target("x", "ahead"), 21)
+        acquisition.woken(None, at(120))
+        gone = Position(True, None, "other", 30, ambiguous=True)
+        assert steps(acquisition, gone) == Look("x", "me", 8)
+
+    def test_a_place_that_can_t_be_told_is_looked_up(self) -> None:
+        """Queued twice with others behind, or a predecessor that did not get the lock."""
+        acquisition = begun()
+        look = steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9, ambiguous=True))
+        assert look == Look("x", "me", 8)
+        assert steps(acquisition, Position(True, None, "o", 9, ambiguous=True)) == look
+        assert steps(acquisition, Position(True, "ahead", "o", 9)) == Wait(Target("x", "ahead"), 10)
+
+    def test_whose_ticket_is_gone_queues_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Found in a look or in the claim, said in the log; the time of coming stays."""
+        acquisition = begun()
+        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        again = acquisition.answered(Position(False, None, "other", 12), at(30))
+        assert isinstance(again, TakeOrQueue)
+        assert again.ticket.since == 5_000.1
+        assert "'x' is lost" in caplog.text
+        caplog.clear()
+        steps(acquisition, Queued(20, None, None, 20))
+        again = acquisition.answered(Refused(None, 21, ticket=False), at(31))
+        assert isinstance(again, TakeOrQueue)
+        assert "'x' is lost" in caplog.text
+
+    def test_a_head_that_was_overtaken_waits_on(self) -> None:
+        """A client that does not know the line barged in: its uuid is watched now."""
+        acquisition = begun()
+        steps(acquisition, Refused(None, 7), Queued(8, None, None, 8))
+        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(Target("x"), 12)
+
+
+class TestLostAnswers:
+    def test_it_is_asked_again_with_stamps_of_now(self) -> None:
+        """The same request; what the first one did, the answer tells."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        again = acquisition.again(at(10))
+        assert isinstance(again, Take)
+        assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
+
+    def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
+        """Its stamps are older than we know: a push, with stamps of its own each time."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        acquisition.again(at(0.1))
+        push = acquisition.answered(Taken(5, earlier=True), at(0.2))
+        assert isinstance(push, Push)
+        assert (push.stamps.alert_at, push.revision) == (5_300.2, 5)
+        push = acquisition.again(at(20))
+        assert isinstance(push, Push)
+        assert (push.stamps.alert_at, push.revision) == (5_320.0, 5)
+        assert acquisition.answered(Done(9), at(20.1)) == Acquired()
+        assert acquisition.deadline == START.monotonic + 20.0 + 900.0
+        assert acquisition.holder.alert_at == 5_320.0
+
+    def test_a_slow_answer_is_confirmed_first(self) -> None:
+        """Who has the lock since seconds ago may be past its time already."""
+        assert isinstance(begun().answered(Taken(5), at(2)), Push)
+
+    def test_a_lock_that_was_removed_meanwhile_ends_this_uuid(self) -> None:
+        """The confirming push finds it gone: it begins again with a new uuid, or gives up."""
+        patient, hasty = begun(), begun(queue=False)
+        assert steps(patient, Taken(5, earlier=True), Gone("o", None)) == UsedUp()
+        assert steps(hasty, Taken(5, earlier=True), Gone("o", None)) == Busy("o")
+        assert hasty.abandon() == Withdraw("x", "me")
+        again = patient.anew("me-again").begin(at(1))
+        assert isinstance(again, Take)
+        assert (again.holder.uuid, again.holder.reason) == ("me-again", "why")
+
+    def test_a_uuid_that_was_removed_is_not_used_again(self) -> None:
+        """It had the lock and nobody was told; its removal has marked it."""
+        acquisition = begun()
+        assert steps(acquisition, Refused(None, 7), Refused(None, 8, used_up=True)) == UsedUp()
+
+    @pytest.mark.parametrize(
+        "outcomes", [[Taken(5)], [Refused("o", 5)], [Refused("o", 5), Queued(5, None, "o", 5)]]
+    )
+    def test_what_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
+        """A take that was sent twice may come again when all is over, whatever came after it."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        steps(acquisition, *outcomes)
+        assert acquisition.may_be_out_there
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+
+    def test_nobody_answered(self) -> None:
+        """Unknown is not the same as not sent: only one of them can leave something."""
+        acquisition = begun()
+        assert acquisition.abandon() is None
+        sending(acquisition).unknown = True
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+
+    @pytest.mark.parametrize("identity", [None, "worker"])
+    def test_an_interrupt_under_way_leaves_a_mark(self, identity: str | None) -> None:
+        """What was asked when the interrupt came may happen after the first clean-up."""
+        acquisition = begun(identity=identity)
+        if identity is not None:
+            previous = Holder("x", "dead", identity=identity)
+            reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+            assert isinstance(reclaim, Reclaim)
+        sending(acquisition).under_way = True
+        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+
+    def test_a_ticket_is_a_trace(self) -> None:
+        """Who gives up in line has something to take back, and nothing can arrive late."""
+        acquisition = begun()
+        steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9))
+        assert acquisition.abandon() == Withdraw("x", "me")
+
+    def test_what_was_never_sent_needs_no_withdrawal(self) -> None:
+        """Nothing was asked, nothing is left."""
+        assert Acquisition(Holder("x", "me"), Runtime(1.0, 2.0), queue=True).abandon() is None
+
+
+class TestIdentity:
+    def test_the_own_dead_holder_is_replaced(self) -> None:
+        """Refused, it looks who has the lock, and takes over from itself."""
+        acquisition = begun(identity="worker")
+        assert steps(acquisition, Refused("dead", 4)) == Read("x")
+        previous = Holder("x", "dead", identity="worker")
+        reclaim = steps(acquisition, Seen(previous, (), None, 4))
+        assert isinstance(reclaim, Reclaim)
+        assert reclaim.previous == previous
+        assert steps(acquisition, Taken(6)) == Acquired()
+
+    def test_also_where_tickets_cost_nothing(self) -> None:
+        """Another waiter of the process must not make it queue behind its own dead holder."""
+        acquisition = Acquisition(
+            Holder("x", "me", identity="worker"),
+            Runtime(300.0, 900.0),
+            queue=True,
+            lease_ready=True,
+        )
+        assert isinstance(acquisition.begin(START), Take)
+        assert steps(acquisition, Refused("dead", 4)) == Read("x")
+
+    @pytest.mark.parametrize(
+        "previous",
+        [
+            None,
+            Holder("x", "o"),
+            Holder("x", "o", identity="other"),
+            Holder("x", "o", identity="worker", process=fingerprint(os.getpid())),
+            Holder("x", "o", identity="worker", needs=("what nobody knows",)),
+        ],
+    )
+    def test_nobody_else_s_lock_is(self, previous: Holder | None) -> None:
+        """Another identity, a process that certainly runs, a need: it waits, or gives up."""
+        seen = Seen(previous, (), None, 4)
+        patient = begun(identity="worker")
+        assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
+        hasty = begun(identity="worker", queue=False)
+        assert isinstance(steps(hasty, Refused("o", 4), seen), Busy)
+
+    def test_a_lock_that_needs_what_is_not_known_is_left_alone_and_that_is_said(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nor is it looked every second whether its process has ended: that would not help."""
+        acquisition = begun(identity="worker")
+        previous = Holder("x", "dead", hostname="h", identity="worker", needs=("warp",))
+        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+        assert not acquisition.has_rival
+        assert "'x'" in caplog.text
+        assert "needs what this version does not know (warp)" in caplog.text
+
+    def test_it_is_tried_once(self) -> None:
+        """Somebody else was quicker: then it is a waiter like any other."""
+        acquisition = begun(identity="worker")
+        previous = Holder("x", "dead", identity="worker")
+        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+        assert isinstance(steps(acquisition, Refused("o", 5)), TakeOrQueue)
+
+
+class TestHoldingIt:
+    def test_a_push_counts_from_before_it_was_sent(self) -> None:
+        """Its own duration is not added to the time that the lock is ours."""
+        acquisition = held()
+        push = acquisition.push(at(50))
+        acquisition.pushed(push, Done(9), at(50).monotonic)
+        assert acquisition.deadline == START.monotonic + 50 + 900
+        assert acquisition.quiet_until == START.monotonic + 50 + 1
+        assert acquisition.holder.alert_at == START.wall + 50 + 300
+        assert acquisition.check(at(949.9).monotonic) is None
+
+    def test_a_push_says_after_which_write_it_comes(self) -> None:
+        """The last one of its own that was confirmed, whatever order the answers come in."""
+        acquisition = held()
+        pushes = []
+        for outcome in (Done(9), Done(7), Done(11)):
+            pushes.append(push := acquisition.push(at(50)))
+            assert acquisition.pushed(push, outcome, at(50).monotonic)
+        assert [push.revision for push in pushes] == [5, 9, 9]
+        assert acquisition.push(at(-50)).revision == 11  # also when the wall clock was set back
+
+    def test_after_another_hand_s_write_it_is_pushed_again(self) -> None:
+        """What stands there nobody has promised us, so it counts for nothing but its revision."""
+        acquisition = held()
+        deadline, before = acquisition.deadline, acquisition.holder
+        push = acquisition.push(at(50))
+        assert not acquisition.pushed(push, Moved(9), at(50).monotonic)
+        assert (acquisition.deadline, acquisition.holder) == (deadline, before)
+        again = acquisition.push(at(50.1))
+        assert (again.stamps.alert_at, again.revision) == (START.wall + 50.1 + 300, 9)
+        assert acquisition.pushed(again, Done(10), at(50.1).monotonic)
+        assert acquisition.deadline == START.monotonic + 50.1 + 900
+
+    def test_a_lock_that_an_earlier_sending_got_is_pushed_until_it_is_confirmed(self) -> None:
+        """Also if somebody writes its stamps in between."""
+        acquisition = begun()
+        sending(acquisition).unknown = True
+        assert isinstance(steps(acquisition, Taken(5, earlier=True)), Push)
+        again = acquisition.answered(Moved(9), at(0.2))
+        assert isinstance(again, Push)
+        assert (again.stamps.alert_at, again.revision) == (5_300.2, 9)
+        assert acquisition.answered(Done(10), at(0.3)) == Acquired()
+        assert acquisition.token == 5
+
+    def test_time_alone_loses_it(self) -> None:
+        """From the deadline on it must be taken for lost, and stays so."""
+        acquisition = held()
+        assert acquisition.check(at(899.9).monotonic) is None
+        loss = acquisition.check(at(900).monotonic)
+        assert loss is not None
+        assert "confirmed no sign of life of it for 15 min" in str(loss)
+        assert (loss.name, loss.uuid, loss.removal) == ("x", "me", None)
+        assert acquisition.check(at(0).monotonic) is loss
+
+    def test_without_an_end_time_never_loses_it(self) -> None:
+        """`auto_unlock_after=None`: nobody removes it, so time says nothing."""
+        acquisition = held(auto_unlock=None)
+        assert acquisition.deadline == math.inf
+        assert acquisition.check(at(1e9).monotonic) is None
+
+    def test_a_refused_push_says_who_removed_it_and_why(self) -> None:
+        """The record of the removal is in the text and in the field."""
+        acquisition = held()
+        removal = Removal(acquisition.holder, 6_000.0, "ann", "force-unlock", "web-1 burnt down.")
+        acquisition.pushed(acquisition.push(at(9)), Gone("next", removal), at(9).monotonic)
+        loss = acquisition.loss
+        assert loss is not None
+        assert loss.removal == removal
+        assert "force-unlock by ann at 1970-01-01 01:40:00 UTC: web-1 burnt down." in str(loss)
+        assert "now held by next" in str(loss)
+
+    @pytest.mark.parametrize("event", [Event(9), Event(9, "other")])
+    def test_the_watch_tells(self, event: Event) -> None:
+        """Deleted, or another one's: lost. What the record says is added when it is known."""
+        acquisition = held()
+        acquisition.observed(event)
+        assert acquisition.loss is not None
+        removal = Removal(acquisition.holder, 1.0, "ann", "force-unlock", "")
+        acquisition.saw(Seen(None, (), removal, 10))
+        assert acquisition.loss.removal == removal
+
+    def test_its_own_uuid_is_no_loss(self) -> None:
+        """An event or a read that shows the own uuid changes nothing."""
+        acquisition = held()
+        acquisition.observed(Event(9, "me"))
+        acquisition.saw(Seen(acquisition.holder, (), None, 10))
+        assert acquisition.loss is None
+
+    def test_its_own_release_is_no_loss(self) -> None:
+        """What the watch, a look or a push that was overtaken bring afterwards is no news."""
+        acquisition = held()
+        push = acquisition.push(at(9))
+        assert acquisition.release() == Unlock("x", "me")
+        acquisition.observed(Event(9))
+        acquisition.saw(Seen(None, (), None, 10))
+        acquisition.pushed(push, Gone(None, None), at(9).monotonic)
+        acquisition.released(Gone(None, None, resent=True))
+        assert acquisition.check(at(10_000).monotonic) is None
+
+    def test_an_unlock_that_finds_it_gone_is_a_loss(self) -> None:
+        """Unless it was sent twice and nobody left a record: then the first one did it."""
+        removal = Removal(Holder("x", "me"), 1.0, "ann", "force-unlock", "")
+        for outcome, lost in [
+            (Gone(None, None), True),
+            (Gone("other", None), True),
+            (Gone(None, None, resent=True), False),
+            (Gone("other", None, resent=True), False),
+            (Gone(None, removal, resent=True), True),
+        ]:
+            acquisition = held()
+            acquisition.release()
+            acquisition.released(outcome)
+            assert (acquisition.loss is not None) == lost, outcome

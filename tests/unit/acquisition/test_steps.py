@@ -1,0 +1,198 @@
+"""How `ClusterMutex` drives the engine where a real store is too quick or too slow to show it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.acquisition import attempt
+from lockclient.acquisition.state_machine import LOOK_INTERVAL
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.stores import protocol
+from lockclient.stores.protocol import (
+    Event,
+    Outcome,
+    Queued,
+    Read,
+    Refused,
+    Request,
+    Sending,
+    Take,
+    Taken,
+    TakeOrQueue,
+    Target,
+    Unlock,
+    Withdraw,
+)
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+OTHER = Holder("x", "other", hostname="h", pid=7)
+Store = TypeVar("Store", bound=MemoryStore)
+
+
+class SlowStore(MemoryStore):
+    """A store that answers some requests only when the asker's time is up."""
+
+    def __init__(self, slow: type[Request]) -> None:
+        super().__init__()
+        self.slow = slow
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        if isinstance(request, self.slow):
+            time.sleep(min(deadline.remaining(), 5))
+            raise StoreUnavailable("no answer", unknown=False)
+        return super().ask(request, deadline)
+
+
+def taken(store: Store) -> Store:
+    """The lock is somebody else's."""
+    store.model.apply(Take(OTHER))
+    return store
+
+
+def test_time_that_is_up_says_nothing_about_the_store() -> None:
+    """Once it has answered, who runs out of time did not get the lock: that is no failure."""
+    store = taken(SlowStore(TakeOrQueue))
+    assert ClusterMutex("x", store=store).acquire(timeout=0.2) is False
+
+
+def test_a_store_that_never_answered_is_unavailable() -> None:
+    """Nobody knows whether the lock was free."""
+    with pytest.raises(StoreUnavailable):
+        ClusterMutex("x", store=SlowStore(Take)).acquire(timeout=0.2)
+
+
+def test_who_waits_for_ever_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store was there once: it is waited for, however long it takes."""
+    monkeypatch.setattr(protocol, "PATIENCE", 0.05)
+    store = taken(SlowStore(TakeOrQueue))
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    time.sleep(0.3)  # several times its patience
+    assert thread.is_alive()
+    store.slow = Read
+    wait_until(lambda: store.model.lock("x").tickets, what="the ticket")
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(60)
+    assert waiter.locked()
+    waiter.release()
+
+
+def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is never told looks for itself, once a minute."""
+    assert LOOK_INTERVAL == 60
+    monkeypatch.setattr(attempt, "LOOK_INTERVAL", 0.2)
+    store = taken(MemoryStore())
+    monkeypatch.setattr(store.model, "events", lambda target, revision: [])
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: store.model.lock("x").tickets, what="the ticket")
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(60)
+    assert waiter.locked()
+    waiter.release()
+
+
+class LateStore(MemoryStore):
+    """A store in which the lock is released just before a watch on its holder begins."""
+
+    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Any:
+        """See `MutexStore.watch`."""
+        if target.ticket is None:
+            self.ask(Unlock("x", "other"), Deadline.after(1))
+        return super().watch(target, revision, notify)
+
+
+def test_a_release_before_the_watch_began_is_not_missed() -> None:
+    """The watch says since when it listens: who was told less than that looks again, at once."""
+    store = taken(LateStore())
+    waiter = ClusterMutex("x", store=store)
+    assert waiter.acquire(timeout=20), "not by the look once a minute"
+    waiter.release()
+    assert not store.watching()
+
+
+class RefusingStore(MemoryStore):
+    """A store that may not be written to."""
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        if isinstance(request, Take | TakeOrQueue):
+            raise StoreError("permission denied")
+        return super().ask(request, deadline)
+
+
+def test_a_refusal_is_raised_at_once() -> None:
+    """Trying again won't cure it; nothing was done, so there is nothing to clean up."""
+    store = RefusingStore()
+    with pytest.raises(StoreError, match="permission denied"):
+        ClusterMutex("x", store=store).acquire()
+    assert store.asked == []
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ({"blocking": False}, [Take]),
+        ({"timeout": 0.05}, [Take, TakeOrQueue, Withdraw]),
+    ],
+)
+def test_it_asks_no_more_than_it_must(how: dict[str, float], kinds: list[type]) -> None:
+    """A try costs one request; a wait that ends one more for the ticket and one to take it back."""
+    store = taken(MemoryStore())
+    assert not ClusterMutex("x", store=store).acquire(**how)  # type: ignore[arg-type]
+    assert [type(each) for each in store.asked] == kinds
+    assert store.watching() == 0
+
+
+def test_a_closed_watch_is_forgotten() -> None:
+    """Neither waiters nor holders leave a watch behind."""
+    store = taken(MemoryStore())
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: store.model.events(Target("x"), 0) and store.watching())
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(60)
+    wait_until(store.watching, what="the watch for its loss, after a second")
+    waiter.release()
+    assert store.watching() == 0
+
+
+class DoublingStore(MemoryStore):
+    """A store that has sent each take twice; the second sending is still under way."""
+
+    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+        """See `MutexStore.send`."""
+        outcome = super().send(sending, deadline)
+        sending.unknown = isinstance(outcome, Taken | Refused | Queued)
+        return outcome
+
+
+@pytest.mark.parametrize("how", ["released", "refused", "gave up"])
+def test_a_request_that_arrives_late_takes_nothing(how: str) -> None:
+    """Held up in the network, it comes after its acquirer has come and gone."""
+    store = DoublingStore()
+    lock = store.model.lock("x")
+    if how != "released":
+        taken(store)
+    one = ClusterMutex("x", store=store)
+    if one.acquire(timeout=0 if how == "refused" else 0.05):
+        one.release()
+    else:
+        store.ask(Unlock("x", "other"), Deadline.after(1))
+    assert lock.holder is None
+    wait_until(lambda: any(isinstance(each, Withdraw) for each in store.asked), what="its clean-up")
+    for late in [each for each in store.asked if isinstance(each, Take | TakeOrQueue)]:
+        store.ask(late, Deadline.after(1))
+    assert (lock.holder, lock.tickets) == (None, {})

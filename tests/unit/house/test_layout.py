@@ -1,0 +1,247 @@
+"""Which folder may import which, read off the import statements; see docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from lockclient import settings
+
+CHECKOUT = Path(__file__).parents[3]
+PACKAGES = ("lockclient", "unlocker", "mutexdash")
+
+FLOORS = (
+    {"text", "version", "optional_deps"},
+    {"errors", "settings"},
+    {"model"},
+    {"threads"},
+    {"stores"},
+    {"acquisition", "overview", "service"},
+    {"mutex", "aio"},
+    {"__init__"},
+    {"cli"},
+)
+"""The library from the bottom up: a file or folder imports from lower floors only."""
+
+STORE_FLOORS = (
+    {"protocol"},
+    {"service_protocol"},
+    {"common"},
+    {"etcd", "gcs", "valkey"},
+    {"registry"},
+)
+"""The same inside `lockclient/stores`; no store knows another one, as all are on one floor."""
+
+BOXES = 16
+"""Files and folders that a reader can take in at once."""
+
+SERVICES_NEED = ("click", "flask", "waitress", "prometheus_client", "apscheduler", "bcrypt")
+
+SPEAKS = {
+    "lockclient.stores.etcd": ("grpc", "google.protobuf", "etcd3"),
+    "lockclient.stores.gcs": ("google.auth", "requests"),
+    "lockclient.stores.valkey": ("valkey",),
+}
+"""The stores' folders, and the libraries that only they may use."""
+
+
+def module_of(path: Path) -> str:
+    """Return a file's dotted name, a package's for its `__init__.py`."""
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_of(path): path for package in PACKAGES for path in (CHECKOUT / package).rglob("*.py")
+}
+
+
+@cache
+def imports_of(module: str) -> tuple[str, ...]:
+    """Return the dotted names that a module imports, wherever in it the statement stands."""
+    return tuple(_imports_of(module))
+
+
+def _imports_of(module: str) -> Iterator[str]:
+    path = SOURCES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            # `from package import name` may mean a module of that name or something inside it.
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in SOURCES else base
+
+
+def lies_in(module: str, package: str) -> bool:
+    """Tell whether a module is that package or lies below it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def box_in(package: str, module: str) -> str:
+    """Return the file or folder of a package that a module is, or is in."""
+    return module.removeprefix(package).lstrip(".").partition(".")[0] or "__init__"
+
+
+def floor_of(box: str, floors: tuple[set[str], ...]) -> int:
+    """Return the floor of a file or folder."""
+    for number, boxes in enumerate(floors):
+        if box in boxes:
+            return number
+    raise AssertionError(f"{box} has no floor yet: say in this file where it belongs.")
+
+
+def arrows(package: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the imports between the boxes of a package: both boxes, and both modules."""
+    for module in (name for name in SOURCES if lies_in(name, package)):
+        for imported in imports_of(module):
+            if lies_in(imported, package):
+                source, target = box_in(package, module), box_in(package, imported)
+                if source != target:
+                    yield source, target, module, imported
+
+
+@pytest.mark.parametrize(
+    ("package", "floors"), [("lockclient", FLOORS), ("lockclient.stores", STORE_FLOORS)]
+)
+def test_folders_import_downwards_only(package: str, floors: tuple[set[str], ...]) -> None:
+    """text ← errors ← model ← threads ← stores ← acquisition ← mutex ← cli."""
+    upwards = [
+        f"{module} imports {imported}"
+        for source, target, module, imported in arrows(package)
+        if source != "__init__" or package == "lockclient"
+        if floor_of(target, floors) >= floor_of(source, floors)
+    ]
+    assert not upwards
+
+
+def test_there_is_no_circle_of_files() -> None:
+    """Nowhere, inside the stores neither; an import inside a function counts, and one for types."""
+    graph = {
+        module: {name for name in imports_of(module) if name in SOURCES and name != module}
+        for module in SOURCES
+        if not any(lies_in(module, store) for store in SPEAKS)  # until the next commits
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"files import each other: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_reader_can_take_in_a_package_at_once(package: str) -> None:
+    """At most sixteen boxes on the floor of the library, and of each service."""
+    boxes = {box_in(package, name) for name in SOURCES if lies_in(name, package)}
+    assert len(boxes) <= BOXES, sorted(boxes)
+
+
+@pytest.mark.parametrize("store", SPEAKS)
+def test_a_store_is_opened_by_the_registry_alone(store: str) -> None:
+    """Another one is a folder beside these and its schemes in the registry, nothing else."""
+    users = {
+        module
+        for module in SOURCES
+        if not lies_in(module, store)
+        and any(lies_in(imported, store) for imported in imports_of(module))
+    }
+    assert users <= {"lockclient.stores.registry"}
+
+
+def test_each_scheme_leads_to_a_store_of_its_own() -> None:
+    """By its module's name: it is imported when such a URL comes."""
+    for module in settings.STORES.values():
+        assert any(lies_in(module, store) for store in SPEAKS)
+        assert "place_of" in SOURCES[module].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("store", SPEAKS)
+def test_only_a_store_speaks_with_its_server(store: str) -> None:
+    """What goes over its wire is known in one folder."""
+    for module in (name for name in SOURCES if not lies_in(name, store)):
+        for imported in imports_of(module):
+            foreign = [library for library in SPEAKS[store] if lies_in(imported, library)]
+            assert not foreign, f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("lockclient", ("unlocker", "mutexdash")),
+        ("unlocker", ("mutexdash",)),
+        ("mutexdash", ("unlocker",)),
+    ],
+)
+def test_services_import_the_library_and_not_each_other(
+    package: str, others: tuple[str, ...]
+) -> None:
+    """unlocker ► lockclient ◄ mutexdash, never the other way."""
+    for module in (name for name in SOURCES if lies_in(name, package)):
+        for imported in imports_of(module):
+            assert not any(lies_in(imported, other) for other in others), (
+                f"{module} imports {imported}"
+            )
+
+
+def test_the_page_about_it_names_what_is_there() -> None:
+    """docs/architecture.md: each file and folder, each link, and each box of its tree."""
+    docs = CHECKOUT / "docs"
+    page = (docs / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/[\w./]*)`", page)
+    assert len(named) > 50
+    for name in named:
+        path = CHECKOUT / name
+        assert path.exists() or path.with_suffix(".py").exists(), name
+    for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", page):
+        assert (docs / link).exists(), link
+    tree = page.partition("```text")[2].partition("```")[0]
+    shown = {box for floor in FLOORS for box in floor} - {"version", "optional_deps", "__init__"}
+    assert not [box for box in shown if not re.search(rf"\b{box}\b", tree)]
+
+
+@pytest.mark.parametrize(
+    ("script", "others"),
+    [
+        ("", {"grpc", "google.auth", "requests"}),
+        ("lockclient.ClusterMutex('x')", {"google.auth", "requests"}),
+        ("lockclient.Settings.load('gs://bucket/x'); lockclient.ClusterMutex('x')", {"grpc"}),
+    ],
+)
+def test_importing_the_library_loads_nothing_that_nobody_asked_for_and_starts_nothing(
+    script: str, others: set[str]
+) -> None:
+    """A lock library lives in other people's programs: two dependencies and no side effects.
+
+    What only one store needs is loaded when a URL, or its lack, says that it is this one.
+    """
+    url = re.search("gs://[^']+", script)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-W", "error", "-c"),
+            "import sys, threading, lockclient\n"
+            f"assert lockclient.ClusterMutex\n{script}\n"
+            "print(threading.active_count(), *sys.modules)",
+        ],
+        env={**os.environ, **({"CLUSTERMUTEX_URL": url[0]} if url else {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=CHECKOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    threads, *loaded = done.stdout.split()
+    assert threads == "1"
+    brought = {"bcrypt"} if url else set()  # by google-auth, by way of what it signs with
+    assert not ({*SERVICES_NEED, *others} - brought) & set(loaded)

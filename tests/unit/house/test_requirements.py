@@ -1,0 +1,97 @@
+"""What pyproject.toml asks for: all that is imported, and nothing with a hole that is known."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.metadata import packages_distributions
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from setuptools.config.pyprojecttoml import load_file  # type: ignore[import-untyped]
+
+from tests.unit.house.test_layout import CHECKOUT, SOURCES, imports_of, lies_in
+
+PROJECT: dict[str, Any] = load_file(CHECKOUT / "pyproject.toml")["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+HOLES = {
+    # The last version with a hole of each line that was mended, and the first that is allowed.
+    "grpcio": (("1.60.1", "1.64.1", "1.65.2"), "1.65.4"),  # HPACK tables: CVE-2024-7246
+    "protobuf": (  # recursion without end: CVE-2025-4565
+        ("4.25.7", "5.26.0", "5.27.5", "5.28.3", "5.29.0", "5.29.4", "6.30.0", "6.30.2", "6.31.0"),
+        "4.25.8",
+    ),
+    "waitress": (("2.1.2", "3.0.0"), "3.0.1"),  # CVE-2024-49768, CVE-2024-49769
+    "werkzeug": (("2.3.8", "3.0.5"), "3.0.6"),  # CVE-2024-34069, CVE-2024-49766, CVE-2024-49767
+    "requests": (("2.31.0", "2.32.3"), "2.32.4"),  # CVE-2024-35195, CVE-2024-47081
+}
+MENDED = {"protobuf": ("5.29.5", "6.31.1", "7.34.0"), "grpcio": ("1.66.0", "1.85.1")}
+
+MAY_IMPORT = {
+    "lockclient": (),
+    "lockclient.cli": ("command", "embedded"),
+    "lockclient.service.options": ("services",),
+    "lockclient.service.http_server": ("services",),
+    "lockclient.stores.gcs": ("gcs",),
+    "lockclient.stores.valkey": ("valkey",),
+    "unlocker": ("services", "notify"),
+    "mutexdash": ("services",),
+}
+"""Which extras a package may count on, or look for, beside what is always installed."""
+
+
+def requirements(*extras: str) -> dict[str, Requirement]:
+    """Return what is asked for, by its name, with these extras and those that they bring."""
+    asked = [Requirement(each) for each in PROJECT["dependencies"]]
+    for extra in extras:
+        asked += [Requirement(each) for each in EXTRAS[extra]]
+    own = [each for each in asked if each.name == PROJECT["name"]]
+    found = {str(canonicalize_name(each.name)): each for each in asked if each not in own}
+    for each in own:
+        found |= requirements(*each.extras)
+    return found
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_no_version_with_a_known_hole_is_allowed(name: str) -> None:
+    allowed = requirements("services", "gcs")[canonicalize_name(name)].specifier
+    bad, first = HOLES[name]
+    assert not [each for each in bad if each in allowed]
+    assert not [each for each in (first, *MENDED.get(name, ())) if each not in allowed]
+
+
+def test_what_is_imported_is_asked_for() -> None:
+    """Also what comes along with something else today: that may change its mind."""
+    brought = packages_distributions()
+    assert brought["werkzeug"] == ["Werkzeug"]
+    for module in SOURCES:
+        home = max((each for each in MAY_IMPORT if lies_in(module, each)), key=len)
+        asked = requirements(*MAY_IMPORT[home])
+        for imported in imports_of(module):
+            top = imported.partition(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("lockclient", home):
+                by = {str(canonicalize_name(each)) for each in brought[top]}  # several: google
+                assert by & asked.keys(), f"{module} imports {imported}"
+
+
+def test_the_lowest_versions_are_those_that_are_tried() -> None:
+    """`.ci/matrix` runs the floors, of grpcio as far as that Python has a wheel of it."""
+    tree = ast.parse((CHECKOUT / ".ci/matrix.py").read_text(encoding="utf-8"))
+    said = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    asked = requirements()
+    for name, versions in (
+        ("protobuf", ast.literal_eval(said["PROTOBUFS"])),
+        ("grpcio", ast.literal_eval(said["OLDEST"]).values()),
+    ):
+        assert min(versions, key=Version) == HOLES[name][1]
+        assert all(each in asked[name].specifier for each in versions)

@@ -1,0 +1,140 @@
+"""Durations that make sense, deadlines, and stamps as text."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.model.clocks import (
+    LATEST,
+    LONGEST,
+    Deadline,
+    Now,
+    Runtime,
+    Stamps,
+    format_stamp,
+    parse_stamp,
+    require_timeout,
+)
+
+MILLISECONDS = 600_000_000.0
+"""A week in milliseconds: as seconds it is 19 years."""
+
+NONSENSE = [
+    *(math.nan, math.inf, -math.inf, -1, -0.001, MILLISECONDS, LONGEST * 1.001),
+    *(True, False, "5", b"5", [5], 5j, object()),
+]
+
+
+class TestDurations:
+    @pytest.mark.parametrize("value", [*NONSENSE, 0, 0.0, None])
+    def test_the_expected_runtime_is_a_number_of_seconds(self, value: object) -> None:
+        """Anything else is refused by name, before any I/O."""
+        with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
+            Runtime(value, None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
+            Runtime.of(value)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("value", [*NONSENSE, 0])
+    def test_so_is_the_time_until_auto_unlock(self, value: object) -> None:
+        """None is never; anything else is a number of seconds."""
+        with pytest.raises(ValueError, match=r"^auto_unlock_after must be .*not "):
+            Runtime.of(1.0, value)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("value", NONSENSE)
+    def test_so_is_a_timeout(self, value: object) -> None:
+        """It may be 0 or None, too."""
+        with pytest.raises(ValueError, match=r"^timeout must be .*not "):
+            require_timeout("timeout", value)  # type: ignore[arg-type]
+
+    def test_what_makes_sense_is_taken(self) -> None:
+        """Integers and floats, up to ten years."""
+        assert require_timeout("timeout", None) is None
+        assert require_timeout("timeout", 0) == 0
+        assert require_timeout("timeout", LONGEST) == LONGEST
+        assert Runtime(1, 2).stamps(10) == Stamps(11, 12)
+        assert Runtime(0.001, None).stamps(10) == Stamps(10.001, None)
+
+    def test_unsaid_the_unlock_comes_after_three_times_the_expected_runtime(self) -> None:
+        """However long that is, so that it fits; None still is never."""
+        assert Runtime.of(300) == Runtime.of(300, "auto") == Runtime(300, 900)
+        assert Runtime.of(5000.5) == Runtime(5000.5, 15001.5)
+        assert Runtime.of(300, 400) == Runtime(300, 400)
+        assert Runtime.of(300, None) == Runtime(300, None)
+
+    @pytest.mark.parametrize("unlock", [300, 299.9, 1])
+    def test_the_alert_comes_before_the_unlock(self, unlock: float) -> None:
+        """An unlock at the same time or before is refused, with both figures."""
+        with pytest.raises(ValueError, match=r"auto_unlock_after \(.*\) must exceed .*\(5 min\)"):
+            Runtime(300, unlock)
+
+    @pytest.mark.parametrize(("expected", "interval"), [(300, 1.0), (50, 1.0), (5, 0.1), (1, 0.02)])
+    def test_a_hot_loop_pushes_once_in_a_while(self, expected: float, interval: float) -> None:
+        """At most once a second, at least fifty times in the expected runtime."""
+        assert Runtime(expected, None).push_interval == pytest.approx(interval)
+
+
+class TestDeadlines:
+    def test_none_is_never(self) -> None:
+        """It does not expire and has all time left."""
+        never = Deadline.after(None)
+        assert never.remaining() == math.inf
+        assert not never.expired()
+        assert 0 < never.within(1, 5).remaining() <= 5
+
+    def test_it_passes(self) -> None:
+        """What is left is never less than nothing."""
+        past = Deadline(time.monotonic() - 1)
+        assert past.expired()
+        assert past.remaining() == 0
+        assert 0 < past.within(1, 5).remaining() <= 1
+        assert 2 < Deadline.after(3).within(1, 5).remaining() <= 3
+
+    def test_both_clocks_are_read(self) -> None:
+        """A moment has a monotonic and a wall-clock side."""
+        now = Now.read()
+        assert abs(now.monotonic - time.monotonic()) < 60
+        assert abs(now.wall - time.time()) < 60
+
+
+class TestStamps:
+    @pytest.mark.parametrize(
+        ("wall", "text"),
+        [(1767225600, "1767225600.000"), (1767225600.1236, "1767225600.124"), (0, "0.000")],
+    )
+    def test_they_are_written_with_milliseconds(self, wall: float, text: str) -> None:
+        """Decimal, no exponent, three places."""
+        assert format_stamp(wall) == text
+
+    @pytest.mark.parametrize("text", ["1767225600", "1767225600.5", "1767225600.123456789", "0"])
+    def test_any_plain_decimal_is_read(self, text: str) -> None:
+        """Integers and any number of decimals."""
+        assert parse_stamp(text) == pytest.approx(float(text))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("", ".", "-1", "+1", "1e9", "nan", "inf", "0x10", "1_000", " 1", "1 ", "1\n"),
+            *("1.2.3", "1,5", "١٢٣", "²", "\u00a01", "253402300800", "9" * 400, "now"),
+        ],
+    )
+    def test_nothing_else_is(self, text: str) -> None:
+        """No sign, exponent, space or foreign digit, and nothing after the year 9999."""
+        with pytest.raises(ValueError, match=r"no decimal number|after the year 9999"):
+            parse_stamp(text)
+
+    @given(st.floats(0, LATEST - 1))
+    def test_they_come_back(self, wall: float) -> None:
+        """What is written is read again, to the millisecond."""
+        assert parse_stamp(format_stamp(wall)) == pytest.approx(wall, abs=0.0006)
+
+    @given(st.text())
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        """Never another error than `ValueError`."""
+        with suppress(ValueError):
+            assert 0 <= parse_stamp(text) <= LATEST

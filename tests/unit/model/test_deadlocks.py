@@ -1,0 +1,236 @@
+"""Who waits for each other: circles among waits, on pages, in the command's words, in metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.aio import _this_task
+from lockclient.model.deadlocks import deadlocks
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.process_identity import this_thread
+from lockclient.overview.waiters import Lines
+from mutexdash.security.access import Access
+from mutexdash.web.metrics import LocksCollector
+from tests.support.dashboard_fakes import Board
+from tests.unit.mutexdash.test_pages import shown
+
+
+def wait(name: str, actor: str | None, revision: int = 1) -> Ticket:
+    return Ticket(name, f"w-{name}-{actor}-{revision}", actor=actor, revision=revision)
+
+
+def held(**by: str | None) -> dict[str, Holder]:
+    return {name: Holder(name, "u", "h", actor=actor) for name, actor in by.items()}
+
+
+def found(holders: dict[str, Holder], *tickets: Ticket) -> list[tuple[str, ...]]:
+    return [each.names for each in deadlocks(holders, tickets)]
+
+
+# ---------------------------------------------------------------- circles
+
+
+def test_two_that_wait_for_each_other_are_one_circle() -> None:
+    holders = held(x="A", y="B", z="C")
+    assert found(holders, wait("y", "A"), wait("x", "B")) == [("x", "y")]
+    assert found(holders, wait("x", "B"), wait("y", "A"), wait("x", "D")) == [("x", "y")]
+    assert found(holders, wait("y", "A"), wait("z", "B")) == []
+
+
+def test_who_waits_for_what_it_holds_waits_for_ever() -> None:
+    assert found(held(x="A"), wait("x", "A")) == [("x",)]
+
+
+def test_a_longer_circle_is_found_from_wherever_one_begins() -> None:
+    holders = held(a="1", b="2", c="3")
+    waits = [wait("b", "1"), wait("c", "2"), wait("a", "3"), wait("a", "outside")]
+    for turn in range(len(waits)):
+        assert found(holders, *waits[turn:], *waits[:turn]) == [("a", "b", "c")]
+
+
+def test_what_does_not_say_who_it_is_is_in_no_circle() -> None:
+    """Clients in other languages, older ones: nothing is said of them."""
+    assert found(held(x=None, y=None), wait("y", None), wait("x", None)) == []
+    assert found(held(x="", y=""), wait("y", ""), wait("x", "")) == []
+    assert found({}, wait("x", "A")) == []
+
+
+def test_an_actor_waits_for_one_lock_the_oldest_counts() -> None:
+    holders = held(x="A", y="B", z="C")
+    assert found(holders, wait("z", "A", 9), wait("y", "A", 2), wait("x", "B")) == [("x", "y")]
+    assert found(holders, wait("z", "A", 2), wait("y", "A", 9), wait("x", "B")) == []
+
+
+@given(
+    st.dictionaries(st.sampled_from("uvwxyz"), st.sampled_from("ABCDEF"), max_size=6),
+    st.dictionaries(st.sampled_from("ABCDEF"), st.sampled_from("uvwxyz"), max_size=6),
+)
+def test_every_circle_is_found_once(holds: dict[str, str], waits: dict[str, str]) -> None:
+    """Against the plainest way: from each actor, go on until somebody comes again."""
+    circles = set()
+    for start in waits:
+        way = [start]
+        while (after := holds.get(waits.get(way[-1], ""), "")) in waits and after not in way:
+            way.append(after)
+        if after == start:
+            circles.add(frozenset(way))
+    result = deadlocks(held(**holds), [wait(name, actor) for actor, name in waits.items()])
+    actors = [frozenset(str(ticket.actor) for ticket in each.waits) for each in result]
+    assert len(actors) == len(set(actors))
+    assert set(actors) == circles
+
+
+# ---------------------------------------------------------------- who one is
+
+
+def test_threads_tasks_and_forks_are_told_apart() -> None:
+    mine = this_thread()[1]
+    others: list[str] = []
+    thread = threading.Thread(target=lambda: others.append(this_thread()[1]))
+    thread.start()
+    thread.join()
+
+    async def tasks() -> list[str]:
+        async def one() -> str:
+            return _this_task()[1]
+
+        return [_this_task()[1], *await asyncio.gather(one(), one())]
+
+    others += asyncio.run(tasks())
+    assert len({mine, *others}) == 1 + len(others) == 5
+    assert this_thread()[1] == mine
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.write(writing, this_thread()[1].encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1000).decode() not in (mine, "")
+    os.close(reading)
+    os.close(writing)
+
+
+# ---------------------------------------------------------------- on pages
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with Board(access=Access(allow_force_unlock=True), runbook_url="https://r.example") as started:
+        started.store.unlocker()
+        yield started
+
+
+def embrace(board: Board) -> None:
+    board.store.take("x", uuid="ux", hostname="left", actor="A", backtrace="code of x")
+    board.store.take("y", uuid="uy", hostname="right", actor="B", backtrace="code of y")
+    board.store.wait("y", "wy", hostname="left", pid=1, actor="A", since=1.0)
+    board.store.wait("x", "wx", hostname="right", pid=2, actor="B", since=1.0)
+
+
+def test_a_deadlock_is_on_both_locks_pages_with_both_backtraces(board: Board) -> None:
+    embrace(board)
+    board.store.take("other")
+    for name in "xy":
+        text = shown(board, f"/lock/{name}")
+        assert "This may be a deadlock" in text
+        assert "left : 1 has x and waits" in text
+        assert "right : 2 has y and waits" in text
+        assert "code of x" in text
+        assert "code of y" in text
+        assert text.count("clustermutex force-unlock") == 2, "commands for both holders"
+        html = board.get(f"/lock/{name}").get_data(as_text=True)
+        assert 'href="https://r.example#lockdeadlock"' in html
+        assert f"<title>Deadlock? · {name}" in html
+    assert "deadlock" not in shown(board, "/lock/other")
+    for path in ("/", "/waiting"):
+        assert "2 clients each hold a lock and wait for the next one's: x, y." in shown(board, path)
+    assert shown(board, "/").count("Deadlock?") == 2, "each row of theirs is marked"
+    assert "<title>Deadlock? · Locks" in board.get("/").get_data(as_text=True)
+
+
+def test_pages_that_were_seen_before_it_are_asked_for_again(board: Board) -> None:
+    """It is known later than the waits that make it: the store is asked who waits."""
+    board.store.take("x", uuid="ux", actor="A")
+    tags = {}
+    for path in ("/", "/lock/x", "/waiting"):
+        tags[path] = board.get(path).headers["ETag"]
+        assert board.get(path, If_None_Match=tags[path]).status_code == 304
+    board.store.wait("x", "w", actor="A")
+    for path, tag in tags.items():
+        assert board.get(path, If_None_Match=tag).status_code == 200
+
+
+def test_it_is_a_metric(board: Board) -> None:
+    def value() -> float:
+        board.settle()
+        return next(
+            sample.value
+            for metric in LocksCollector(board.live, board.store).collect()
+            for sample in metric.samples
+            if sample.name == "mutexdash_deadlocks"
+        )
+
+    assert value() == 0
+    embrace(board)
+    assert value() == 1
+    board.store.release("x")
+    assert value() == 0, "whoever holds nothing is in nobody's way, though its line is the same"
+
+
+def test_who_waits_is_read_when_a_line_has_changed_and_not_otherwise(board: Board) -> None:
+    embrace(board)
+    board.settle()
+    lines = Lines(board.table, board.store)
+    lines.look(1)
+    assert [sorted(each.names) for each in lines.deadlocks()] == [["x", "y"]]
+    board.store.answers = False
+    lines.look(1)
+    board.store.push("x")
+    board.settle()
+    lines.look(1)  # asks nothing
+    assert lines.total == 2
+
+
+# ---------------------------------------------------------------- all that wait
+
+
+def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
+    board.store.take("deploy/prod", hostname="ci-1", pid=5)
+    for number, name in enumerate(("deploy/prod", "free", "deploy/prod")):
+        board.store.wait(
+            name, f"w{number}", hostname=f"ci-{number + 2}.example.com", pid=60 + number,
+            reason=f"release {number}", since=1.0,
+        )  # fmt: skip
+    text = shown(board, "/waiting")
+    places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
+    assert places == sorted(places)
+    assert "held by ci-1 : 5" in text
+    assert "nobody just now" in text
+    assert "1–3 of 3 waiters" in text
+    assert "1–1 of 1 waiter" in shown(board, "/waiting?q=lock:free")
+    assert "None of 3 waiters match." in shown(board, "/waiting?q=nothing")
+    assert "Waits for (1)" in shown(board, "/host?name=ci-3.example.com")
+
+
+def test_nobody_waits(board: Board) -> None:
+    assert "Nobody waits for a lock." in shown(board, "/waiting")
+    assert "This host holds no lock." in shown(board, "/host?name=nobody")
+    assert "which host is it to be?" in shown(board, "/host", 400)
+
+
+def test_hostile_waiters_are_text(board: Board) -> None:
+    evil = "<img src=x onerror=alert(1)>\u202e"
+    board.store.take("a", actor=evil, hostname=evil)
+    board.store.wait("a", evil, actor=evil, hostname=evil, reason=f"https://x.example/{evil}")
+    for path in ("/waiting", "/lock/a", "/", f"/host?name={evil}", "/waiting?q=<img"):
+        html = board.get(path).get_data(as_text=True)
+        assert "<img" not in html
+        assert "\u202e" not in html.replace(evil, "")
+    assert json.loads(board.get("/api/locks/a").data)["actor"] == evil

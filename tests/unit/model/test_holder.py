@@ -1,0 +1,482 @@
+"""What is read from the store is hostile until parsed; what was written is read again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.errors import InvalidLockName
+from lockclient.model.clocks import LATEST, LONGEST, Runtime
+from lockclient.model.fields import ABOUT
+from lockclient.model.holder import (
+    ALERT,
+    BROKEN,
+    FACTS,
+    MAX_VALUE,
+    OK,
+    OVERDUE,
+    STAMPS,
+    STATES,
+    SUBKEYS,
+    UNDECIDED,
+    Found,
+    Holder,
+    Ticket,
+    check_name,
+)
+from lockclient.model.removal import Removal
+from tests.support.records import found, written
+
+ABOUT_FACTS = [each.name for each in FACTS if each.place == ABOUT]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+stamps = st.integers(0, LATEST).map(float)
+seconds = st.floats(0, LONGEST, exclude_min=True)
+holders = st.builds(
+    Holder,
+    st.just("x"),
+    uuid=texts.filter(bool),
+    hostname=texts,
+    pid=st.none() | st.integers(0, 2**22),
+    thread=st.none() | texts,
+    identity=st.none() | texts,
+    process=st.none() | texts,
+    reason=st.none() | texts,
+    locked_at=st.none() | stamps,
+    alert_at=stamps,
+    auto_unlock_at=st.none() | stamps,
+    expected_runtime=st.none() | seconds,
+    auto_unlock_after=st.none() | seconds,
+    needs=st.none() | st.lists(texts).map(tuple),
+    backtrace=st.none() | texts,
+    client=st.none() | texts,
+)
+revisions = st.integers(1, 2**37)
+values = (
+    st.binary(max_size=60)
+    | texts.map(str.encode)
+    | st.sampled_from(
+        [b"", b"\xff\xfe", b"9" * 5000, b"-1", b"nan", b"1e5", "١".encode(), b"0" * (MAX_VALUE + 1)]
+    )
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800 lone"),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+json_facts = st.dictionaries(
+    st.sampled_from(["hostname", "pid", "thread", "reason", "since", "why", "how", *STAMPS]),
+    json_values,
+)
+
+
+# Few of each, so that what has a meaning together comes together often.
+steps = st.dictionaries(
+    st.sampled_from(["uuid", "about", *STAMPS, "hostname", "new"]),
+    st.sampled_from([None, b"7", b"", b'{"auto_unlock_after": 60, "needs": ["x"]}']),
+    min_size=1,
+)
+
+
+def timed() -> Holder:
+    """A lock whose holder was last heard of at 1000: an alert after 30 s, removed after 60."""
+    return Holder(
+        *("x", "u", "h"),
+        alert_at=1030.0,
+        auto_unlock_at=1060.0,
+        expected_runtime=30.0,
+        auto_unlock_after=60.0,
+    )
+
+
+def printable(text: object) -> None:
+    """Whatever can be shown can be written to a terminal, a log and a page."""
+    str(text).encode()
+
+
+abouts = (
+    st.dictionaries(st.sampled_from([*ABOUT_FACTS, "new"]), json_values)
+    .map(json.dumps)
+    .map(str.encode)
+)
+hostile = st.dictionaries(st.sampled_from(SUBKEYS) | texts, st.tuples(values | abouts, revisions))
+SOUND = {"uuid": b"u", "hostname": b"h", "alert_at": b"5"}
+AUTO = b'{"expected_runtime": 30, "auto_unlock_after": 60}'
+
+
+class TestHolder:
+    @given(holders, revisions)
+    def test_what_was_written_is_read(self, holder: Holder, revision: int) -> None:
+        """Through the store and back: the same holder, and nothing wrong with it."""
+        stamped = (revision, 0 if holder.auto_unlock_at is None else revision)
+        assert written(holder, revision) == replace(
+            holder, fencing_token=revision, stamp_revisions=stamped
+        )
+        assert written(holder).faults() == ()
+        assert not written(holder).broken()
+
+    @given(hostile)
+    def test_whatever_bytes_never_raise(self, values: dict[str, Found]) -> None:
+        """It is read as far as it can be, shown, and called broken where it is."""
+        holder = Holder.read("x", values)
+        assert holder.state(1e9) in STATES
+        assert holder.broken() == bool(holder.faults()) == (holder.state(1e9) == BROKEN)
+        for shown in (holder.describe(), holder.faults(), json.dumps(holder.facts()), repr(holder)):
+            printable(shown)
+        printable(holder.undecided())
+        for stamp in STAMPS:
+            value = getattr(holder, stamp)
+            assert value is None or 0 <= value <= LATEST
+        for after in (holder.expected_runtime, holder.auto_unlock_after):
+            assert after is None or 0 < after <= LONGEST
+
+    @pytest.mark.parametrize(
+        ("key", "value", "problem"),
+        [
+            ("uuid", b"", "is empty"),
+            ("uuid", b"\xff", "is not UTF-8"),
+            ("hostname", b"\xc3\x28", "is not UTF-8"),
+            ("hostname", b"x" * (MAX_VALUE + 1), f"has {MAX_VALUE + 1} bytes"),
+            ("alert_at", b"soon", "no decimal number"),
+            ("auto_unlock_at", b"99999999999999", "after the year 9999"),
+            ("about", b"x" * (MAX_VALUE + 1), f"has {MAX_VALUE + 1} bytes"),
+            ("about", b"", "is no JSON object"),
+            ("about", b"\xff", "is no JSON object"),
+            ("about", b"[]", "is no JSON object"),
+            ("about", b"[" * 60_000, "is no JSON object"),
+            ("about", b'{"pid": "7"}', "pid is not a whole number"),
+            ("about", b'{"pid": true}', "pid is not a whole number"),
+            ("about", b'{"pid": 1.5}', "pid is not a whole number"),
+            ("about", b'{"pid": 11111111111111111111}', "pid is not a whole number"),
+            ("about", b'{"reason": 5}', "reason is not a text"),
+            ("about", b'{"locked_at": "5"}', "locked_at is not Unix seconds"),
+            ("about", b'{"locked_at": NaN}', "is no JSON object"),
+            ("about", b'{"auto_unlock_after": 0}', "auto_unlock_after is not seconds"),
+            ("about", b'{"auto_unlock_after": -1}', "auto_unlock_after is not seconds"),
+            ("about", b'{"auto_unlock_after": 1e300}', "auto_unlock_after is not seconds"),
+            ("about", b'{"expected_runtime": "60"}', "expected_runtime is not seconds"),
+            ("about", b'{"needs": "x"}', "needs is not a list of names"),
+            ("about", b'{"needs": [1]}', "needs is not a list of names"),
+            ("about", b'{"pid": -1, "needs": 1}', "pid is not a whole number; needs is not"),
+        ],
+    )
+    def test_a_bad_value_is_named(self, key: str, value: bytes, problem: str) -> None:
+        """The lock is broken, and says which value is why."""
+        holder = Holder.read("x", found({**SOUND, key: value}))
+        assert holder.state(0) == BROKEN
+        (fault,) = (each for each in holder.faults() if problem in each)
+        assert fault.startswith(f"{key}: ")
+        mended = holder.updated(found({"about": None, **SOUND, "auto_unlock_at": b"1"}, 6))
+        assert not mended.broken()
+
+    @pytest.mark.parametrize("missing", ["uuid", "hostname", "alert_at"])
+    def test_a_missing_fact_is_named(self, missing: str) -> None:
+        """Nobody knows who, where or when: broken."""
+        holder = Holder("x").updated(found({**SOUND, missing: None}))
+        assert holder.faults() == (f"{missing}: is missing",)
+        assert holder.broken()
+
+    def test_what_is_not_known_is_ignored(self) -> None:
+        """A newer client may write more than we know; it must not get at other fields, either."""
+        values = {**SOUND, "new": b"1", "problems": b"x", "name": b"y", "fencing_token": b"7"}
+        about = b'{"new": 1, "problems": 1, "name": "y", "fencing_token": 7, "uuid": "y"}'
+        holder = Holder.read("x", found({**values, "about": about, "pid": b"7"}))
+        assert holder == Holder.read("x", found({**SOUND, "about": b"{}"}))
+        assert (holder.name, holder.uuid, holder.fencing_token) == ("x", "u", 5)
+        assert not holder.broken()
+
+    def test_a_null_is_as_good_as_missing(self) -> None:
+        """So "never" can be said, and a client may say of everything that it does not know it."""
+        said = json.dumps(dict.fromkeys(ABOUT_FACTS))
+        holder = Holder.read("x", found({**SOUND, "about": said}))
+        assert holder == Holder.read("x", found(SOUND))
+
+    def test_its_state_follows_its_stamps(self) -> None:
+        """Past the alert only after it, overdue only after that, never without an end."""
+        holder = replace(timed(), alert_at=200.0, auto_unlock_at=230.0)
+        assert [holder.state(at) for at in (200, 200.1, 230, 230.1)] == [OK, ALERT, ALERT, OVERDUE]
+        never = replace(holder, auto_unlock_at=None, auto_unlock_after=None)
+        assert never.state(1e9) == ALERT
+
+    def test_the_last_sign_of_life_is_what_its_durations_leave(self) -> None:
+        """By `auto_unlock_at` where it can be told; by `alert_at` where it is never unlocked."""
+        holder = timed()
+        assert holder.alive_at == 1000.0
+        assert replace(holder, alert_at=5.0).alive_at is None  # they contradict each other
+        assert replace(holder, auto_unlock_at=None).alive_at == 1000.0
+        assert replace(holder, auto_unlock_after=None, alert_at=1100.0).alive_at == 1070.0
+        assert Holder.read("x", found(SOUND)).alive_at is None
+
+    def test_it_says_who_it_is(self) -> None:
+        """One line for people: host, process, what for, since when."""
+        holder = Holder("x", "u", hostname="web-1", pid=7, reason="job", locked_at=0.0)
+        assert holder.describe() == "web-1, pid 7, for 'job', since 1970-01-01 00:00:00 UTC"
+        assert Holder("x").describe() == "an unknown host, pid unknown, since an unknown time"
+
+
+class TestUndecided:
+    """What makes a lock that is well otherwise one of which nobody can tell when it is due."""
+
+    @pytest.mark.parametrize("rounding", [0.0, 0.0009, -0.0009])
+    def test_stamps_that_were_pushed_together_are_not(self, rounding: float) -> None:
+        """Each of them is rounded to a millisecond."""
+        assert replace(timed(), alert_at=1030.0 + rounding).undecided() == ""
+
+    @given(wall=st.floats(0, 4e9), runtime=seconds, more=st.floats(0.001, LONGEST))
+    def test_no_lock_of_ours_is(self, wall: float, runtime: float, more: float) -> None:
+        """Whatever the durations, as they are written and read."""
+        how = Runtime(runtime, min(runtime + more, LONGEST) if runtime < LONGEST else None)
+        mine = replace(timed(), expected_runtime=how.expected, auto_unlock_after=how.auto_unlock)
+        assert written(mine.stamped(how.stamps(wall))).undecided() == ""
+
+    @pytest.mark.parametrize(
+        ("facts", "why"),
+        [
+            (
+                {"alert_at": 1030.01},
+                "its auto-unlock comes 0.01 s earlier than its alert and its durations",
+            ),
+            ({"alert_at": 4630.0}, "its auto-unlock comes 1 h earlier than"),
+            ({"auto_unlock_at": 4660.0}, "its auto-unlock comes 1 h later than"),
+            ({"auto_unlock_at": None}, "but not when it is to be auto-unlocked"),
+            ({"auto_unlock_after": None}, "but does not say how long it may be silent"),
+            ({"needs": ("warp", "speed")}, "what this version does not know (warp, speed)"),
+            (
+                {"needs": ("warp",), "auto_unlock_at": None, "auto_unlock_after": None},
+                "what this version does not know (warp)",
+            ),
+        ],
+    )
+    def test_others_are_and_say_why(self, facts: dict[str, Any], why: str) -> None:
+        """Nobody is to remove them: they are never overdue, and a matter of their own."""
+        holder = written(replace(timed(), **facts))
+        assert why in holder.undecided()
+        assert not holder.broken()
+        assert holder.state(1000) == UNDECIDED
+        assert holder.state(9000) == UNDECIDED
+
+    @pytest.mark.parametrize(
+        "values",
+        [SOUND, {**SOUND, "about": b"{}"}, {**SOUND, "about": b'{"needs": []}'}],
+        ids=["four keys", "an empty about", "no needs"],
+    )
+    def test_who_says_nothing_of_an_end_has_none(self, values: dict[str, bytes]) -> None:
+        """That is decided: such a lock is rung and never removed."""
+        holder = Holder.read("x", found(values))
+        assert holder.undecided() == ""
+        assert holder.state(9000) == ALERT
+
+    def test_without_an_expected_runtime_nothing_contradicts(self) -> None:
+        """Five plain keys need say no more than how long their holder may be silent."""
+        about = b'{"auto_unlock_after": 60}'
+        holder = Holder.read("x", found({**SOUND, "auto_unlock_at": b"60", "about": about}))
+        assert holder.undecided() == ""
+        assert holder.state(61) == OVERDUE
+
+
+class TestLeftovers:
+    """What stands in the store of a holder that was there before, or of somebody else."""
+
+    @pytest.mark.parametrize("key", ["alert_at", "auto_unlock_at", "about"])
+    def test_what_is_older_than_the_uuid_does_not_count(self, key: str) -> None:
+        """Neither as it is nor as something that is wrong."""
+        for value in (b"7", b"{}", b"\xff"):
+            new = found({**SOUND, "uuid": b"u"}, 9)
+            without = {each: at for each, at in new.items() if each != key}
+            holder = Holder.read("x", {**without, key: (value, 8)})
+            assert holder == Holder.read("x", without)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            '{"auto_unlock_after": 60}'.encode("utf-16"),
+            '{"auto_unlock_after": 60}'.encode("utf-32-le"),
+            b'\xef\xbb\xbf{"auto_unlock_after": 60}',
+            b'{"reason": "\xed\xa0\x80"}',
+            b'{"new": NaN}',
+            b'{"new": -Infinity}',
+        ],
+    )
+    def test_an_about_that_only_a_lenient_reader_takes_is_broken(self, value: bytes) -> None:
+        """Readers in other languages must judge the lock alike."""
+        assert Holder.read("x", found({**SOUND, "about": value})).faults() == (
+            "about: is no JSON object",
+        )
+
+    def test_a_whole_number_may_be_written_as_a_float(self) -> None:
+        """Some languages have no other numbers."""
+        assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.0}'})).pid == 4711
+        assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.5}'})).broken()
+
+    @pytest.mark.parametrize("uuid", [b"", b"\xff", b"u" * (MAX_VALUE + 1)])
+    def test_a_uuid_that_can_t_be_read_is_a_holder_s_all_the_same(self, uuid: bytes) -> None:
+        """Of this one acquisition: a person may remove that, and no other."""
+        holder = Holder.read("x", found({**SOUND, "uuid": uuid}, 5))
+        assert (holder.uuid, holder.broken()) == ("unreadable-5", True)
+        assert holder.updated(found({"uuid": uuid}, 6)).uuid == "unreadable-6"
+        assert holder.updated(found({"uuid": b"v"}, 6)).uuid == "v"
+
+    def test_what_it_needs_is_told_in_full_or_the_rest_counted(self) -> None:
+        """However odd the names: who removes it must not be told less than there is."""
+        said = json.dumps({"needs": ["", "\ud800x", "a\nb", *map(str, range(7))]}).encode()
+        holder = Holder.read("x", found({**SOUND, "about": said}))
+        assert holder.unknown_needs() == (
+            "it needs what this version does not know ('', ?x, a\\nb, 0, 1, 2, 3, 4 and 2 more)"
+        )
+
+    def test_who_holds_it_is_told_on_one_line(self) -> None:
+        """In errors and logs of whoever meets the lock."""
+        assert "h\\nERROR forged\\x1b" in Holder("x", hostname="h\nERROR forged\x1b").describe()
+
+    def test_a_stamp_that_is_younger_does(self) -> None:
+        """It was pushed."""
+        holder = Holder.read("x", {**found(SOUND), **found({"alert_at": b"77"}, 6)})
+        assert (holder.alert_at, holder.stamp_revisions, holder.broken()) == (77.0, (6, 0), False)
+
+    def test_an_about_that_is_younger_is_somebody_else_s(self) -> None:
+        """Nobody may act on it: not by what it says, and not as if it said nothing."""
+        holder = Holder.read("x", {**found(SOUND), **found({"about": AUTO}, 6)})
+        assert holder.faults() == ("about: was written after uuid, so by somebody else",)
+        assert (holder.auto_unlock_after, holder.broken()) == (None, True)
+        assert not holder.updated(found({"about": None}, 7)).broken()
+
+    def test_a_uuid_that_is_written_again_ends_what_was_said(self) -> None:
+        """Also the same uuid: who wrote it has not written the rest with it."""
+        holder = Holder.read("x", found({**SOUND, "auto_unlock_at": b"60", "about": AUTO}))
+        again = holder.updated(found({"uuid": b"u"}, 6))
+        assert again.faults() == ("alert_at: is missing",)
+        assert (again.auto_unlock_at, again.auto_unlock_after) == (None, None)
+        assert (again.fencing_token, again.stamp_revisions) == (6, (0, 0))
+
+    def test_what_stands_there_without_a_uuid_is_nobody_s(self) -> None:
+        """What a holder left whose uuid is gone, and what was written before any was there."""
+        whole = found({**SOUND, "auto_unlock_at": b"60", "about": AUTO})
+        left = {key: at for key, at in whole.items() if key != "uuid"}
+        for holder in (
+            Holder.read("x", left),
+            Holder.read("x", whole).updated(found({"uuid": None}, 6)),
+            Holder.read("x", whole).updated(found(dict.fromkeys(whole), 6)).updated(left),
+        ):
+            assert holder == Holder("x", hostname="h")
+            assert holder.faults() == ("uuid: is missing",)
+
+    @given(st.data())
+    def test_what_was_followed_is_what_is_read(self, data: st.DataObject) -> None:
+        """Step by step or at one reading, whoever wrote or deleted what in which order."""
+        followed, standing = Holder("x"), dict[str, Found]()
+        for revision, step in enumerate(data.draw(st.lists(steps, min_size=2)), 1):
+            changes = {
+                key: (value, revision)
+                for key, value in step.items()
+                if value is not None or key in standing
+            }
+            followed = followed.updated(changes)
+            standing |= changes
+            standing = {key: at for key, at in standing.items() if at[0] is not None}
+            assert followed == Holder.read("x", standing)
+
+
+class TestTicketsAndRemovals:
+    def test_a_ticket_comes_back(self) -> None:
+        """Its place is the store's, the rest is in its value."""
+        ticket = Ticket("x", "u", "h", 7, "main", "why ✓", 5.5, 9)
+        assert Ticket.read("x", "u", ticket.value().encode(), 9) == ticket
+
+    @given(holders, texts, texts, texts, stamps)
+    def test_a_removal_comes_back(
+        self, holder: Holder, by: str, how: str, why: str, removed_at: float
+    ) -> None:
+        """Every fact of the removed holder is in the record, its fencing token, too."""
+        removal = Removal(written(holder), removed_at, by, how, why)
+        other = Removal.read("x", holder.uuid or "", removal.value().encode())
+        kept = replace(removal.holder, process=None, stamp_revisions=(0, 0))
+        assert other == replace(removal, holder=kept)
+
+    @given(st.binary(max_size=80) | (json_values | json_facts).map(json.dumps).map(str.encode))
+    def test_whatever_value_never_raises(self, value: bytes) -> None:
+        """What can't be read is None or empty; what was read can be shown."""
+        ticket = Ticket.read("x", "u", value, 9)
+        removal = Removal.read("x", "u", value)
+        for shown in (ticket, ticket.facts(), removal.describe(), removal.facts()):
+            printable(shown)
+        assert ticket.pid is None or ticket.pid >= 0
+        assert isinstance(removal.holder.fencing_token, int)
+
+    @pytest.mark.parametrize(
+        "value", [b"", b"[]", b"1", b"{", b"[" * 100_000, b"\xff", b"9" * 5000]
+    )
+    def test_no_object_is_an_empty_one(self, value: bytes) -> None:
+        """A ticket has its place in line whatever its value says."""
+        assert Ticket.read("x", "u", value, 9) == Ticket("x", "u", revision=9)
+        assert Removal.read("x", "u", value).describe() == ("removal by unknown at an unknown time")
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"pid": True, "since": True},
+            {"pid": 1.5, "since": "5"},
+            {"pid": -1, "since": -1},
+            {"pid": 10**30, "since": 1e300},
+            {"hostname": 5, "thread": None, "reason": ["x"]},
+        ],
+    )
+    def test_another_kind_is_as_good_as_missing(self, facts: dict[str, object]) -> None:
+        """A boolean is no number, and neither is one that no clock or kernel could give."""
+        assert Ticket.read("x", "u", json.dumps(facts).encode(), 9) == Ticket("x", "u", revision=9)
+
+    def test_not_a_number_is_none(self) -> None:
+        """Python's JSON reads NaN and Infinity; nobody can count with them."""
+        ticket = Ticket.read("x", "u", b'{"since": NaN, "pid": Infinity}', 9)
+        assert (ticket.since, ticket.pid) == (None, None)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "name",
+        ["x", "a" * 255, "é" * 127, "🔒" * 63, "a/b", "%", "..", " ", "<b>", "\u2028", "a\u00a0b"],
+    )
+    def test_any_text_of_1_to_255_bytes_is_one(self, name: str) -> None:
+        """Also with slashes, spaces, emoji: it is the keyspace that takes care of them."""
+        assert check_name(name) == name
+
+    @pytest.mark.parametrize("name", ["", "a" * 256, "é" * 128, "🔒" * 64])
+    def test_bytes_are_counted(self, name: str) -> None:
+        """The text says how many there are."""
+        with pytest.raises(InvalidLockName, match=f"this one has {len(name.encode())}") as caught:
+            check_name(name)
+        assert caught.value.name == name
+
+    @pytest.mark.parametrize("char", ["\0", "\n", "\t", "\x1f", "\x7f", "\x80", "\x9f"])
+    def test_control_characters_are_refused(self, char: str) -> None:
+        """They would spoil terminals and logs; the message shows them escaped."""
+        with pytest.raises(InvalidLockName, match="control characters") as caught:
+            check_name(f"a{char}b")
+        assert char not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["\ud800", "a\udcff"])
+    def test_lone_surrogates_are_refused(self, name: str) -> None:
+        """They are no text that UTF-8 could carry, and the message can be printed."""
+        with pytest.raises(InvalidLockName, match="surrogate") as caught:
+            check_name(name)
+        printable(caught.value)
+
+    @pytest.mark.parametrize("name", [None, 5, b"x", ["x"]])
+    def test_only_a_text_is_a_name(self, name: object) -> None:
+        """Anything else says what it is."""
+        with pytest.raises(InvalidLockName, match=f"not {type(name).__name__}"):
+            check_name(name)
+
+    @given(st.text(st.characters(), max_size=300))
+    def test_a_text_is_a_name_or_refused(self, name: str) -> None:
+        """Never another error, and what is taken fits its promise."""
+        try:
+            check_name(name)
+        except InvalidLockName as error:
+            printable(error)
+        else:
+            assert 1 <= len(name.encode()) <= 255

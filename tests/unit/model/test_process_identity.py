@@ -1,0 +1,82 @@
+"""Whether the process that gave itself an identity certainly runs still."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient.model.process_identity import fingerprint, provably_runs
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is proved by /proc")
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits to be ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_running_process_provably_runs(child: subprocess.Popen[bytes]) -> None:
+    """This one, and any other on the machine."""
+    assert provably_runs(fingerprint(os.getpid()))
+    assert provably_runs(fingerprint(child.pid))
+
+
+def test_a_dead_one_does_not(child: subprocess.Popen[bytes]) -> None:
+    """As soon as it is dead, even if its parent has not noticed yet."""
+    said = fingerprint(child.pid)
+    assert said is not None
+    child.kill()
+    wait_until(lambda: not provably_runs(said), what="the end of the child")
+    child.wait()
+    assert not provably_runs(said)
+
+
+@pytest.mark.parametrize("word", range(4))
+def test_every_part_counts(word: int) -> None:
+    """Another boot, namespace, pid or start time is another process."""
+    words = (fingerprint(os.getpid()) or "").split(" ")
+    words[word] = "1" if word >= 2 else "other"
+    assert not provably_runs(" ".join(words))
+
+
+@pytest.mark.parametrize("pid", ["", "x", "-1", "²", "١", "9" * 5000, "1/../self", "self"])
+def test_hostile_words_prove_nothing(pid: str) -> None:
+    """It stands in the store, where anyone may have written it."""
+    boot, namespace, _, start = (fingerprint(os.getpid()) or "").split(" ")
+    assert provably_runs(f"{boot} {namespace} {pid} {start}") is False
+
+
+@pytest.mark.parametrize("said", [None, "", " ", "a b c", "a b c d e", "\0 \0 1 \0"])
+def test_another_form_proves_nothing(said: str | None) -> None:
+    """Neither nothing, nor too few words, nor too many."""
+    assert provably_runs(said) is False
+
+
+@pytest.mark.parametrize("name", [b"a) R 1 (b", b"tr\xc3\xbcmmer\xc3", b"\xff\n\xff"])
+def test_a_process_may_call_itself_anything(name: bytes) -> None:
+    """The kernel cuts names off in the middle of a character, and they may hold brackets."""
+    code = f"open('/proc/self/comm', 'wb').write({name!r}); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        comm = Path(f"/proc/{process.pid}/comm")
+        try:
+            wait_until(lambda: comm.read_bytes() == name + b"\n", what="the new name")
+            said = fingerprint(process.pid)
+            assert said is not None
+            assert said.split(" ")[3].isdecimal()
+            assert provably_runs(said)
+        finally:
+            process.kill()
+
+
+def test_what_does_not_exist_has_no_fingerprint() -> None:
+    """A pid beyond all pids names nobody."""
+    assert fingerprint(2**40) is None

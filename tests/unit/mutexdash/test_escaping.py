@@ -1,0 +1,204 @@
+"""How hostile texts, times and bars are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockclient.model.holder import Holder
+from lockclient.overview.columns import NOTCH, Bar, utc
+from lockclient.text.durations import duration
+from lockclient.text.escaping import plain
+from mutexdash.markup.escaping import visible
+from mutexdash.markup.links import linked
+
+
+def test_markup_is_text() -> None:
+    assert visible("<b>&\"'") == '<bdi class="text">&lt;b&gt;&amp;&#34;&#39;</bdi>'
+
+
+@pytest.mark.parametrize(
+    ("char", "shown"),
+    [
+        ("\x00", "\\x00"),
+        ("\x1b", "\\x1b"),
+        ("\n", "\\n"),
+        ("\x85", "\\x85"),
+        ("\u200b", "\\u200b"),
+        ("\u202e", "\\u202e"),
+        ("\u2066", "\\u2066"),
+        ("\ufeff", "\\ufeff"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_would_be_invisible_or_move_its_neighbours_is_written_out(
+    char: str, shown: str
+) -> None:
+    html = visible(f"a{char}b")
+    assert html == f'<bdi class="text">a<span class="odd">{shown}</span>b</bdi>'
+    assert plain(f"a{char}b") == f"a{shown}b"
+    html.encode()  # a lone surrogate can't be
+
+
+def test_an_escape_that_was_typed_looks_different_from_one_that_was_made() -> None:
+    assert visible("\\u202e") == '<bdi class="text">\\u202e</bdi>'
+
+
+def test_a_block_keeps_its_lines() -> None:
+    assert visible("a\n\tb\r", block=True) == (
+        '<bdi class="text">a\n\tb<span class="odd">\\r</span></bdi>'
+    )
+
+
+def test_emoji_and_other_scripts_stay() -> None:
+    text = "👩 naïve Ω עברית"
+    assert text in visible(text)
+
+
+def test_a_long_text_is_cut_visibly() -> None:
+    assert visible("x" * 50, 10) == f'<bdi class="text">{"x" * 10}…</bdi>'
+    assert "…" not in visible("x" * 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0 s"),
+        (0.9, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 0 min"),
+        (86399, "23 h 59 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_last_stamp_that_can_be_stored_can_be_shown() -> None:
+    assert utc(253_402_300_799) == "9999-12-31 23:59:59 UTC"
+
+
+def holder(**stamps: float) -> Holder:
+    if "auto_unlock_at" in stamps:  # as much later as the stamps say
+        after = 30 + stamps["auto_unlock_at"] - stamps["alert_at"]
+        stamps |= {"expected_runtime": 30, "auto_unlock_after": after}
+    return Holder("a", "u", "h", **stamps)  # type: ignore[arg-type]
+
+
+def test_a_bar_goes_from_the_last_sign_of_life_to_auto_unlock_with_a_notch_at_the_alert() -> None:
+    bar = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=200))
+    assert bar is not None
+    assert (bar.start, bar.alert, bar.end, bar.open) == (100, 130, 200, False)
+    assert [bar.filled(wall) for wall in (50, 100, 115, 130, 165, 500)] == [
+        0,
+        0,
+        0.25,
+        0.5,
+        0.75,
+        1,
+    ]
+    assert bar.text == (
+        "Last sign of life 1970-01-01 00:01:40 UTC, alert 1970-01-01 00:02:10 UTC, "
+        "auto-unlock 1970-01-01 00:03:20 UTC"
+    )
+
+
+@pytest.mark.parametrize("after", [None, 100.0])
+def test_a_bar_measures_silence_and_not_age(after: float | None) -> None:
+    """A lock that is held for days and pushed a second ago is as well as a new one."""
+    pushed = 5 * 86_400.0
+    times: dict[str, Any] = {"alert_at": pushed + 30, "expected_runtime": 30}
+    if after is not None:
+        times |= {"auto_unlock_at": pushed + after, "auto_unlock_after": after}
+    bar = Bar.of(Holder("a", "u", "h", locked_at=0.0, **times))
+    assert bar is not None
+    assert bar.filled(pushed + 1) < 0.05
+    assert bar.filled(pushed + 30) == pytest.approx(NOTCH)
+
+
+def test_past_its_alert_a_lock_has_a_fuller_bar_than_any_that_is_well() -> None:
+    """However much longer than to its alert it has from there to its auto-unlock."""
+    late = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=9000))
+    well = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=140))
+    assert late is not None
+    assert well is not None
+    assert late.filled(131) > well.filled(129)
+
+
+def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
+    bar = Bar.of(Holder("a", "u", "h", alert_at=200, expected_runtime=100, locked_at=7))
+    assert bar is not None
+    assert (bar.start, bar.open) == (100, True)
+    assert bar.end > bar.alert == 200
+    assert bar.text.endswith("auto-unlock never")
+
+
+def test_a_bar_promises_no_auto_unlock_that_is_undecided() -> None:
+    lock = replace(holder(locked_at=100, alert_at=130, auto_unlock_at=200), needs=("two-keys",))
+    bar = Bar.of(lock)
+    assert bar is not None
+    assert bar.open
+    assert bar.text.endswith("auto-unlock undecided")
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        {},
+        {"alert_at": 5.0},
+        {"locked_at": 5.0},
+        {"locked_at": 5.0, "alert_at": 5.0},
+        {"locked_at": 9.0, "alert_at": 5.0},
+    ],
+)
+def test_stamps_that_make_no_sense_make_no_bar(stamps: dict[str, float]) -> None:
+    assert Bar.of(holder(**stamps)) is None
+
+
+# ---------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("see https://jira.example.com/browse/X-1.", ["https://jira.example.com/browse/X-1"]),
+        (
+            "http://a.example/?q=1&r=2#s (twice) https://b.example",
+            ["http://a.example/?q=1&amp;r=2#s", "https://b.example"],
+        ),
+        ("javascript:alert(1) ftp://x.example data:text/html,x", []),
+        ("https://a.example/\u202egpj.exe", ["https://a.example/"]),
+        ('https://a.example/"onclick="x', ["https://a.example/"]),
+        ("https://а.example", []),  # Cyrillic
+        ("https://", []),
+        ("no link", []),
+    ],
+)  # fmt: skip
+def test_addresses_of_web_pages_are_links_and_nothing_else_is(
+    text: str, addresses: list[str]
+) -> None:
+    html = str(linked(text))
+    assert re.findall('href="([^"]*)"', html) == addresses
+    assert html.count("<a ") == html.count('rel="noreferrer noopener nofollow"') == len(addresses)
+    assert "onclick=" not in re.sub(r">[^<]*<", "><", html)
+
+
+def test_what_is_cut_off_leads_nowhere() -> None:
+    assert "<a" not in linked("https://a.example/long", 18)
+    assert "<a" in linked("https://a.example/long", 22)
+    assert linked("https://a.example/ " + "x" * 90, 30).count("…") == 1
+
+
+def test_a_blank_beside_a_link_is_at_no_end() -> None:
+    html = str(linked("batch 0, see https://a.example/1 and https://a.example/2 now"))
+    assert "odd" not in html
+    assert ">batch 0, see</bdi> <a " in html
+    assert '</a> <bdi class="text">and</bdi> <a ' in html
+    for hidden in ("see  https://a.example/1", " https://a.example/1", "https://a.example/1 "):
+        assert str(linked(hidden)).count("odd") == 1

@@ -1,0 +1,251 @@
+"""Force-unlock: what is asked for wrongly, changed meanwhile, refused, or of unknown outcome."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.overview.force_unlock import NeedsUnknown, force_unlock
+from lockclient.stores.protocol import Remove
+from mutexdash.security.access import Access
+from tests.support.dashboard_fakes import Board
+
+FIELDS = {"name": "a", "uuid": "u1", "reason": "it hangs"}
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with Board(access=Access(allow_force_unlock=True, unlocks_a_minute=1000)) as started:
+        started.store.take("a", uuid="u1")
+        started.settle()
+        yield started
+
+
+def unlock(board: Board, path: str = "/api/locks/a/force-unlock", **changes: Any) -> Any:
+    return board.client.post(path, json=FIELDS | changes, buffered=True)
+
+
+def holder(board: Board, name: str = "a") -> str | None:
+    found = board.store.kept.get(("locks", name, "uuid"))
+    return found and (found.value or b"").decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "A"}, "the name that was typed is 'A'"),
+        ({"name": "a "}, "the lock's name is 'a'"),
+        ({"name": ""}, "the field name"),
+        ({"name": ["a"]}, "the field name"),
+        ({"uuid": ""}, "the field uuid"),
+        ({"uuid": None}, "the field uuid"),
+        ({"reason": " \n"}, "the field reason"),
+        ({"reason": "x" * 501}, "500 characters"),
+    ],
+)
+def test_what_is_missing_or_mistyped_unlocks_nothing(
+    board: Board, changes: dict[str, Any], said: str
+) -> None:
+    answer = unlock(board, **changes)
+    assert answer.status_code == 400
+    assert answer.json["error"].startswith("Nothing was unlocked: ")
+    assert said in answer.json["error"]
+    assert holder(board) == "u1"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"a"', b"null", b"[" * 5000])
+def test_a_body_that_is_no_object_unlocks_nothing(board: Board, body: bytes) -> None:
+    path = "/api/locks/a/force-unlock"
+    answer = board.client.post(path, data=body, content_type="application/json")
+    assert answer.status_code == 400
+    assert holder(board) == "u1"
+
+
+def test_a_body_that_is_too_long_is_not_read(board: Board) -> None:
+    assert unlock(board, reason="x" * 20_000).status_code == 413
+
+
+@pytest.mark.parametrize("name", [".", "..", "b/c", "force-unlock", "x/force-unlock", "<b>", "🔒"])
+def test_every_name_can_be_unlocked(board: Board, name: str) -> None:
+    for path in (
+        f"/api/locks/{quote(name, safe='')}/force-unlock",
+        f"/api/lock/force-unlock?name={quote(name, safe='')}",
+    ):
+        board.store.take(name, uuid="u2")
+        answer = unlock(board, path, name=name, uuid="u2")
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        assert holder(board, name) is None
+
+
+def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
+    """Before the look, and between the look and the transaction: the same 409, and nothing else."""
+    board.store.before_removing = lambda: board.store.take("a", uuid="u2", hostname="other")
+    for _ in range(2):
+        answer = unlock(board)
+        assert answer.status_code == 409
+        assert "Now it is held by other" in answer.json["error"]
+        assert holder(board) == "u2"
+    assert not [key for key in board.store.kept if key[0] == "removed"]
+
+
+def test_one_that_was_released_is_told_so(board: Board) -> None:
+    board.store.release("a")
+    answer = unlock(board)
+    assert (answer.status_code, "held by nobody" in answer.json["error"]) == (409, True)
+
+
+def test_with_the_store_away_nothing_is_sent(board: Board) -> None:
+    board.store.here = False
+    assert unlock(board).status_code == 503
+    assert (board.store.asked, holder(board)) == (0, "u1")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said", "result"),
+    [
+        (StoreUnavailable("No answer."), 503, "is not known", "unknown"),
+        (StoreUnavailable("No member.", unknown=False), 502, "Nothing was unlocked", "failed"),
+        (StoreError("permission denied"), 502, "Nothing was unlocked: permission", "failed"),
+        (StoreError("No space.", unknown=True), 503, "is not known", "unknown"),
+    ],
+)
+def test_a_store_that_fails_is_told_with_what_that_means(
+    board: Board, error: Exception, code: int, said: str, result: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    board.store.before_removing = fail
+    answer = unlock(board)
+    assert (answer.status_code, said in answer.json["error"]) == (code, True)
+    metrics = board.get("/metrics").get_data(as_text=True)
+    assert f'mutexdash_force_unlocks_total{{result="{result}"}} 1.0' in metrics
+
+
+def test_a_record_that_would_be_too_long_is_cut(board: Board) -> None:
+    board.store.take("a", uuid="u1", reason="r" * 30_000, backtrace="b" * 30_000 + "innermost")
+    removed = unlock(board).json["removed"]
+    assert (len(removed["reason"]), len(removed["backtrace"])) == (4096, 16384)
+    assert removed["backtrace"].endswith("innermost")
+
+
+def test_a_page_says_what_went_wrong_and_leads_back(board: Board) -> None:
+    answer = sent(board, uuid="u0")
+    text = answer.get_data(as_text=True)
+    assert answer.status_code == 409
+    assert "Nothing was unlocked" in text
+    assert 'href="/lock/a"' in text
+
+
+# ---------------------------------------------------------------- a lock with unknown needs
+
+
+@pytest.fixture
+def needy(board: Board) -> Board:
+    board.store.take("a", uuid="u1", needs=["two-keys", "<b>"])
+    board.settle()
+    return board
+
+
+def sent(board: Board, **more: str) -> Any:
+    """Send the form as a browser does."""
+    form = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    token = form.partition('name="csrf" value="')[2].partition('"')[0]
+    return board.client.post(
+        "/locks/a/force-unlock",
+        data=FIELDS | {"csrf": token} | more,
+        headers={"Origin": "http://localhost"},
+        buffered=True,
+    )
+
+
+@pytest.mark.parametrize("said", [{}, {"despite_needs": False}])
+def test_what_it_needs_must_be_known_to_who_asks(needy: Board, said: dict[str, Any]) -> None:
+    answer = unlock(needy, **said)
+    assert answer.status_code == 409
+    assert answer.json["error"].startswith(
+        "Nothing was unlocked: it needs what this version does not know (two-keys, <b>)"
+    )
+    assert "the field despite_needs" in answer.json["error"]
+    assert holder(needy) == "u1"
+
+
+@pytest.mark.parametrize("said", ["true", 1, None, [True]])
+def test_nothing_but_true_says_that_it_is_known(needy: Board, said: object) -> None:
+    answer = unlock(needy, despite_needs=said)
+    assert (answer.status_code, "despite_needs" in answer.json["error"]) == (400, True)
+    assert holder(needy) == "u1"
+
+
+def test_who_knows_what_it_needs_may_remove_it(needy: Board) -> None:
+    answer = unlock(needy, despite_needs=True)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    assert answer.json["removed"]["needs"] == ["two-keys", "<b>"]
+    assert holder(needy) is None
+
+
+def test_a_lock_without_needs_is_removed_with_that_word_or_without(board: Board) -> None:
+    html = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    assert "despite_needs" not in html
+    assert unlock(board, despite_needs=True).status_code == 200
+
+
+def test_the_form_asks_by_a_box_that_must_be_ticked(needy: Board) -> None:
+    html = needy.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    assert re.search(r'<input type="checkbox" id="\w+" name="despite_needs" required>', html)
+    assert "what this version does not know (two-keys, &lt;b&gt;)" in html
+    refused = sent(needy)
+    assert refused.status_code == 409
+    assert "does not know (two-keys, &lt;b&gt;)" in refused.get_data(as_text=True)
+    assert holder(needy) == "u1"
+    assert sent(needy, despite_needs="on").status_code == 303
+    assert holder(needy) is None
+
+
+def test_no_way_to_remove_a_lock_leaves_the_question_out(needy: Board) -> None:
+    """Whoever calls it without a word about needs removes none that has some."""
+    with pytest.raises(NeedsUnknown, match="Only a person who knows"):
+        force_unlock(needy.store, "a", "u1", "me", "why", Deadline.after(5))
+    assert holder(needy) == "u1"
+
+
+class TestOutOfSpace:
+    """Nobody takes a lock without a record before a person was told and said so."""
+
+    @pytest.fixture
+    def full(self, board: Board, monkeypatch: pytest.MonkeyPatch) -> Board:
+        """A store that has no space for records."""
+        ask = board.store.ask
+
+        def refuse(request: Any, deadline: Deadline) -> Any:
+            if isinstance(request, Remove) and request.recorded:
+                raise StoreFull("database space exceeded")
+            return ask(request, deadline)
+
+        monkeypatch.setattr(board.store, "ask", refuse)
+        return board
+
+    def test_a_program_is_told_the_field(self, full: Board) -> None:
+        answer = unlock(full)
+        assert (answer.status_code, holder(full)) == (409, "u1")
+        assert "no record of it can be kept" in answer.json["error"]
+        assert "the field unrecorded" in answer.json["error"]
+        assert unlock(full, unrecorded="yes").status_code == 400
+        assert unlock(full, unrecorded=True).status_code == 200
+        assert holder(full) is None
+
+    def test_the_form_asks_with_a_box_to_tick(self, full: Board) -> None:
+        assert "unrecorded" not in full.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+        answer = sent(full)
+        assert (answer.status_code, holder(full)) == (303, "u1")
+        html = full.get(answer.headers["Location"]).get_data(as_text=True)
+        assert '<input type="checkbox" id="unrecorded" name="unrecorded" required>' in html
+        assert "no record of it can be kept" in html
+        assert sent(full, unrecorded="on").status_code == 303
+        assert holder(full) is None

@@ -1,0 +1,518 @@
+"""Who may: the login, the gate in front of all writes, proxies, prefix and headers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from mutexdash.security.access import Access, Tokens
+from mutexdash.security.htpasswd import Passwords
+from mutexdash.security.login import Basic, Header, Networks
+from tests.support.dashboard_fakes import Board, hashed
+from tests.support.processes import wait_until
+
+ORIGIN = {"Origin": "http://localhost"}
+UNLOCK = "/locks/a/force-unlock"
+API_UNLOCK = "/api/locks/a/force-unlock"
+FIELDS = {"name": "a", "uuid": "u1", "reason": "it hangs"}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("users") / "htpasswd"
+    path.write_text(f"# who may\nann:{hashed('söcret:1')}\n\nbob:{hashed('x')}\n", encoding="utf-8")
+    return path
+
+
+@contextmanager
+def board_of(**access: Any) -> Iterator[Board]:
+    with Board(access=Access(**access)) as board:
+        board.store.take("a", uuid="u1")
+        board.settle()
+        yield board
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with board_of(allow_force_unlock=True) as started:
+        yield started
+
+
+def login(user: str, password: str) -> dict[str, str]:
+    said = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {said}"}
+
+
+def token_of(board: Board, **headers: str) -> str:
+    page = board.client.get("/locks/a/force-unlock?uuid=u1", headers=headers, buffered=True)
+    found = re.search(r'name="csrf" value="(\w+)"', page.get_data(as_text=True))
+    assert found, page.get_data(as_text=True)
+    return found[1]
+
+
+def held(board: Board) -> bool:
+    board.settle()
+    return ("locks", "a", "uuid") in board.store.kept
+
+
+def post(board: Board, path: str = UNLOCK, **asked: Any) -> Any:
+    return board.client.post(path, buffered=True, **asked)
+
+
+# ---------------------------------------------------------------- the gate in front of all writes
+
+
+def test_a_form_of_our_own_page_passes(board: Board) -> None:
+    answer = post(board, data={**FIELDS, "csrf": token_of(board)}, headers=ORIGIN)
+    assert answer.status_code == 303, answer.get_data(as_text=True)
+    assert answer.headers["Location"] == "/lock/a?unlocked=u1"
+    assert not held(board)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "https://localhost"},
+        {"Origin": "http://localhost:8080"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://[::"},
+        {"Referer": "http://localhost/"},
+    ],
+)
+def test_a_form_from_elsewhere_does_not(board: Board, headers: dict[str, str]) -> None:
+    answer = post(board, data={**FIELDS, "csrf": token_of(board)}, headers=headers)
+    assert answer.status_code == 403
+    assert held(board)
+
+
+@pytest.mark.parametrize("token", ["", "x", "é" * 64, "0" * 64])
+def test_a_form_without_a_token_of_ours_does_not(board: Board, token: str) -> None:
+    assert post(board, data={**FIELDS, "csrf": token}, headers=ORIGIN).status_code == 403
+    assert held(board)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"data": FIELDS, "content_type": "multipart/form-data"},
+        {"data": b"{}", "content_type": "text/plain"},
+        {"json": FIELDS},
+        {"data": b""},
+    ],
+)
+def test_a_form_is_a_form(board: Board, asked: dict[str, Any]) -> None:
+    assert post(board, headers=ORIGIN, **asked).status_code == 415
+    assert held(board)
+
+
+def test_a_program_needs_json_and_no_token(board: Board) -> None:
+    """What a browser sends for another site without asking is never JSON."""
+    for asked in ({"data": FIELDS}, {"data": str(FIELDS), "content_type": "text/plain"}):
+        assert post(board, API_UNLOCK, **asked).status_code == 415
+    assert post(board, API_UNLOCK, json=FIELDS).status_code == 200
+    assert not held(board)
+
+
+@pytest.mark.parametrize(
+    "headers", [ORIGIN, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}]
+)
+def test_a_browsers_json_needs_the_token(board: Board, headers: dict[str, str]) -> None:
+    assert post(board, API_UNLOCK, json=FIELDS, headers=headers).status_code == 403
+    assert held(board)
+    told = {**ORIGIN, "X-CSRF-Token": token_of(board)}
+    assert post(board, API_UNLOCK, json=FIELDS, headers=told).status_code == 200
+
+
+def test_nothing_is_written_without_the_flag() -> None:
+    with board_of() as board:
+        token = Tokens(Access().secret).issue(None)
+        for path, asked in ((UNLOCK, {"data": {**FIELDS, "csrf": token}}), (API_UNLOCK, {})):
+            asked = asked or {"json": FIELDS}
+            answer = post(board, path, headers=ORIGIN, **asked)
+            assert answer.status_code == 403
+            assert "--allow-force-unlock" in answer.get_data(as_text=True)
+        assert held(board)
+        assert "csrf" not in board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+
+
+def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:
+    """A view that takes a POST and is not in `writes` would be a second gate to forget."""
+    for rule in board.app.url_map.iter_rules():
+        writes = (rule.methods or set()) - {"GET", "HEAD", "OPTIONS"}
+        assert not writes or rule.endpoint.startswith("writes."), rule
+    for method in ("put", "delete", "patch"):
+        answer = getattr(board.client, method)(API_UNLOCK, headers=ORIGIN, buffered=True)
+        assert answer.status_code == 405
+
+
+def test_a_token_is_its_users_and_grows_old() -> None:
+    now = [1_000_000.0]
+    tokens = Tokens(b"s" * 32, lambda: now[0])
+    token = tokens.issue("ann")
+    assert tokens.good(token, "ann")
+    assert not tokens.good(token, "bob")
+    assert not tokens.good(token, None)
+    assert not Tokens(b"t" * 32, lambda: now[0]).good(token, "ann")
+    now[0] += 12 * 3600
+    assert tokens.good(token, "ann")
+    assert tokens.issue("ann") != token
+    now[0] += 13 * 3600
+    assert not tokens.good(token, "ann")
+
+
+def test_so_many_force_unlocks_a_minute_and_no_more() -> None:
+    with board_of(allow_force_unlock=True, unlocks_a_minute=2) as board:
+        codes = [post(board, API_UNLOCK, json=FIELDS | {"uuid": "x"}) for _ in range(3)]
+        assert [each.status_code for each in codes] == [409, 409, 429]
+        assert int(codes[2].headers["Retry-After"]) == 60
+        assert held(board)
+
+
+# ---------------------------------------------------------------- --auth basic
+
+
+@pytest.fixture
+def guarded(file: Path) -> Iterator[Board]:
+    access: dict[str, Any] = {"login": Basic(Passwords(file)), "local_only": False}
+    with board_of(**access, allow_force_unlock=True) as started:
+        yield started
+
+
+PATHS = ("/", "/lock/a", "/removed", "/removed.csv", "/api/locks", "/api/openapi.yaml", "/nothing")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_basic_shows_nothing_without_a_password(guarded: Board, path: str) -> None:
+    for headers in ({}, login("ann", "wrong"), login("eve", "x"), {"Authorization": "Basic ???"}):
+        answer = guarded.client.get(path, headers=headers, buffered=True)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
+        assert "worker-1" not in answer.get_data(as_text=True)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/static/style.css"])
+def test_probes_need_no_password(guarded: Board, path: str) -> None:
+    assert guarded.get(path).status_code == 200
+
+
+def test_basic_lets_in_who_has_the_password_and_records_the_name(guarded: Board) -> None:
+    ann = login("ann", "söcret:1")
+    assert ">ann<" in guarded.client.get("/", headers=ann, buffered=True).get_data(as_text=True)
+    token = token_of(guarded, **ann)
+    other = {**ORIGIN, **login("bob", "x")}
+    assert post(guarded, data={**FIELDS, "csrf": token}, headers=other).status_code == 403
+    answer = post(guarded, data={**FIELDS, "csrf": token}, headers={**ORIGIN, **ann})
+    assert answer.status_code == 303
+    guarded.settle()
+    told = guarded.client.get("/api/removed", headers=ann, buffered=True).get_data(as_text=True)
+    (removal,) = json.loads(told)["removed"]
+    assert (removal["removed_by"], removal["how"]) == ("ann", "force-unlock")
+
+
+def test_one_users_page_is_not_anothers(guarded: Board) -> None:
+    """Kept answers and ETags tell viewers apart: a page holds its viewer's name."""
+    ann, bob = login("ann", "söcret:1"), login("bob", "x")
+    first = guarded.client.get("/", headers=ann, buffered=True)
+    second = guarded.client.get(
+        "/", headers={**bob, "If-None-Match": first.headers["ETag"]}, buffered=True
+    )
+    assert second.status_code == 200
+    assert ">bob<" in second.get_data(as_text=True)
+    assert ">ann<" not in second.get_data(as_text=True)
+
+
+def test_guessing_is_stopped_and_those_who_are_in_stay_in(guarded: Board) -> None:
+    ann = login("ann", "söcret:1")
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+    codes = [
+        guarded.client.get("/api/locks", headers=login("ann", f"x{n}")).status_code
+        for n in range(22)
+    ]
+    assert codes == [401] * 20 + [429] * 2
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+
+
+def test_who_is_in_does_not_tell_which_guess_is_right(guarded: Board) -> None:
+    """A password that was right once is known at once, however many were wrong."""
+    ann = login("ann", "söcret:1")
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+    for number in range(310):
+        guarded.client.get("/api/locks", headers=login("ann", f"x{number}"))
+    assert guarded.client.get("/api/locks", headers=ann).status_code == 429
+
+
+def ask(board: Board, user: str, password: str, address: str = "10.0.0.1") -> int:
+    found = board.client.get(
+        "/api/locks",
+        headers=login(user, password),
+        environ_base={"REMOTE_ADDR": address},
+        buffered=True,
+    )
+    return int(found.status_code)
+
+
+def test_wrong_guesses_lock_nobody_else_out(guarded: Board) -> None:
+    """Neither another user at the same address nor the same user elsewhere."""
+    assert [ask(guarded, "ann", f"x{n}") for n in range(22)] == [401] * 20 + [429] * 2
+    assert ask(guarded, "ann", "söcret:1") == 429, "else a right guess would be known"
+    assert ask(guarded, "bob", "x") == 200
+    assert ask(guarded, "ann", "söcret:1", "10.0.1.1") == 200
+
+
+def test_more_addresses_of_a_network_are_no_more_guesses(guarded: Board) -> None:
+    for network in ("10.7.7.{}", "2001:db8::{}"):
+        codes = [ask(guarded, "ann", f"x{n}", network.format(n)) for n in range(1, 30)]
+        assert codes == [401] * 20 + [429] * 9
+
+
+def test_more_users_are_no_more_guesses_without_end(guarded: Board) -> None:
+    codes = [ask(guarded, f"user{n}", "x") for n in range(110)]
+    assert codes == [401] * 100 + [429] * 10
+    assert ask(guarded, "bob", "x") == 429
+    assert ask(guarded, "bob", "x", "10.0.1.1") == 200
+
+
+def test_more_networks_are_no_more_guesses_without_end(guarded: Board) -> None:
+    """And who has logged in somewhere is let in there again, with a new password, too."""
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    codes = [ask(guarded, "ann", f"x{n}", f"10.0.{n}.1") for n in range(80)]
+    assert codes == [401] * 60 + [429] * 20
+    assert ask(guarded, "ann", "söcret:1", "10.9.9.9") == 429, "not known there"
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    assert ask(guarded, "ann", "wrong", "192.168.1.1") == 401, "and not 429: it was looked at"
+
+
+def test_strangers_keep_one_core_busy_and_nobody_out(
+    guarded: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While their passwords are checked, who is in goes on, and a colleague gets in."""
+    assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+    there, go_on, check = [0], threading.Event(), bcrypt.checkpw
+
+    def slow(password: bytes, stored: bytes) -> bool:
+        there[0] += 1
+        if password == b"guess":
+            go_on.wait(600)
+        there[0] -= 1
+        return check(password, stored)
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: codes.append(ask(guarded, "eve", "guess", n)))
+        for n in ("10.0.1.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.5.1")
+    ]
+    for each in threads:
+        each.start()
+    try:
+        wait_until(lambda: len(codes) == 3, what="those beyond the line to be sent away")
+        assert (codes, there[0]) == ([503] * 3, 1)
+        assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
+        assert ask(guarded, "bob", "x", "192.168.1.2") == 200
+    finally:
+        go_on.set()
+        for each in threads:
+            each.join(60)
+    assert sorted(codes) == [401] * 2 + [503] * 3
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme", "warned"),
+    [("10.0.0.1", "http", True), ("10.0.0.1", "https", False), ("127.0.0.1", "http", False)],
+)
+def test_a_password_that_came_in_the_clear_is_told(
+    guarded: Board, address: str, scheme: str, warned: bool
+) -> None:
+    page = guarded.client.get(
+        "/",
+        headers=login("ann", "söcret:1"),
+        base_url=f"{scheme}://localhost",
+        environ_base={"REMOTE_ADDR": address},
+    )
+    assert page.status_code == 200
+    assert ("Your password came here unencrypted" in page.get_data(as_text=True)) == warned
+
+
+# ---------------------------------------------------------------- --auth proxy, hops, prefix, hosts
+
+PROXY = Networks.read("10.0.0.5, 10.1.0.0/16, ::1")
+
+
+@pytest.mark.parametrize(
+    ("address", "user", "code"),
+    [
+        ("10.0.0.5", "ann", 200),
+        ("10.0.0.5", "Jürgen", 200),
+        ("10.1.2.3", "ann@example.org", 200),
+        ("::ffff:10.0.0.5", "ann", 200),
+        ("10.0.0.6", "ann", 403),
+        ("127.0.0.1", "ann", 403),
+        ("", "ann", 403),
+        ("10.0.0.5", "", 403),
+        ("10.0.0.5", "ann, eve", 403),
+        ("10.0.0.5", "x" * 101, 403),
+        ("10.0.0.5", "\u202eann", 403),
+    ],
+)
+def test_a_header_is_believed_from_named_addresses_only(address: str, user: str, code: int) -> None:
+    with board_of(login=Header("X-User", PROXY), local_only=False, proxies=PROXY) as board:
+        answer = board.client.get(
+            "/api/locks",
+            headers={"X-User": user.encode().decode("latin-1")} if user else {},
+            environ_base={"REMOTE_ADDR": address},
+            buffered=True,
+        )
+        assert answer.status_code == code
+
+
+def test_names_that_are_not_utf_8_stay_apart() -> None:
+    with board_of(login=Header("X-User", PROXY), local_only=False, proxies=PROXY) as board:
+        asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": "10.0.0.5"}, "buffered": True}
+        for user in ("Jos\xe9", "Jos\xe8"):
+            page = board.client.get("/", headers={"X-User": user}, **asked)
+            assert f">{user}<" in page.get_data(as_text=True)
+
+
+def test_a_forwarded_address_makes_nobody_the_proxy() -> None:
+    access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False}
+    with board_of(login=Header("X-User", PROXY), **access) as board:
+        asked: dict[str, Any] = {"headers": {"X-User": "eve", "X-Forwarded-For": "10.0.0.5"}}
+        answer = board.client.get("/", environ_base={"REMOTE_ADDR": "10.9.9.9"}, **asked)
+        assert answer.status_code == 403
+        # And the proxy stays the proxy, whoever it speaks for.
+        answer = board.client.get("/", environ_base={"REMOTE_ADDR": "10.0.0.5"}, **asked)
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("hops", "address", "by"),
+    [(0, "10.0.0.5", "10.0.0.5"), (1, "10.0.0.5", "3.3.3.3"), (2, "10.0.0.5", "2.2.2.2")],
+)
+def test_as_many_hops_as_there_are_and_no_more(hops: int, address: str, by: str) -> None:
+    access: dict[str, Any] = {"proxies": PROXY, "hops": hops, "local_only": False}
+    with board_of(allow_force_unlock=True, **access) as board:
+        headers = {"X-Forwarded-For": "1.1.1.1, 2.2.2.2, 3.3.3.3"}
+        answer = post(
+            board, API_UNLOCK, json=FIELDS, headers=headers, environ_base={"REMOTE_ADDR": address}
+        )
+        assert answer.json["removed"]["removed_by"] == f"somebody at {by}"
+
+
+def test_behind_a_proxy_the_origin_is_the_one_in_the_browser() -> None:
+    access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False, "prefix": "/m"}
+    with board_of(allow_force_unlock=True, **access) as board:
+        origin = "https://locks.example.org"
+        headers = {
+            "Origin": origin,
+            "X-Forwarded-Host": "locks.example.org",
+            "X-Forwarded-Proto": "https",
+        }
+        form = board.client.get("/m/locks/a/force-unlock?uuid=u1", buffered=True)
+        text = form.get_data(as_text=True)
+        assert 'action="/m/locks/a/force-unlock"' in text
+        token = re.search(r'name="csrf" value="(\w+)"', text)
+        assert token
+        data = {**FIELDS, "csrf": token[1]}
+        for address, code in (("10.9.9.9", 403), ("10.0.0.5", 303)):
+            asked: dict[str, Any] = {"headers": headers, "environ_base": {"REMOTE_ADDR": address}}
+            answer = post(board, "/m/locks/a/force-unlock", data=data, **asked)
+            assert answer.status_code == code
+        assert answer.headers["Location"] == "/m/lock/a?unlocked=u1"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        *(("/m", 308), ("/m/", 200), ("/m/lock/a", 200), ("/m/healthz", 200), ("/healthz", 200)),
+        *(("/readyz", 200), ("/metrics", 200), ("/", 404), ("/lock/a", 404), ("/mm/", 404)),
+    ],
+)
+def test_below_a_prefix_and_nowhere_else(path: str, code: int) -> None:
+    with board_of(prefix="/m") as board:
+        answer = board.get(path)
+        assert answer.status_code == code
+        assert 'href="/lock' not in answer.get_data(as_text=True)
+
+
+def test_a_dashboard_answers_to_the_names_it_was_given() -> None:
+    with board_of(hosts=frozenset({"locks.example.org"}), local_only=False) as board:
+        asked: tuple[tuple[str, int], ...] = (
+            ("locks.example.org:8722", 200),
+            ("evil.example", 421),
+            ("localhost", 421),
+            ("10.0.0.7", 421),
+        )
+        for host, code in asked:
+            assert board.get("/", Host=host).status_code == code
+        assert board.get("/healthz", Host="10.0.0.7").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        *(("locks.example.org", 200), ("localhost:8722", 200), ("127.0.0.1:8722", 200)),
+        *(("mutexdash:8722", 200), ("evil.example:8722", 421), ("mutexdash.evil.example", 421)),
+    ],
+)
+@pytest.mark.parametrize("login", ["none", "header"])
+def test_a_rebound_page_does_not_pass_for_the_proxy(host: str, code: int, login: str) -> None:
+    """It runs in a browser on the proxy's machine and may say anything, but for the host."""
+    here = Networks.read("127.0.0.1")
+    access: dict[str, Any] = {"proxies": here, "hops": 1, "local_only": login == "none"}
+    if login == "header":
+        access["login"] = Header("X-User", here)
+    with board_of(**access, hosts=frozenset({"locks.example.org"})) as board:
+        told = {"X-Forwarded-Host": "locks.example.org", "X-User": "ann"}
+        assert board.get("/api/locks", Host=host, **told).status_code == code
+        told["X-Forwarded-Host"] = "evil.example"
+        assert board.get("/api/locks", Host=host, **told).status_code == 421
+
+
+def test_a_page_of_another_site_is_refused_before_any_work(guarded: Board) -> None:
+    """It can't read the answer, but what there is by the time that it takes."""
+    asked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", **login("ann", "wrong")}
+    for path in ("/?q=a", "/api/locks?q=a", "/removed.csv", "/lock/a"):
+        assert guarded.client.get(path, headers=asked).status_code == 403, "not 401: nobody looked"
+    assert guarded.client.get("/readyz", headers=asked).status_code == 200
+    link = {**asked, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert guarded.client.get("/?q=a", headers=link | login("bob", "x")).status_code == 200
+
+
+# ---------------------------------------------------------------- headers and compression
+
+
+@pytest.mark.parametrize("path", ["/", "/lock/a", "/nothing", "/static/style.css", "/api/locks"])
+def test_every_answer_has_the_headers(board: Board, path: str) -> None:
+    headers = board.get(path).headers
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "same-origin", "no-referrer makes `Origin: null` of ours"
+    assert headers["Cache-Control"] in ("no-store", "no-cache")
+
+
+def test_a_page_with_a_token_is_not_compressed(board: Board) -> None:
+    """Its length would tell about the token whoever can have it reflect a guess (BREACH)."""
+    gzip: Callable[[str], Any] = lambda path: board.get(path, Accept_Encoding="gzip")  # noqa: E731
+    assert gzip("/").headers["Content-Encoding"] == "gzip"
+    assert gzip("/static/style.css").headers["Content-Encoding"] == "gzip"
+    form = gzip("/locks/a/force-unlock?uuid=u1")
+    assert "csrf" in form.get_data(as_text=True)
+    assert "Content-Encoding" not in form.headers
+    assert form.headers["Vary"] == "Accept-Encoding"
+    again = gzip("/")
+    assert again.headers["Content-Encoding"] == "gzip", "kept for another viewer as it was sent"
+    assert "Content-Encoding" not in board.get("/").headers

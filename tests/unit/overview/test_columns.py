@@ -1,0 +1,323 @@
+"""The tables of facts and columns: what stands in them is told and shown everywhere, undone too."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from ruamel.yaml import YAML
+
+import mutexdash
+from lockclient.cli.operate import ls, removed
+from lockclient.cli.operate.show import lines
+from lockclient.cli.operate.show import show as show_command
+from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TIME, Fact
+from lockclient.model.holder import FACTS, Holder
+from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
+from lockclient.overview.columns import (
+    COLUMNS,
+    SORTS,
+    Listed,
+    fact_text,
+    in_order,
+    lines_of,
+    undecided,
+)
+from mutexdash.web.openapi import description
+from tests.support.dashboard_fakes import Board
+from tests.unit.mutexdash.test_pages import shown
+
+NOW = 1_800_000_000.0
+VALUES: dict[str, Callable[[int], Any]] = {
+    TEXT: lambda number: f"said-{number}",
+    COUNT: lambda number: 40_000 + number,
+    TIME: lambda number: NOW + 1000 * number,
+    SECONDS: lambda number: 7000.0 + number,
+    NAMES: lambda number: (f"need-{number}", "other"),
+}
+TITLED = [fact for fact in FACTS if fact.title]
+TOLD = [fact for fact in FACTS if fact.told]
+NAMED = attrgetter("name")
+MADE = Holder(
+    "whole",
+    **{
+        fact.name: VALUES[fact.kind](number)
+        for number, fact in enumerate(FACTS)
+        if fact.place != KNOWN
+    },
+)
+WHOLE = replace(
+    MADE,
+    alert_at=NOW + (MADE.expected_runtime or 0),
+    auto_unlock_at=NOW + (MADE.auto_unlock_after or 0),
+)
+"""A holder that says something different in everything that is written."""
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with Board() as started:
+        started.store.unlocker()
+        values = WHOLE.subkeys().items()
+        started.store.write(*[("locks", "whole", part, text.encode()) for part, text in values])
+        yield started
+
+
+def text_of(fact: Fact, holder: Holder) -> str:
+    return fact_text(fact, getattr(holder, fact.name))
+
+
+# ---------------------------------------------------------------- facts
+
+
+@pytest.mark.parametrize("fact", TITLED, ids=NAMED)
+def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: Fact) -> None:
+    page = shown(board, "/lock/whole")
+    row = board.table.row("whole")
+    assert row is not None
+    assert fact.title in page
+    assert text_of(fact, row.holder) in page
+    said = [click.unstyle(line) for line in lines(row.holder, (), NOW)]
+    assert any(
+        line.strip().startswith(fact.title.lower()) and text_of(fact, row.holder) in line
+        for line in said
+    )
+
+
+@pytest.mark.parametrize("fact", TITLED, ids=NAMED)
+def test_and_on_a_removal_s_page(board: Board, fact: Fact) -> None:
+    removal = Removal(WHOLE, NOW, "dog", AUTO_UNLOCK, "late")
+    board.store.write(("removed", "whole", str(WHOLE.uuid), removal.value().encode()))
+    for path in ("/removed", f"/removal?name=whole&uuid={WHOLE.uuid}"):
+        page = shown(board, path)
+        if getattr(WHOLE, fact.name):
+            assert fact.title in page
+            assert text_of(fact, WHOLE) in page
+
+
+@pytest.mark.parametrize("fact", TOLD, ids=NAMED)
+def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(
+    board: Board, fact: Fact
+) -> None:
+    lock = board.get("/api/locks/whole").json
+    value = getattr(WHOLE, fact.name)
+    if fact.place != KNOWN:
+        assert lock[fact.name] == (list(value) if fact.kind == NAMES else value)
+    (listed,) = board.get("/api/locks").json["locks"]
+    assert (fact.name in listed) == fact.listed
+    assert not fact.listed or listed[fact.name] == lock[fact.name]
+    board.store.write(("removed", "whole", "u", Removal(WHOLE, NOW, "", "", "").value().encode()))
+    (exported,) = csv.DictReader(io.StringIO(board.get("/removed.csv").get_data(as_text=True)))
+    assert exported[fact.name] or fact.name == "fencing_token"
+    schemas = described()["components"]["schemas"]
+    for name in ("LockWhole", "RemovalWhole"):
+        assert fact.name in schemas[name]["properties"]
+        assert fact.name in schemas[name]["required"]
+    assert (fact.name in schemas["Lock"]["properties"]) == fact.listed
+    command = ls.ls if fact.listed else show_command
+    assert f"    {fact.name} " in (command.help or "")
+
+
+def test_what_a_removal_says_besides_is_told_everywhere() -> None:
+    removal = described()["components"]["schemas"]["Removal"]
+    for fact in REMOVAL_FACTS:
+        assert fact.name in removal["properties"]
+        assert f"    {fact.name} " in (removed.removed.help or "")
+
+
+def test_what_is_for_nobody_s_eyes_is_nowhere(board: Board) -> None:
+    assert {fact.name for fact in FACTS} - {fact.name for fact in TOLD} == {"process"}
+    for path in ("/lock/whole", "/api/locks/whole", "/api/locks", "/", "/removed.json"):
+        assert str(WHOLE.process) not in board.get(path).get_data(as_text=True)
+
+
+def described() -> Any:
+    return YAML(typ="safe").load(description(Path(mutexdash.__file__).with_name("static")))
+
+
+def test_missing_facts_have_their_word_or_no_line() -> None:
+    words = {line.fact.name: line.word for line in lines_of(Holder("a", "u", "h", alert_at=NOW))}
+    assert words["auto_unlock_at"] == words["auto_unlock_after"] == "never"
+    assert words["locked_at"] == "unknown"
+    assert "reason" not in words
+    broken = {line.fact.name: line.word for line in lines_of(Holder("a"))}
+    assert broken["auto_unlock_at"] == "unknown"
+    assert broken["uuid"] == "none, so that nobody holds it"
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
+def test_a_column_is_shown_and_sorted_by_everywhere(board: Board, column: Any) -> None:
+    html = board.get(f"/?sort={column.key}").get_data(as_text=True)
+    assert (f'<th scope="col" class="c-{column.key}" aria-sort=' in html) == bool(column.title)
+    assert column.title in html
+    body = html.partition("<tbody")[2]
+    assert bool(re.search(rf'<t[dh][^>]* class="c-{column.key}\W', body)) == bool(column.title)
+    assert column.short in [each.title for each in ls.COLUMNS]
+    assert column.key in described()["components"]["schemas"]["Sort"]["enum"]
+    assert column.key in SORTS
+
+
+def test_every_cell_is_a_column_s() -> None:
+    assert [*ls.CELLS] == [column.key for column in COLUMNS]
+    (cells,) = ls.cells([Listed(WHOLE, "ok", 3, waits_since=NOW - 903)], NOW)
+    assert len(cells) == len(COLUMNS)
+    assert cells[-1] == "3 · 15 min"
+
+
+# ---------------------------------------------------------------- what is undecided
+
+ODD = {
+    "needs": {"needs": ["two-keys"]},
+    "moved": {"auto_unlock_at": f"{time.time() + 10:.3f}"},
+    "no duration": {"auto_unlock_after": None},
+}
+
+
+@pytest.mark.parametrize("facts", ODD.values(), ids=ODD)
+def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
+    board: Board, facts: dict[str, Any]
+) -> None:
+    board.store.take("odd", **facts)
+    board.store.take("fine")
+    board.settle()
+    row = board.table.row("odd")
+    assert row is not None
+    why = undecided(row.holder)
+    assert why
+
+    page = shown(board, "/lock/odd")
+    assert "Nobody can tell when this lock may be removed" in page
+    assert why in page
+    assert "auto-unlock undecided." in page
+    assert "auto-unlock in" not in page
+    html = board.get("/?q=odd").get_data(as_text=True)
+    assert ">undecided</span>" in html
+    if row.holder.alive_at is not None:  # else nothing tells how long it has been silent
+        assert "auto-unlock undecided" in html, "the bar"
+    assert " left</span>" not in html
+    for path in ("/api/locks?q=odd", "/api/locks/odd"):
+        said = board.get(path).json
+        assert said.get("locks", [said])[0]["undecided"] == why
+    assert (said["state"], board.get("/api/locks/fine").json["state"]) == ("undecided", "ok")
+    found = board.get("/api/locks?state=undecided").json["locks"]
+    assert [each["name"] for each in found] == ["odd", "whole"]
+    assert board.get("/?state=undecided").get_data(as_text=True).count('<tr class="undecided"') == 2
+    assert 'mutexdash_locks{state="undecided"} 2' in board.get("/metrics").get_data(as_text=True)
+
+    (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
+    assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
+    told = "\n".join(map(click.unstyle, lines(row.holder, (), time.time())))
+    assert f"undecided         {why}. People are alerted" in told
+    assert "auto-unlock       undecided, 20" in told
+
+
+def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> None:
+    board.store.take("odd", held_for=2000, needs=["two-keys"])
+    board.store.take("even", held_for=2000)
+    states = {lock["name"]: lock["state"] for lock in board.get("/api/locks").json["locks"]}
+    assert (states["odd"], states["even"]) == ("undecided", "overdue")
+    page = shown(board, "/lock/odd")
+    assert "Past its alert for" in page
+    assert "; auto-unlock undecided." in page
+
+
+def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) -> None:
+    board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
+    lock = board.get("/api/locks/odd").json
+    assert (lock["alive_at"], lock["state"]) == (None, "undecided")
+    assert "Last sign of life unknown" in shown(board, "/lock/odd")
+
+
+def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
+    board.store.take("fine")
+    board.store.take("broken", hostname=None, needs=["two-keys"])
+    for name in ("fine", "broken"):
+        assert board.get(f"/api/locks/{name}").json["undecided"] is None
+        assert "Nobody can tell" not in shown(board, f"/lock/{name}")
+
+
+def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
+    def lock(name: str, after: float | None, **facts: Any) -> Listed:
+        at = None if after is None else NOW + after
+        holder = Holder(
+            *(name, "u", "h"), alert_at=NOW + 5, expected_runtime=5, auto_unlock_at=at,
+            auto_unlock_after=after, **facts,
+        )  # fmt: skip
+        return Listed(holder, "ok", 0)
+
+    locks = [lock("c", 30), lock("new", 10, needs=("x",)), lock("never", None), lock("a", 20)]
+    for sort, order in (
+        ("auto_unlock_at", ["a", "c", "never", "new"]),
+        ("-auto_unlock_at", ["c", "a", "never", "new"]),
+        ("state", ["a", "c", "never", "new"]),
+    ):
+        assert [each.holder.name for each in in_order(locks, sort)] == order
+
+
+STUCK: list[tuple[str, str, float | None, int, float, float]] = [
+    # name, state, auto-unlock in, waiters, alert, revision of the first ticket
+    ("person-six", "alert", None, 6, -10, 50),
+    ("person-old", "alert", None, 0, -500, inf),
+    ("person-new", "alert", None, 0, -20, inf),
+    ("six-for-long", "alert", 900, 6, -10, 20),
+    ("six", "alert", 800, 6, -10, 30),
+    ("six-not-read", "alert", 100, 6, -10, inf),
+    ("one", "alert", 900, 1, -10, 10),
+    ("soon", "alert", 100, 0, -10, inf),
+    ("late", "alert", 700, 0, -500, inf),
+    ("well-soon", "ok", 100, 0, 50, inf),
+    ("well-waited-for", "ok", 200, 9, 50, 5),
+    ("well-for-ever", "ok", None, 9, 50, 5),
+]
+
+
+def test_the_most_urgent_is_what_only_a_person_can_free_then_what_most_wait_for() -> None:
+    """And of those for which equally many wait, the one whose first waits longest."""
+    locks = []
+    for name, state, after, waiters, alert, head in STUCK:
+        times: dict[str, Any] = {"alert_at": NOW + alert, "expected_runtime": 1000.0}
+        if after is not None:
+            times |= {"auto_unlock_at": NOW + after, "auto_unlock_after": 1000 - alert + after}
+        locks.append(Listed(Holder(name, "u", "h", **times), state, waiters, head=head))
+    found = in_order(reversed(locks), "state")
+    assert [each.holder.name for each in found] == [name for name, *_ in STUCK]
+
+
+def test_silence_is_told_beside_age(board: Board) -> None:
+    board.store.take("quiet", held_for=3000)
+    board.store.push("quiet")
+    text = shown(board, "/?q=quiet")
+    assert re.search(r"held for 50 min \d s silent for \d s", text)
+    (lock,) = [row.holder for row in board.table.rows().values() if row.holder.name == "quiet"]
+    wall = time.time()
+    (cells,) = ls.cells([Listed(lock, "ok", 0)], wall)
+    told = dict(zip([column.key for column in COLUMNS], cells, strict=True))
+    assert (str(told["locked_at"])[:6], str(told["alive_at"])[-1]) == ("50 min", "s")
+    assert len(str(told["alive_at"])) < 4
+
+
+# ---------------------------------------------------------------- a free lock
+
+
+def test_a_free_lock_s_page_says_who_waits(board: Board) -> None:
+    board.store.wait("free", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
+    board.store.wait("free", "w2", hostname="next-2", pid=4)
+    text = shown(board, "/lock/free")
+    assert "Not held" in text
+    assert "Waiting (2)" in text
+    assert text.index("next-1 : 3") < text.index("my turn") < text.index("next-2 : 4")
+    board.store.removed("free", "u1", how="auto-unlock")
+    assert "next-1 : 3" in shown(board, "/lock/free")

@@ -1,0 +1,137 @@
+"""A picture is stale when the watch does not bring what is known to be written, and only then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from lockclient.overview import freshness
+from lockclient.overview.freshness import LATE, READ_AFTER, READ_AGAIN_AFTER, READINGS, Freshness
+from lockclient.overview.table import Table
+
+
+@dataclass
+class Case:
+    """A table as `Freshness` sees it, and a clock to move."""
+
+    now: float = 1000.0
+    revision: int = 10
+    followed: int = 0
+    reading: bool = False
+    known_at: float = -math.inf
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.fresh = Freshness(cast("Table", self), lambda: self.done.append("reopened"))
+
+    def loading(self) -> bool:
+        return self.reading
+
+    def resync(self) -> None:
+        self.done.append("read")
+        self.revision += 100
+
+    def shown(self, revision: int) -> None:
+        """The watch brings this revision."""
+        self.revision = self.followed = revision
+
+    def look(self, seconds: float, *, beats: bool = True) -> None:
+        """Look once a second, with a sign of life that etcd confirms every third second."""
+        for second in range(int(seconds)):
+            self.now += 1
+            if beats and second % 3 == 0:
+                self.fresh.expect(self.revision + 1, self.now)
+            self.fresh.look()
+
+
+@pytest.fixture
+def case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setattr(freshness, "monotonic", lambda: found.now if found else 1000.0)
+    found: Case | None = None
+    found = Case()
+    return found
+
+
+def test_what_is_shown_in_time_is_proof(case: Case) -> None:
+    for _ in range(5):
+        case.now += 3
+        case.fresh.expect(case.revision + 1, case.now)
+        assert not case.fresh.stale()
+        case.now += LATE
+        case.shown(case.revision + 1)
+        assert case.fresh.proven_at() == case.now - LATE
+        case.fresh.look()
+    assert case.done == []
+
+
+def test_what_is_confirmed_and_not_shown_makes_it_stale_within_five_seconds(case: Case) -> None:
+    case.fresh.expect(10, case.now)
+    case.now += 3
+    case.fresh.expect(11, case.now)
+    case.now += LATE + 0.01
+    assert case.fresh.stale()
+    assert case.now - case.fresh.proven_at() < 5.1
+    case.shown(11)
+    assert not case.fresh.stale()
+
+
+def test_what_is_refused_or_not_answered_says_nothing(case: Case) -> None:
+    """Out of space for an hour: nothing is stale, nothing is done, and the age is told."""
+    case.look(3600, beats=False)
+    assert not case.fresh.stale()
+    assert case.done == []
+    assert case.now - case.fresh.proven_at() >= 3600
+
+
+def test_what_is_done_about_a_silent_watch_and_when(case: Case) -> None:
+    case.look(3 + LATE)
+    assert case.done == ["reopened"]
+    case.look(READ_AFTER)
+    assert case.done == ["reopened", "reopened", "read"]
+    assert case.fresh.stale(), "read anew, but the watch has shown nothing yet"
+    proven_at = case.fresh.proven_at()
+    case.look(READ_AGAIN_AFTER * READINGS - 5)
+    assert case.done == ["reopened", *(["reopened", "read"] * READINGS)]
+    assert not case.fresh.hopeless()
+    case.look(20)
+    assert case.fresh.hopeless()
+    assert case.fresh.proven_at() == proven_at
+    case.shown(case.revision + 50)
+    assert not case.fresh.hopeless()
+    assert not case.fresh.stale()
+
+
+def test_no_confirmed_write_no_hopelessness(case: Case) -> None:
+    """The store went away after the first reading: what was seen is not to be forgotten."""
+    case.look(LATE + READ_AFTER + 3)
+    assert "read" in case.done
+    case.look(3600, beats=False)
+    assert not case.fresh.hopeless()
+
+
+def test_a_reading_that_is_under_way_is_left_alone(case: Case) -> None:
+    case.reading = True
+    case.look(3600)
+    assert case.done == []
+    assert case.fresh.stale()
+    assert not case.fresh.hopeless()
+
+
+def test_while_the_store_confirms_nothing_the_watch_is_left_alone(case: Case) -> None:
+    """The last sign of life before an outage was confirmed, and did not come any more."""
+    case.fresh.expect(11, case.now)
+    case.now += READ_AFTER
+    case.look(3600, beats=False)
+    assert case.done == []
+    assert case.fresh.stale()
+
+
+def test_a_store_that_was_put_back_is_not_waited_for(case: Case) -> None:
+    """Its revisions begin lower: the one before will come in months, or never."""
+    case.fresh.expect(1_000_000, case.now)
+    case.now += 60
+    case.fresh.expect(7, case.now)
+    assert not case.fresh.stale()

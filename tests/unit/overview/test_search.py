@@ -1,0 +1,95 @@
+"""What people search for: fields, what is not, pids and uuids; and what it was taken for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.overview.search import Search
+
+LOCK = Holder(
+    *("deploy/prod", "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001", "bill-3.prod.example.com", 4711),
+    reason="second attempt after a timeout",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "  ", "DEPLOY prod", "bill-3", "4711", "b6a1e1d2-70a3", "b6a1"),
+        *("host:bill-3", "HOST:Bill", "lock:deploy", "reason:timeout", "state:alert", "state:a"),
+        *("-lock:bill", "-host:deploy", "-nothing", "-state:ok", "-4712"),
+        *('reason:"second attempt"', '"attempt after"', 'reason:"second', "host:bill lock:prod"),
+        *("-", '""', "host:", "state:"),
+    ],
+)
+def test_it_is_found(text: str) -> None:
+    assert Search.read(text).finds(LOCK, "alert")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("deploy nothing", "47", "471", "47110", "6a1e", "b6a", "b6a2"),
+        *("host:deploy", "lock:bill", "reason:prod", "state:ok", "state:nothing"),
+        *("-deploy", "-host:bill-3", "-state:alert", "-4711", "-b6a1e1d2", '"attempt second"'),
+    ],
+)
+def test_it_is_not_found(text: str) -> None:
+    assert not Search.read(text).finds(LOCK, "alert")
+
+
+def test_a_word_with_another_colon_is_a_word() -> None:
+    holder = Holder("etcd:2379", "u", "h", reason="see https://example.org")
+    assert Search.read("etcd:2379 https://example").finds(holder, "ok")
+
+
+def test_a_shell_has_split_the_words_already() -> None:
+    assert Search.of(["second attempt", "host:bill", "-nothing"]).finds(LOCK, "ok")
+    assert not Search.of(["attempt second"]).finds(LOCK, "ok")
+    assert Search.of([]).finds(LOCK, "ok")
+
+
+def test_what_it_was_taken_for_is_said_where_it_is_more_than_words() -> None:
+    assert Search.read("deploy prod").said == []
+    assert Search.read("prod -host:bill state:o state:x").said == [
+        "anything has “prod”",
+        "not: host has “bill”",
+        "state is ok or overdue",
+        "state is “x”, which none is",
+    ]
+    assert Search.read("etcd:2379 https://x").said == []
+    assert Search.read("bogus:x").said == [
+        "anything has “bogus:x” (there are host:, lock:, reason:, state:)"
+    ]
+
+
+def test_a_removal_is_found_by_how_who_and_why_too() -> None:
+    removal = Removal(LOCK, 5.0, "ann@desk", "force-unlock", "it hung")
+    for text in ("ann@desk hung", "force-unlock", "host:bill-3 hung", "4711", "-auto-unlock"):
+        assert Search.read(text).finds_removal(removal), text
+    assert not Search.read("-hung").finds_removal(removal)
+
+
+def test_among_many_the_same_are_found() -> None:
+    other = Holder("other", "u", "bill-3", 12, reason="x")
+    for text in ("bill", "host:bill-3 -4711", "-bill", "state:ok"):
+        search = Search.read(text)
+        among = search.among([LOCK, other], lambda held: (held, text_of(held), "ok"))
+        assert among == [each for each in (LOCK, other) if search.finds(each, "ok")]
+
+
+def text_of(holder: Holder) -> str:
+    from lockclient.overview.search import searchable
+
+    return searchable(holder)
+
+
+@given(st.text())
+def test_whatever_is_typed_means_something(text: str) -> None:
+    search = Search.read(text)
+    search.finds(LOCK, "ok")
+    assert len(search.said) in (0, len(search.terms))

@@ -1,0 +1,92 @@
+"""What the services log, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.service.options import configure_logging, said
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
+HOLDER = Holder("nightly", "u-1", "web-1", 4711, reason="totals", backtrace="File a\nFile b\n")
+REMOVAL = Removal(HOLDER, 1_800_000_000.5, "unlocker@here", "auto-unlock", "no sign of life")
+log = logging.getLogger("tests.serving")
+
+
+def logged(style: str, capsys: pytest.CaptureFixture[str], extra: dict[str, object]) -> str:
+    """Return the line that one call writes."""
+    configure_logging("info", style)
+    log.warning("Removed lock %r.", "nightly", extra=extra)
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_json_has_the_lock_as_fields_and_the_record_as_an_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry = json.loads(logged("json", capsys, said("auto-unlocked", HOLDER, REMOVAL)))
+    assert entry.pop("time").endswith("Z")
+    assert entry == {
+        "level": "warning",
+        "logger": "tests.serving",
+        "message": "Removed lock 'nightly'.",
+        "event": "auto-unlocked",
+        "lock": "nightly",
+        "uuid": "u-1",
+        "hostname": "web-1",
+        "removal": REMOVAL.facts(),
+    }
+
+
+def test_text_has_the_record_at_the_end_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = logged("text", capsys, said("auto-unlocked", HOLDER, REMOVAL))
+    message, _, record = line.partition(" The record: ")
+    assert message.endswith("WARNING tests.serving: Removed lock 'nightly'.")
+    assert json.loads(record) == REMOVAL.facts()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_line_stays_one_line_whatever_a_lock_says(
+    style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And its fields are bounded."""
+    hostile = Holder('a"b', "u\n" * 9999, "h\r\n" * 9999)
+    line = logged(style, capsys, said("past-alert", hostile))
+    assert len(line) < 3000
+    if style == "json":
+        entry = json.loads(line)
+        assert (len(entry["uuid"]), len(entry["hostname"])) == (500, 500)
+        assert "removal" not in entry
+
+
+def test_what_is_about_no_lock_has_no_such_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lock" not in json.loads(logged("json", capsys, {}))
+
+
+def test_a_signal_that_comes_while_its_own_wait_looks_ends_the_service() -> None:
+    """Five thousand at any moment: none finds the main thread with a lock that it needs."""
+    program = """
+import os, signal, threading
+from lockclient.service.options import EndSignal
+
+end = EndSignal()
+def send():
+    for _ in range(5_000):
+        os.kill(os.getpid(), signal.SIGTERM)
+sender = threading.Thread(target=send)
+sender.start()
+while sender.is_alive():
+    end.wait(0.0)
+print(end.wait(1.0))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "SIGTERM\n"

@@ -1,0 +1,115 @@
+"""What ends or hangs is noticed, told to systemd by silence, and ends the process in the end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient.service import supervision
+from lockclient.service.supervision import SURE, Loop, Pulse, Supervisor, notify
+from tests.support.processes import wait_until
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[socket.socket]:
+    """The socket by which systemd is told."""
+    name = f"{tmp_path.name}-{time.monotonic_ns()}"
+    address = f"\0{name}" if request.param == "abstract" else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(address)
+        heard.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
+        yield heard
+
+
+def told(heard: socket.socket) -> list[str]:
+    """Return all that was told so far."""
+    found = []
+    while True:
+        try:
+            found.append(heard.recv(1000).decode())
+        except BlockingIOError:
+            return found
+
+
+def test_systemd_is_told_as_long_as_all_is_well(systemd: socket.socket) -> None:
+    why: str | None = None
+    supervisor = Supervisor(lambda: why)
+    assert supervisor.look() is None
+    assert told(systemd) == ["WATCHDOG=1"]
+    why = "A bug."
+    assert [supervisor.look() for _ in range(SURE - 1)] == [None] * (SURE - 1)
+    why = None
+    assert supervisor.look() is None
+    assert told(systemd) == ["WATCHDOG=1"], "while it was sick, nothing"
+    why = "A bug."
+    assert [supervisor.look() for _ in range(SURE)] == [*[None] * (SURE - 1), "A bug."]
+    assert told(systemd) == []
+
+
+def test_a_systemd_that_is_gone_or_does_not_read_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    notify("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(tmp_path / "deaf"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "deaf"))
+        for _ in range(5000):
+            notify("WATCHDOG=1")
+
+
+def test_who_can_not_tell_is_not_well() -> None:
+    def fail() -> str | None:
+        raise KeyError("a bug")
+
+    supervisor = Supervisor(fail)
+    reasons = [supervisor.look() for _ in range(SURE)]
+    assert reasons[:-1] == [None] * (SURE - 1)
+    assert "KeyError" in (reasons[-1] or "")
+
+
+def test_a_pulse_is_late_by_its_interval_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(supervision, "monotonic", lambda: now)
+    pulse = Pulse("look", 3)
+    now += 8
+    assert pulse.trouble(5) is None
+    now += 0.1
+    assert "The look hangs, or its thread has ended: the last one ended 8 s ago" in str(
+        pulse.trouble(5)
+    )
+    pulse.beat()
+    assert pulse.trouble(5) is None
+
+
+def test_a_loop_goes_on_whatever_is_raised_and_is_missed_when_it_hangs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs: list[int] = []
+    go_on = threading.Event()
+
+    def work() -> None:
+        runs.append(1)
+        if len(runs) > 10:
+            go_on.wait(60)
+        raise RuntimeError("a bug")
+
+    loop = Loop("work of a test", 0.01, work)
+    assert loop.trouble(0) is None, "it was not started"
+    loop.start()
+    try:
+        wait_until(lambda: len(runs) > 10, what="the runs")
+        wait_until(lambda: loop.trouble(0.1), what="it to be missed")
+    finally:
+        loop.stop()
+        go_on.set()
+    assert caplog.text.count("The work of a test failed") == 1

@@ -1,0 +1,242 @@
+"""etcd's and gRPC's errors: what they mean, and what people read."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from lockclient.errors import ClusterMutexError
+from lockclient.settings import Settings
+from lockclient.stores.etcd.errors import (
+    Fault,
+    diagnose,
+    more_telling,
+    reason,
+    refused,
+    unavailable,
+)
+from lockclient.stores.etcd.permissions import wanted
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+
+Code = grpc.StatusCode
+
+
+class Error(grpc.RpcError):
+    """An error as grpc raises it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str | None) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str | None:
+        return self._details
+
+
+CONNECT = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+    "Failed to connect to remote host: connect: Connection refused (111)"
+)
+TLS = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake "
+    "failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+    "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK"
+)
+NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "fault"),
+    [
+        # The outcome is unknown, in its several faces.
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out, possibly due to…", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: leader changed", Fault.UNKNOWN),
+        (Code.UNAVAILABLE, "Socket closed", Fault.UNKNOWN),
+        (Code.UNKNOWN, "context deadline exceeded", Fault.UNKNOWN),
+        (Code.UNKNOWN, "context canceled", Fault.UNKNOWN),
+        (Code.UNKNOWN, "raft: stopped", Fault.UNKNOWN),
+        (Code.CANCELLED, None, Fault.UNKNOWN),
+        (Code.INTERNAL, "Received RST_STREAM with error code 2", Fault.UNKNOWN),
+        # It can't have happened.
+        (Code.UNAVAILABLE, CONNECT, Fault.NOT_SENT),
+        (Code.UNAVAILABLE, TLS, Fault.NOT_SENT),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Fault.NOT_SENT),
+        # The same code for different things: the text decides.
+        (Code.INVALID_ARGUMENT, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
+        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Fault.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Fault.NEW_TOKEN),
+        (Code.UNKNOWN, "auth: revision in header is old", Fault.NEW_TOKEN),
+        (
+            Code.OUT_OF_RANGE,
+            "etcdserver: mvcc: required revision has been compacted",
+            Fault.COMPACTED,
+        ),
+        (Code.NOT_FOUND, "etcdserver: requested lease not found", Fault.NO_LEASE),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Fault.NO_SPACE),
+        # No, and no again.
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Fault.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", Fault.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: authentication failed, …", Fault.REFUSED),
+        (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", Fault.REFUSED),
+    ],
+)
+def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: Fault) -> None:
+    """By etcd's exact text first, by the code second."""
+    assert diagnose(Error(code, details)) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Error(Code.UNAVAILABLE, CONNECT), "connection refused"),
+        (Error(Code.UNAVAILABLE, NO_SUCH_HOST), "the host name can't be resolved"),
+        (Error(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"), "no answer"),
+        (Error(Code.UNAVAILABLE, "Socket closed"), "the connection was closed"),
+        (Error(Code.UNAVAILABLE, None), "unavailable"),
+    ],
+)
+def test_the_reason_is_a_few_words(error: Error, said: str) -> None:
+    """Not gRPC's whole story."""
+    assert reason(error) == said
+
+
+ALL = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+FAILED = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:10000412:SSL routines:"
+
+
+@pytest.mark.parametrize(
+    ("details", "cause", "advice"),
+    [
+        (TLS, "not trusted: unable to get local issuer certificate", "ETCDCTL_CACERT must be"),
+        (
+            TLS.replace("unable to get local issuer certificate", "certificate has expired"),
+            "not trusted: certificate has expired",
+            "ETCDCTL_CACERT must be",
+        ),
+        (
+            f"{ALL}Custom verification check failed with error: UNAUTHENTICATED: "
+            "Hostname Verification Check failed.",
+            "for another host name",
+            "as its certificate does",
+        ),
+        (f"{ALL}Peer name a is not in peer certificate", "for another host name", "certificate"),
+        (f"{ALL}Unwrap failed (TSI_DATA_CORRUPTED)", "it refused our certificate", "ETCDCTL_CERT"),
+        (
+            f"{ALL}{FAILED}OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE: OK",
+            "it refused our certificate",
+            "ETCDCTL_CERT and ETCDCTL_KEY must be",
+        ),
+        (f"{ALL}Failed to create security handshaker.", "files can't be used", "PEM files"),
+        (f"{ALL}{FAILED}OPENSSL_internal:NEW: OK", "handshake failed: NEW", "both sides"),
+        (f"{ALL}Handshake read failed (Socket closed)", "that talks plain text", "leave out"),
+        (
+            f"{ALL}Handshake read failed (recvmsg:Connection reset by peer (104))",
+            "that talks plain text",
+            "leave out",
+        ),
+        (f"{ALL}Socket closed", "that talks TLS only", "set ETCDCTL_CACERT"),
+        (f"{ALL}recvmsg:Connection reset by peer (104)", "that talks TLS only", "ETCDCTL_CACERT"),
+    ],
+)
+def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advice: str) -> None:
+    """They come as the same code; people must be told which it is, and what to check."""
+    said = reason(Error(Code.UNAVAILABLE, details))
+    assert cause in said
+    text = str(unavailable(("a:1",), said, unknown=False))
+    assert f"({said})" in text
+    assert advice in text
+    assert "Check that it runs" not in text
+
+
+def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
+    """A host name may have an address where nobody listens; an alert may get lost."""
+    tls, nobody, closed = (
+        reason(Error(Code.UNAVAILABLE, each)) for each in (TLS, CONNECT, f"{ALL}Socket closed")
+    )
+    assert more_telling(tls, nobody) == tls
+    assert more_telling(tls, closed) == tls
+    assert more_telling(nobody, tls) == tls
+    assert more_telling("no answer", nobody) == nobody
+    assert more_telling(nobody, closed) == closed
+    assert more_telling(tls, "no answer") == "no answer"
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:2379", "localhost:2379", "[::1]:2379"])
+def test_on_this_machine_it_says_how_to_start_one(endpoint: str) -> None:
+    word = "`clustermutex up` starts one"
+    assert word in str(unavailable((endpoint,), "connection refused", unknown=False))
+    assert word not in str(unavailable((endpoint, "a:1"), "connection refused", unknown=False))
+    assert word not in str(unavailable((endpoint,), "no answer", unknown=False))
+
+
+def test_who_did_not_answer_is_named() -> None:
+    """Every endpoint, the cause, what to look at, and whether it may have happened."""
+    error = unavailable(("a:1", "b:2"), "connection refused", unknown=False)
+    assert str(error) == (
+        "etcd at a:1, b:2 did not answer in time (connection refused). "
+        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+    )
+    assert error.unknown is False
+
+
+@pytest.mark.parametrize(
+    ("details", "advice"),
+    [
+        ("etcdserver: permission denied", "role lacks a right"),
+        ("etcdserver: authentication failed, invalid user ID or password", "Check ETCDCTL_USER"),
+        ("etcdserver: user name is empty", "set ETCDCTL_USER and ETCDCTL_PASSWORD"),
+        ("etcdserver: mvcc: database space exceeded", "compacted, defragmented"),
+        ("something new", ""),
+        (None, ""),
+    ],
+)
+def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
+    """Who refused, in etcd's words, and the way out where it is a common one."""
+    error = refused(Error(Code.PERMISSION_DENIED, details), "a:1")
+    assert isinstance(error, ClusterMutexError)
+    words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
+    assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")
+    assert advice in str(error)
+
+
+DENIED = Error(Code.PERMISSION_DENIED, "etcdserver: permission denied")
+UUID = b"/r/locks/x/uuid"
+TXN = wire.Txn(
+    compare=[wire.Compare(key=UUID)],
+    success=[
+        wire.Operation(put=wire.Put(key=UUID)),
+        wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1")),
+    ],
+    failure=[
+        wire.Operation(
+            txn=wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
+        )
+    ],
+)
+
+
+def test_what_a_request_wants_is_read_off_it() -> None:
+    """Both branches, comparisons and what is nested count; in the words of etcdctl."""
+    assert wanted(TXN, "/r") == {
+        "/r/locks/": "readwrite",
+        "/r/queue/": "write",
+        "/r/removed/": "read",
+    }
+    assert wanted(wire.WatchCreate(key=b"/r/", range_end=b"/r0"), "/r") == {"/r/": "read"}
+    assert wanted(wire.Range(key=b"/a/locks/locks/"), "/a/locks") == {"/a/locks/locks/": "read"}
+    assert wanted(wire.LeaseRevoke(id=1), "/r") == {}
+
+
+def test_who_lacks_which_right_is_said() -> None:
+    """etcd says only that something is denied."""
+    text = str(refused(DENIED, "a:1", Settings(root="/r", user="ann", password="p"), TXN))
+    assert "The user 'ann' has no role, or the role lacks a right." in text
+    assert "readwrite on /r/locks/, write on /r/queue/, read on /r/removed/" in text
+    assert "clustermutex setup-auth --root /r" in text
+    assert "user of this client's certificate" in str(refused(DENIED, "a:1", Settings(), TXN))
+    of_a_lease = str(refused(DENIED, "a:1", Settings(), wire.LeaseRevoke(id=1)))
+    assert "rights on all keys of the lease" in of_a_lease

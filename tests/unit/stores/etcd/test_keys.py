@@ -1,0 +1,174 @@
+"""Names and keys: every name has keys of its own, and a key says whose it is."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lockclient.errors import InvalidLockName
+from lockclient.model.holder import MAX_UUID, SUBKEYS, check_name
+from lockclient.stores.etcd.keys import KINDS, Keyspace, decode, encode
+
+SPACE = Keyspace("/base")
+ALIKE = [
+    *("a", "A", "a ", " a", "a/", "a/b", "a%2Fb", "a%252Fb", "a+b", "a b", "a%20b", "..", ".", "~"),
+    *("ü", "u\u0308", "%", "%%", "%25", "🔒", "a0", "a/uuid", "locks", "*", "a\u2028", "é" * 127),
+]
+
+
+def is_name(text: str) -> bool:
+    try:
+        return bool(check_name(text))
+    except InvalidLockName:
+        return False
+
+
+names = st.text(min_size=1, max_size=60).filter(is_name) | st.sampled_from(ALIKE)
+
+
+def spans(name: str) -> list[tuple[bytes, bytes]]:
+    """Every range of keys that may belong to a lock."""
+    keys = SPACE.keys_of(name)
+    return [keys.lock, keys.line, (keys.removed, keys.removed[:-1] + b"0")]
+
+
+@given(names, names)
+@example("a", "a/b")
+@example("a", "a0")
+@example("a%2Fb", "a/b")
+def test_two_names_never_share_a_key(one: str, other: str) -> None:
+    """Their ranges don't touch, whatever the names."""
+    if one == other:
+        return
+    for first, end in spans(one):
+        for start, stop in spans(other):
+            assert end <= start or stop <= first
+
+
+@given(names)
+def test_a_name_comes_back(name: str) -> None:
+    """Encoded it is one path segment of unreserved characters; decoded it is itself."""
+    segment = encode(name)
+    assert decode(segment) == name
+    assert set(segment) <= set("%-._~") | {chr(each) for each in range(128) if chr(each).isalnum()}
+
+
+@given(names, st.sampled_from(SUBKEYS), names)
+def test_a_key_says_whose_it_is(name: str, part: str, uuid: str) -> None:
+    """Kind, name and part, for each kind of key."""
+    keys = SPACE.keys_of(name)
+    assert SPACE.parse(keys.subkey(part)) == ("locks", name, part)
+    assert SPACE.parse(keys.ticket(uuid)) == ("queue", name, uuid)
+    assert SPACE.parse(keys.removal(uuid)) == ("removed", name, uuid)
+    assert SPACE.parse(keys.mark(uuid)) == ("withdrawn", name, uuid)
+    assert SPACE.parse(SPACE.code("c0de")) == ("code", "c0de", "")
+    assert SPACE.parse(SPACE.unlocker(name)) == ("unlockers", name, "")
+    for (first, end), key in zip(
+        spans(name), (keys.uuid, keys.ticket(uuid), keys.removal(uuid)), strict=True
+    ):
+        assert first < key < end
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
+    """And those of no other kind."""
+    keys = SPACE.keys_of("🔒")
+    whole = {
+        "locks": keys.uuid,
+        "queue": keys.ticket("u"),
+        "removed": keys.removal("u"),
+        "unlockers": SPACE.unlocker("u"),
+        "withdrawn": keys.mark("u"),
+        "code": SPACE.code("c0de"),
+        "restored": SPACE.restored,
+    }
+    start, end = SPACE.kind(kind)  # type: ignore[arg-type]
+    assert [each for each, key in whole.items() if start <= key < end] == [kind]
+    assert all(SPACE.everything[0] <= key < SPACE.everything[1] for key in whole.values())
+
+
+@pytest.mark.parametrize(
+    "segment",
+    ["", "a b", "a%2fb", "a%20b%", "%zz", "%FF", "%00", "%C3", "a+b/", "%61", "ü", "x" * 256],
+)
+def test_only_the_one_encoding_is_a_name(segment: str) -> None:
+    """`a b` bare, lower-case hexadecimal, a letter encoded for nothing: no lock's key."""
+    assert decode(segment) is None
+    assert SPACE.parse(f"/base/locks/{segment}/uuid".encode()) is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"/base/",
+        b"/base/locks",
+        b"/base/else/a/b",
+        b"/base/\xff/a",
+        b"/base/locks//uuid",
+        b"/base/x",
+    ],
+)
+def test_other_keys_below_the_root_are_nobody_s(key: bytes) -> None:
+    """Unknown kinds, no name, no text: ignored."""
+    assert SPACE.parse(key) is None
+
+
+@given(st.binary(max_size=60))
+def test_any_key_is_parsed_or_ignored(rest: bytes) -> None:
+    """Never an error, whatever bytes somebody writes below the root."""
+    for kind in (b"", b"locks/", b"queue/", b"removed/", b"unlockers/"):
+        parsed = SPACE.parse(b"/base/" + kind + rest)
+        assert parsed is None or parsed[0] in KINDS
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_it_is_the_encoding_of_the_protocol(name: str) -> None:
+    """As `docs/protocol.md` tells other languages."""
+    assert encode(name) == quote(name, safe="")
+
+
+def test_what_tells_of_a_restore_is_one_key_and_nothing_below_it() -> None:
+    assert SPACE.parse(SPACE.restored) == ("restored", "", "")
+    assert SPACE.parse(SPACE.restored + b"/x") is None
+    assert SPACE.parse(SPACE.restored + b"/x/y") is None
+
+
+@given(
+    st.binary(max_size=12), st.sampled_from([b"", b"a", b"a/", b"a/uuid", b"a/new", b"a/about/"])
+)
+def test_what_is_passed_over_is_of_no_use(rest: bytes, name: bytes) -> None:
+    """After any key the next one that is read is later, and between them lies nothing of ours."""
+    for folder in (b"/base/locks/", b"/base/queue/", b"/base/locks0", b"/base/"):
+        key = folder + name + rest
+        following = SPACE.following(key)
+        assert following > key
+        for part in SUBKEYS:
+            for known in (b"/base/locks/a/", b"/base/locks/a0/", b"/base/locks/b/"):
+                assert not key < known + part.encode() < following
+        assert SPACE.parse(key + b"\0") is None or following == key + b"\0"
+
+
+def test_an_unknown_subkey_is_followed_by_the_next_known_one() -> None:
+    follows = {
+        "a/about": "a/alert_at",
+        "a/aaa": "a/about",
+        "a/junk": "a/uuid",
+        "a/uuid": "a0",
+        "a/uuid/deeper": "a0",
+        "a/zzz": "a0",
+        "a%2Fb/zzz": "a%2Fb0",
+    }
+    for key, following in follows.items():
+        assert SPACE.following(f"/base/locks/{key}".encode()) == f"/base/locks/{following}".encode()
+
+
+def test_what_follows_a_name_is_no_longer_than_a_uuid() -> None:
+    """Tables keep it, and etcd takes keys of a megabyte."""
+    for kind in ("queue", "removed", "withdrawn", "code"):
+        for part in ("u" * MAX_UUID, quote("🔒" * (MAX_UUID // 4))):
+            assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is not None
+        for part in ("u" * (MAX_UUID + 1), "u" * 1_000_000, quote("🔒" * (MAX_UUID // 4 + 1))):
+            assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is None

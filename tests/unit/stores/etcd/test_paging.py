@@ -1,0 +1,150 @@
+"""Reading a long range page by page, against a store that is a sorted list of keys."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.stores.etcd.wire import paging
+from lockclient.stores.etcd.wire.paging import Pages
+
+SPAN = (b"/locks/", b"/locks0")
+
+
+class Store:
+    """Answers as etcd does, and counts the keys that etcd walks for it.
+
+    Args:
+        keys: what it holds; a key's value has `size_of(key)` bytes.
+        taken: bytes of an answer that is taken, more are refused.
+    """
+
+    def __init__(
+        self,
+        keys: list[bytes],
+        size_of: Callable[[bytes], int] = len,
+        taken: float = math.inf,
+    ) -> None:
+        self.keys = sorted(keys)
+        self.walked: list[int] = []
+        self.sizes: list[int] = []
+        self.asked: list[tuple[bytes, bytes, int]] = []
+        self._size_of = size_of
+        self._taken = taken
+
+    def read_all(self) -> list[bytes]:
+        """Return all keys of the span."""
+        found: list[bytes] = []
+        pages, going_on = Pages(SPAN), True
+        while going_on:
+            assert pages.key < pages.range_end <= SPAN[1]
+            self.asked.append((pages.key, pages.range_end, pages.limit))
+            start = bisect_left(self.keys, pages.key)
+            end = bisect_left(self.keys, pages.range_end)
+            self.walked.append(end - start)
+            page = self.keys[start : min(end, start + pages.limit)]
+            size = sum(map(self._size_of, page))
+            if size > self._taken:
+                assert pages.ask_for_fewer(), "a single key is taken"
+                continue
+            found += page
+            self.sizes.append(size)
+            more = end - start > pages.limit
+            following = page[-1] + b"\0" if more else b""
+            going_on = pages.read(following, more=more, keys=len(page), size=size)
+        return found
+
+
+def below(names: list[str]) -> list[bytes]:
+    return [f"/locks/{name}/{part}".encode() for name in names for part in ("alert_at", "uuid")]
+
+
+keys = st.lists(
+    st.binary(min_size=1, max_size=6) | st.text("ab/%", min_size=1, max_size=9).map(str.encode),
+    max_size=60,
+    unique=True,
+)
+
+
+@given(keys, st.integers(1, 9))
+def test_each_key_is_read_once_and_in_order(keys: list[bytes], limit: int) -> None:
+    """Whatever the keys are, also such as no client of ours would write, and however small a page
+    is; keys outside of the range are left alone."""
+    inside = [SPAN[0] + key for key in keys]
+    outside = [b"/lock", b"/locks", b"/locks0", b"/queue/x/y"]
+    store = Store(inside + outside)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paging, "MOST", limit)
+        assert store.read_all() == sorted(inside)
+    assert len(store.walked) <= 40 * (len(keys) + 1)
+
+
+@given(keys, st.lists(st.integers(0, 3_000_000), min_size=1, max_size=9), st.integers(1, 64))
+def test_whatever_the_sizes_no_question_is_asked_twice(
+    keys: list[bytes], sizes: list[int], taken: int
+) -> None:
+    """An answer that was too large is not asked for again: half of it is, and in the end all is
+    read. What one key holds is always taken."""
+    inside = [SPAN[0] + key for key in keys]
+    store = Store(inside, lambda key: sizes[hash(key) % len(sizes)], max(*sizes, taken * 1_000_000))
+    assert store.read_all() == sorted(inside)
+    assert len(set(store.asked)) == len(store.asked)
+
+
+@pytest.mark.parametrize("size", [10, 450, 16_000, 64_000, 1_500_000])
+def test_a_page_is_of_about_a_million_bytes(size: int) -> None:
+    """Whatever one key holds: a record of a removal may be a thousand times a stamp. The first
+    page is of few keys, as nothing is known by then."""
+    store = Store(below([f"job-{number:05}" for number in range(3000)]), lambda _: size)
+    assert len(store.read_all()) == 6000
+    assert store.sizes[0] == paging.FIRST * size
+    assert max(store.sizes[1:]) <= max(paging.TARGET, size)
+    assert store.asked[0][2] == paging.FIRST
+    least = 6000 * size / min(paging.TARGET, paging.MOST * size)
+    assert len(store.asked) <= 6 * least + 10
+
+
+def test_values_that_grow_make_pages_of_fewer_keys() -> None:
+    """The guess for the next page is by the last one, and what is too large is halved."""
+    names = [f"{number:05}" for number in range(4000)]
+    store = Store(below(names), lambda key: 100_000 if key > b"/locks/03" else 50, 16_000_000)
+    assert store.read_all() == store.keys
+    assert max(store.sizes) <= 16_000_000
+    assert sum(size > 2 * paging.TARGET for size in store.sizes) <= 1
+
+
+def test_a_short_range_is_one_request() -> None:
+    """As it is nearly everywhere."""
+    store = Store(below([f"job-{number}" for number in range(30)]))
+    assert len(store.read_all()) == 60
+    assert store.walked == [60]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"bench-{number:06d}" for number in range(20_000)],
+        [f"bench-{number}" for number in range(20_000)],
+        [f"{number * 2654435761 % 2**32:08x}" for number in range(20_000)],
+        [f"team-{number % 7}%2Fservice-{number % 113}%2F{number}" for number in range(20_000)],
+    ],
+    ids=["counted", "counted without zeros", "random", "by team and service"],
+)
+def test_a_long_range_is_not_walked_to_its_end_for_each_page(
+    names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page is; all others together walk it a few times, in a few requests a page."""
+    store = Store(below(names))
+    limit = 400
+    monkeypatch.setattr(paging, "FIRST", limit)
+    monkeypatch.setattr(paging, "MOST", limit)
+    found = store.read_all()
+    assert found == store.keys
+    least = len(found) / limit
+    assert len(store.walked) <= 6 * least
+    assert sum(store.walked[1:]) <= 0.15 * least * len(found), "half of it would be to the end"

@@ -1,0 +1,242 @@
+"""What goes on beside the callers of one store: tickets, clean-up, deputies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+import pytest
+
+from lockclient.acquisition.steps import ThreadInbox
+from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.stores.common import background
+from lockclient.stores.protocol import Event, Outcome, Request, Take, Withdraw
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+
+class KeptStore(MemoryStore):
+    """A store that counts how often tickets were kept, and may say that they are lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[bool | Exception] = []
+        self.kept = 0
+
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`."""
+        self.kept += 1
+        answer = self.answers.pop(0) if self.answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class BusyInbox(ThreadInbox):
+    """The inbox of a waiter that can act only when the test says so."""
+
+    def __init__(self, waiters: Hashable) -> None:
+        super().__init__()
+        self.waiters = waiters
+        self.able = True
+
+    def prove(self, tell: Callable[[], object]) -> None:
+        """See `Inbox`."""
+        if self.able:
+            tell()
+
+
+class TestTickets:
+    @pytest.fixture(autouse=True)
+    def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(background, "TICKET_RENEWAL", 0.1)
+
+    def test_they_are_kept_while_somebody_waits(self) -> None:
+        """And no longer: an idle process sends nothing."""
+        store = KeptStore()
+        tickets, inbox = store.background.tickets, ThreadInbox()
+        tickets.join(inbox)
+        wait_until(lambda: store.kept >= 3)
+        tickets.leave(inbox)
+        wait_until(lambda: not tickets._groups)
+        kept = store.kept
+        time.sleep(0.3)
+        assert store.kept == kept
+        assert inbox.get(0) is None
+
+    def test_who_is_woken_often_keeps_its_place(self) -> None:
+        """Leaving and joining faster than the interval must not put the renewal off for ever."""
+        store = KeptStore()
+        tickets = store.background.tickets
+        until = time.monotonic() + 10
+        while store.kept < 3:
+            assert time.monotonic() < until
+            inbox = ThreadInbox()
+            tickets.join(inbox)
+            time.sleep(0.01)
+            tickets.leave(inbox)
+
+    def test_all_are_told_when_they_are_lost(self) -> None:
+        """Each waiter looks for itself; the renewals go on."""
+        store = KeptStore()
+        store.answers = [False]
+        inboxes = [ThreadInbox() for _ in range(3)]
+        for each in inboxes:
+            store.background.tickets.join(each)
+        for each in inboxes:
+            assert each.get(10) == Event(0, missed=True)
+        wait_until(lambda: store.kept >= 3)
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("no right")])
+    def test_a_failure_is_no_loss(self, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+        """It is tried again soon, and nobody gives up a place that may still stand."""
+        store = KeptStore()
+        store.answers = [error]
+        tickets, inbox = store.background.tickets, ThreadInbox()
+        tickets.join(inbox)
+        wait_until(lambda: store.kept >= 2)
+        assert inbox.get(0) is None
+        assert f"could not be renewed, trying on: {error}" in caplog.text
+        tickets.leave(inbox)
+
+    def test_one_whose_waiter_cannot_act_is_not_kept(self) -> None:
+        """It would get the lock and not take it; other waiters of the process keep theirs."""
+        store = KeptStore()
+        able, blocked = ThreadInbox(), BusyInbox("a loop")
+        kept: list[Hashable] = []
+        really = store.keep_tickets
+
+        def keep(waiters: Hashable, deadline: Deadline) -> bool:
+            kept.append(waiters)
+            return really(waiters, deadline)
+
+        store.keep_tickets = keep  # type: ignore[method-assign]
+        for each in (able, blocked):
+            store.background.tickets.join(each)
+        wait_until(lambda: kept.count("a loop") >= 2)
+        blocked.able = False
+        wait_until(lambda: kept[-4:] == [None] * 4, what="renewals of one group only")
+        blocked.able = True
+        wait_until(lambda: kept[-2:].count("a loop"))
+
+
+class FailingStore(MemoryStore):
+    """A store that fails a few times before it withdraws."""
+
+    def __init__(self, *failures: Exception) -> None:
+        super().__init__()
+        self.failures = list(failures)
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        """See `MutexStore.ask`."""
+        if isinstance(request, Withdraw) and self.failures:
+            raise self.failures.pop(0)
+        return super().ask(request, deadline)
+
+
+class TestCleaningUp:
+    def test_it_is_tried_until_it_is_done(self) -> None:
+        """The ticket of a living process does not expire, so giving up is no choice."""
+        store = FailingStore(*[StoreUnavailable("away")] * 3)
+        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
+        store.background.clean_up(Withdraw("x", "me"))
+        assert store.background.unfinished()
+        wait_until(lambda: store.model.lock("x").holder is None)
+        wait_until(lambda: not store.background.unfinished())
+
+    def test_a_closed_store_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It is not opened again, so trying on would go on for as long as the program."""
+        caplog.set_level("INFO")
+        store = FailingStore(StoreClosed("The connection was closed."))
+        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
+        store.background.clean_up(Withdraw("x", "me"))
+        wait_until(lambda: "the store was closed before it could be taken back" in caplog.text)
+        wait_until(lambda: not store.background.unfinished(), what="the end of all clean-up")
+        assert store.model.lock("x").holder is not None
+
+    @pytest.mark.parametrize("error", [StoreError("no space"), OSError("no thread")])
+    def test_a_mark_that_is_refused_is_tried_on(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What can be deleted is, at once; what it disarms may come when there is space again."""
+        monkeypatch.setattr(background, "REFUSED_PAUSE", 0.3)
+        store = FailingStore(error)
+        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
+        store.background.clean_up(Withdraw("x", "me", mark=True))
+        wait_until(lambda: store.model.lock("x").holder is None)
+        assert not store.model.lock("x").marks
+        wait_until(lambda: store.model.lock("x").marks == {"me"}, what="the mark")
+
+    def test_a_thousand_do_not_wait_for_one(self) -> None:
+        """A store that is slow is asked by several at once, so many and no more."""
+        under_way, most = set[str](), list[int]()
+
+        class SlowStore(MemoryStore):
+            def ask(self, request: Request, deadline: Deadline) -> Outcome:
+                uuid = getattr(request, "uuid", "")
+                under_way.add(uuid)
+                most.append(len(under_way))
+                time.sleep(0.005)
+                under_way.discard(uuid)
+                return super().ask(request, deadline)
+
+        store = SlowStore()
+        for number in range(1000):
+            store.background.clean_up(Withdraw("x", f"{number}"))
+        wait_until(lambda: not store.background.unfinished())
+        assert 2 <= max(most) <= background.AT_ONCE
+
+
+class TestDeputies:
+    def test_the_main_thread_never_asks_itself(self) -> None:
+        """Others do: no signal is handled in them."""
+        store, where = MemoryStore(), list[threading.Thread]()
+
+        def work() -> str:
+            where.append(threading.current_thread())
+            return "done"
+
+        assert store.background.away(work) == "done"
+        assert where[0].name == "clustermutex-deputy"
+        other = threading.Thread(target=lambda: store.background.away(work))
+        other.start()
+        other.join(60)
+        assert where[1] is other
+
+    def test_what_it_raises_is_raised(self) -> None:
+        """As it is, and again and again."""
+        store, error = MemoryStore(), KeyError("mine")
+
+        def work() -> None:
+            raise error
+
+        for _ in range(3):
+            with pytest.raises(KeyError) as caught:
+                store.background.away(work)
+            assert caught.value is error
+        assert not store.background.unfinished()
+
+    def test_one_that_waits_holds_up_no_other(self) -> None:
+        """The handler of a signal may ask while the main thread, which it interrupts, waits."""
+        store, inner = MemoryStore(), threading.Event()
+        store.background._deputies.do(inner.wait)
+        assert store.background.away(lambda: 7) == 7
+        inner.set()
+
+    def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a store that can't be reached; nothing was done."""
+        monkeypatch.setattr(background, "ONE_ANSWER", 0.2)
+        store, done = MemoryStore(), list[int]()
+        store.background.ready()
+
+        def refuse(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading, "_start_new_thread", refuse)
+        with pytest.raises(StoreUnavailable, match="the system gives no thread") as caught:
+            store.background.away(lambda: done.append(1))
+        assert caught.value.unknown is False
+        assert not done

@@ -1,0 +1,241 @@
+"""What so many votes come to: no two majorities, and nobody's silence is a vote."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from valkey import exceptions
+
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.model.holder import MOST_FENCING
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.errors import Trouble
+from lockclient.stores.valkey.keys import Keys, drifted, holder_of, push_of, revision_of, token_of
+from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.voting.quorum import Quorum
+from lockclient.stores.valkey.voting.scan_merge import recorded
+from lockclient.stores.valkey.wire.connection import Answer
+
+PLACE = Place(tuple(f"h{i}:1" for i in range(5)))
+
+
+def answers(*kinds: str | None) -> dict[int, Answer]:
+    """What each server said; None: nothing yet."""
+    return {i: Answer(kind, []) for i, kind in enumerate(kinds) if kind is not None}
+
+
+@pytest.mark.parametrize(("servers", "majority"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_majority_is_more_than_half(servers: int, majority: int) -> None:
+    assert Quorum(servers).majority == majority
+
+
+def test_nothing_is_decided_that_the_missing_votes_can_change() -> None:
+    """All that three and five servers may say, and all ways in which the rest may come."""
+    for servers in (1, 3, 5):
+        quorum = Quorum(servers)
+        for said in itertools.product(("taken", "held", None), repeat=servers):
+            some = answers(*said)
+            missing = [i for i, kind in enumerate(said) if kind is None]
+            ends = {
+                quorum.agree(
+                    {**some, **{i: Answer(k, []) for i, k in zip(missing, rest, strict=True)}},
+                    "taken",
+                )
+                for rest in itertools.product(("taken", "held"), repeat=len(missing))
+            }
+            assert quorum.decided(some, "taken") == (len(ends) == 1)
+            assert quorum.can_agree(some, "taken") == (True in ends)
+
+
+def test_the_holder_is_whom_a_majority_names() -> None:
+    """And nobody, when nobody can be it; while that is open, it is not known."""
+    quorum = Quorum(5)
+    assert quorum.holder(["a", "a", "a"]) == (True, "a")
+    assert quorum.holder(["a", "a", None, None]) == (False, None)
+    assert quorum.holder(["a", "a", "b", "b", None]) == (True, None)
+    assert quorum.holder([None, None, None]) == (True, None)
+    assert quorum.holder(["a", "b", None, None]) == (True, None)
+    assert quorum.holder([]) == (False, None)
+
+
+def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
+    """Whatever order the answers came in; and whether those who are away could make it a lock."""
+    said = "a on 2 and b on 2 of 5 servers, and 3 make it a lock"
+    for votes in ({"a": 2, "b": 2}, {"b": 2, "a": 2}):
+        assert Quorum(5).few(votes, 5) == f"{said}: nobody holds it"
+        assert Quorum(5).few(votes, 4) == f"{said}: 1 could not be asked, so that it may be held"
+
+
+def test_of_two_records_that_is_listed_which_most_servers_have() -> None:
+    """And of as many the smaller one."""
+    said = {0: {"a/u": "30 "}, 1: {"a/u": "20 ", "b/u": "9 "}, 2: {"a/u": "20 "}, 3: {"b/u": "8 "}}
+    assert recorded(said) == {"a/u": (20, 2), "b/u": (8, 3)}
+
+
+def test_a_server_s_clock_may_gain_a_hundredth() -> None:
+    assert drifted(100.0) == pytest.approx(101.002)
+
+
+def test_revisions_of_an_acquisition_grow_and_its_token_stays() -> None:
+    assert 0 < token_of("a") != token_of("b")
+    assert revision_of("a", 7) == token_of("a") + 7
+    assert push_of(revision_of("a", 7)) == 7
+    assert token_of("a") >= MOST_FENCING  # so that no list shows it as a fencing token
+
+
+def test_what_another_hand_wrote_is_read_as_far_as_it_goes() -> None:
+    """A lock without a number, and none without a uuid."""
+    assert holder_of("x", {"hostname": b"h"}) is None
+    found = holder_of("x", {"uuid": b"u", "push": b"-1e9", "alert_at": b"5.000"})
+    assert found is not None
+    assert (found.uuid, found.alert_at, found.stamp_revisions) == ("u", 5.0, (token_of("u"), 0))
+    assert found.broken()
+
+
+def test_names_never_meet() -> None:
+    keys = Keys("r")
+    assert len({keys.record("a/b", "c"), keys.record("a", "b/c"), keys.record("a%2Fb", "c")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("troubles", "kind"),
+    [
+        ((Trouble("down"),) * 3, StoreUnavailable),
+        ((Trouble("wrong", refused=True),) * 2 + (Trouble("down"),), StoreUnavailable),
+        ((Trouble("wrong", refused=True),) * 3, StoreError),
+        ((Trouble("full", full=True),) * 3, StoreFull),
+    ],
+)
+def test_too_few_votes_are_told_by_why(
+    troubles: tuple[Trouble, ...], kind: type[Exception]
+) -> None:
+    """Whether trying again may help, and of each server what is wrong with it."""
+    error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
+    assert type(error) is kind
+    assert "3 of 5 Valkey servers must agree" in str(error)
+    assert all(each.words in str(error) for each in troubles)
+    assert "and did not (" in str(error)
+
+
+REFUSED = Trouble("connection refused")
+LATE = Trouble("no answer in time")
+WAITS = Trouble("it is new to this keyspace: it votes in 30 s")
+TLS = Trouble("TLS: its certificate has another name")
+RIGHT = Trouble("this user may not do that (No permissions to access a key)", refused=True)
+PASSWORD = Trouble("it does not accept user and password", refused=True)
+
+
+@pytest.mark.parametrize(
+    ("troubles", "ends"),
+    [
+        ((), "and did not in time (the time was up). Check the network, and that they run."),
+        (
+            (LATE,) * 3,
+            "did not in time (h0:1, h1:1, h2:1: no answer in time). Check the network, and that "
+            "they run.",
+        ),
+        (
+            (REFUSED, LATE, REFUSED),
+            "did not in time (h0:1, h2:1: connection refused; h1:1: no answer in time). Check the "
+            "network, and that they run.",
+        ),
+        (
+            (REFUSED, WAITS, WAITS),
+            "it votes in 30 s). If nobody holds a lock of this keyspace, `clustermutex vouch` lets "
+            "servers vote at once. Check the network, and that it runs.",
+        ),
+        ((WAITS,) * 3, "`clustermutex vouch` lets servers vote at once."),
+        ((TLS,) * 3, "did not (h0:1, h1:1, h2:1: TLS: its certificate has another name)."),
+        (
+            (RIGHT,) * 3,
+            "Trying again won't change that. `clustermutex setup-auth` prints the rights of each "
+            "program (--client, --unlocker, --dashboard, --operator).",
+        ),
+        (
+            (PASSWORD,) * 3,
+            "did not (h0:1, h1:1, h2:1: it does not accept user and password). Trying again won't "
+            "change that.",
+        ),
+    ],
+)
+def test_what_to_do_fits_what_is_wrong(troubles: tuple[Trouble, ...], ends: str) -> None:
+    """Nobody is sent to the network by servers that have answered; what is alike is said once."""
+    error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
+    assert str(error).endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("tls", "error", "hint"),
+    [
+        (
+            True,
+            exceptions.TimeoutError("Timeout reading from socket"),
+            ": if there is no TLS at this port, the URL begins with valkey://",
+        ),
+        (
+            True,
+            exceptions.ConnectionError("Connection closed by server."),
+            ": if there is no TLS at this port, the URL begins with valkey://",
+        ),
+        (
+            False,
+            exceptions.ConnectionError("Connection closed by server."),
+            ": if there is TLS at this port, the URL begins with valkeys://",
+        ),
+        (False, exceptions.TimeoutError("Timeout reading from socket"), ""),
+        (True, exceptions.ConnectionError("Connection refused"), ""),
+    ],
+)
+def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
+    """As a line is opened; one that was used fails for another reason."""
+    said = errors.told(error, Place(("h:1",), tls=tls)).words
+    assert (hint in said) if hint else "://" not in said
+    assert "://" not in errors.told(error).words
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NOPERM No permissions to access a key",
+        "NOPERM User worker has no permissions to run the 'eval' command",
+        "NOPERM User u has no permissions to run the 'get' command script: on @user_script:12",
+        "ERR The user executing the script can't run this command or subcommand script: "
+        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+        "ERR ACL failure in script: The user executing the script can't access at least one of the "
+        "keys mentioned in the command arguments script: "
+        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+    ],
+)
+def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
+    """The server's own behind them, without what is for programs."""
+    found = errors.told(exceptions.ResponseError(said))
+    assert found.refused
+    assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.words)
+    assert "2cf24" not in found.words
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "refused"),
+    [
+        (exceptions.BusyLoadingError("Valkey is loading the dataset in memory"), "LOADING", False),
+        (exceptions.ResponseError("MISCONF errors writing to the AOF file"), "MISCONF", False),
+        (exceptions.ResponseError("MASTERDOWN Link with MASTER is down"), "MASTERDOWN", True),
+        (exceptions.ResponseError("BUSY Valkey is busy running a script."), "BUSY", False),
+        (exceptions.ResponseError("WRONGTYPE Operation against a key"), "another program", True),
+        (
+            exceptions.ReadOnlyError("You can't write against a read only replica."),
+            "READONLY",
+            True,
+        ),
+        (exceptions.ConnectionError("Error 1: [SSL: WRONG_VERSION_NUMBER]"), "not talk TLS", False),
+        (exceptions.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted", False),
+        (exceptions.TimeoutError("Timeout reading from socket"), "no answer in time", False),
+        (exceptions.ConnectionError("max number of clients reached"), "maxclients", False),
+    ],
+)
+def test_what_a_server_says_is_told_in_words(error: Exception, words: str, refused: bool) -> None:
+    found = errors.told(error)
+    assert words in found.words
+    assert found.refused == refused

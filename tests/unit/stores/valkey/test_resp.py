@@ -1,0 +1,44 @@
+"""What is sent to servers of Valkey's, and what is read of their answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.wire import resp
+
+
+def test_words_have_their_size_in_bytes() -> None:
+    assert (
+        resp.packed(("GET", "é", "\ud800", ""))
+        == b"$3\r\nGET\r\n$2\r\n\xc3\xa9\r\n$1\r\n?\r\n$0\r\n\r\n"
+    )
+
+
+def test_an_answer_is_had_when_all_of_it_is_there() -> None:
+    """And the next one after it, by the same reader."""
+    said = b"*4\r\n$4\r\nseen\r\n*2\r\n$3\r\na\r\n\r\n$-1\r\n:-7\r\n*0\r\n"
+    reader = resp.reader()
+    for _ in range(2):
+        for at in range(len(said) - 1):
+            assert resp.read(reader, said[at : at + 1]) is resp.UNFINISHED
+        assert resp.read(reader, said[-1:]) == [b"seen", [b"a\r\n", None], -7, []]
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"-NOSCRIPT No matching script.\r\n", errors.NoScript),
+        (b"-WRONGTYPE Operation against a key\r\n", errors.Refused),
+    ],
+)
+def test_an_error_is_an_answer(said: bytes, error: type[Exception]) -> None:
+    reader = resp.reader()
+    assert isinstance(resp.read(reader, said), error)
+    assert resp.read(reader, b":1\r\n") == 1
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":1\r\n:2\r\n"])
+def test_what_is_no_answer_is_told(said: bytes) -> None:
+    with pytest.raises(errors.Unanswered):
+        resp.read(resp.reader(), said)

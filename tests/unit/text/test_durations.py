@@ -1,0 +1,82 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.cli.params import Duration
+from lockclient.model.clocks import LONGEST
+from lockclient.text.durations import duration, parse_duration, period, roughly
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0", 0),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("90s", 90),
+        ("5m", 300),
+        ("5min", 300),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("1 h 30 min", 5400),
+        (" 7 s ", 7),
+    ],
+)
+def test_what_is_understood(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "m", "5x", "-1", "-5m", "nan", "inf", "1e3", "5m1h", "5m5m", "5m 3", "1h30", "٣", "1_000"],
+)
+def test_what_is_not(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration: give seconds or units, like 90, 90s"):
+        parse_duration(text)
+
+
+@given(st.integers(0, int(LONGEST)))
+def test_what_is_shown_can_be_given(seconds: int) -> None:
+    """As it is shown: in the two largest units."""
+    assert duration(parse_duration(duration(seconds))) == duration(seconds)
+    assert duration(seconds).startswith(roughly(seconds))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.5, "0.5 s"),
+        (42, "42 s"),
+        (59.9996, "1 min"),
+        (902.3, "15 min 2 s"),
+        (900, "15 min"),
+        (600, "10 min"),
+        (3599.99999, "1 h"),
+        (5400, "1 h 30 min"),
+        (86_400, "1 d"),
+        (LONGEST, "3650 d"),
+    ],
+)
+def test_what_does_not_count_on_is_written_without_a_rest_of_nothing(
+    seconds: float, text: str
+) -> None:
+    assert period(seconds) == text
+    assert abs(parse_duration(text) - seconds) < 1
+
+
+def test_the_option() -> None:
+    kind = Duration(1, 3600, {"never": None})
+    assert kind.convert("never", None, None) is None
+    assert kind.convert("1h", None, None) == 3600
+    assert kind.convert(12.0, None, None) == 12
+    with pytest.raises(click.BadParameter, match="'61m' is out of range: 1 s to 1 h are"):
+        kind.convert("61m", None, None)
+    with pytest.raises(click.BadParameter, match="Or `never`"):
+        kind.convert("soon", None, None)

@@ -1,0 +1,206 @@
+"""What goes out of this program holds nothing that is not seen, and nothing that acts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockclient.text.escaping import (
+    apart,
+    as_trace,
+    ascii_json,
+    cell,
+    hidden,
+    label,
+    meant,
+    plain,
+    without_secrets,
+)
+from tests.support.polls import ALL, REAL
+
+IGNORABLE = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5)),
+    *((0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164)),
+    *((0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8)),
+    *((0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+"""Unicode's Default_Ignorable_Code_Point, as DerivedCoreProperties.txt lists it."""
+SEEN = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+"""Prepended_Concatenation_Mark: the formats that are drawn."""
+TEXTS = st.text(st.characters(codec=None)) | st.text("ab \t\n\r\x1b\u200b\u202e\u3164\xa0\\")
+
+
+def unseen() -> Iterator[str]:
+    """Yield each character that must not go out as it is, the plain space aside."""
+    for first, last in IGNORABLE:
+        yield from map(chr, range(first, last + 1))
+    for number in range(sys.maxunicode + 1):
+        char = chr(number)
+        kind = unicodedata.category(char)
+        blank = kind in ("Zs", "Zl", "Zp") and char != " "
+        if blank or kind in ("Cc", "Co", "Cs") or (kind == "Cf" and number not in SEEN):
+            yield char
+    yield "\u2800"
+
+
+UNSEEN = frozenset(unseen())
+
+
+def test_every_character_that_is_not_seen_is_written_as_an_escape() -> None:
+    """One by one, all of Unicode."""
+    assert len(UNSEEN) > 140_000
+    for char in UNSEEN:
+        assert plain(f"a{char}b") == f"a{char.encode('unicode_escape').decode()}b"
+
+
+def test_and_what_is_seen_stays() -> None:
+    """All that this Python knows as a letter, digit, mark, sign; joiners between them do not."""
+    kinds = ("L", "N", "P", "S", "M")
+    text = "".join(
+        char
+        for char in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(char)[0] in kinds and char not in UNSEEN
+    )
+    left = {*text} - {*plain(text)}
+    assert {f"{ord(char):x}" for char in left} == {"13440", "13441", "13442", "16fe4", "1d159"} & {
+        f"{ord(char):x}" for char in text
+    }
+
+
+@given(TEXTS)
+def test_nothing_unseen_comes_out(text: str) -> None:
+    for written in (plain(text), apart(text), label(text), cell(text), as_trace(text)):
+        assert {*written} & UNSEEN <= {"\n", "\t"}
+    for written in (plain(text), apart(text), label(text)):
+        assert not {*written} & UNSEEN
+        assert written.strip(" ") == written
+        assert "  " not in written
+    written.encode()  # a lone surrogate can't be
+
+
+@given(TEXTS)
+def test_what_was_written_once_is_not_written_again(text: str) -> None:
+    assert plain(plain(text)) == plain(text)
+    assert plain(plain(text, block=True), block=True) == plain(text, block=True)
+
+
+@given(TEXTS)
+def test_a_block_keeps_its_lines_tabs_and_blanks(text: str) -> None:
+    kept = plain(text, block=True)
+    for char in "\n\t ":
+        assert kept.count(char) == text.count(char)
+
+
+@given(TEXTS.filter(lambda text: not {*text} & {*"\\\n\r\t"}))
+def test_a_name_can_be_found_by_how_it_is_shown(text: str) -> None:
+    assert meant(plain(text)) == text
+    assert meant(apart(text)) == text
+
+
+@given(TEXTS)
+def test_json_for_terminals_loses_nothing(text: str) -> None:
+    written = ascii_json({"text": text})
+    assert written.isascii()
+    assert written.isprintable()
+    assert json.loads(written) == {"text": text}
+
+
+def test_a_trace_has_no_line_that_looks_like_one_of_the_log() -> None:
+    """An error's text may have several lines."""
+    written = as_trace("Traceback:\nValueError: a\n2026-01-01 WARNING forged\x1b[2J\n")
+    assert written == "Traceback:\n  ValueError: a\n  2026-01-01 WARNING forged\\x1b[2J"
+
+
+@pytest.mark.parametrize("name", ALL.values(), ids=ALL)
+def test_look_alikes_of_a_name_are_told_from_it(name: str) -> None:
+    assert apart(name) != REAL
+    assert apart(name).isascii()
+
+
+# ---------------------------------------------------------------- secrets
+
+PARTS = st.text(st.characters(exclude_characters="@\uff20\ufe6b%", codec="utf-8"), max_size=9)
+AT = st.sampled_from(["@", "%40", "%2540", "\uff20", "\ufe6b"])
+
+
+@given(st.sampled_from(["etcd://", "etcds://", "//", "", "etcd:", "http:"]), PARTS, PARTS, AT)
+def test_nothing_before_the_at_of_a_url_is_left(scheme: str, some: str, more: str, at: str) -> None:
+    """However it is written, and wherever in it the password is."""
+    url = f"{scheme}<{some}:{more}>{at}host:1/x"
+    assert hidden(url) in (f"{scheme}…@host:1/x", "…@host:1/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("at etcd://ann:hunter2@h:1, no", "at etcd://…@h:1, no"),
+        ("json://a:b@c and slack://d/e@f", "json://…@c and slack://…@f"),
+        ("by unlocker@host:7 of deploy/ann@x", "by unlocker@host:7 of deploy/ann@x"),
+        ("no url", "no url"),
+    ],
+)
+def test_in_a_log_it_is_a_url_s_that_is_left_out(text: str, left: str) -> None:
+    assert without_secrets(text) == left
+
+
+@pytest.mark.parametrize("typed", ["ann:hunter2@h:1", "etcd:ann:hunter2@h", "x://a:hun ter2@h"])
+def test_of_what_was_typed_nothing_before_an_at_is_quoted(typed: str) -> None:
+    text = without_secrets(f"Got unexpected extra argument ({typed})", given=True)
+    assert text.startswith("Got unexpected extra argument …@h")
+
+
+# ---------------------------------------------------------------- CSV
+
+FORMULAS = "=+-@\uff1d\uff0b\uff0d\uff20\u2212\ufe62\u207c"
+
+
+def cells_of(line: str, separator: str) -> Iterator[str]:
+    """Yield the cells that a spreadsheet sees that splits there, by quotes and without."""
+    with suppress(csv.Error):
+        for row in csv.reader(io.StringIO(line), delimiter=separator):
+            yield from row
+    for each in line.splitlines():
+        yield from each.split(separator)
+
+
+@given(st.lists(st.text(f"ab;|,\t\r\n \"'\xa0\u200b{FORMULAS}", max_size=12), min_size=1))
+def test_no_spreadsheet_takes_a_part_of_a_cell_for_a_formula(texts: list[str]) -> None:
+    file = io.StringIO()
+    csv.writer(file).writerow(map(cell, texts))
+    for separator in ";\t|":
+        for found in cells_of(file.getvalue(), separator):
+            # Of what it splits anew, the commas that we wrote ourselves are no beginning.
+            assert found.lstrip(' "\n\r\t')[:1] not in tuple(FORMULAS), (found, separator)
+    (row,) = csv.reader(io.StringIO(file.getvalue(), newline=""))
+    for found in row:
+        assert found[:1] not in ("\n", "\t", "\r")
+        assert found.strip(' "\n\t')[:1] not in tuple(FORMULAS)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        *(("=1+1", "'=1+1"), ("\n=1", "'\n'=1"), ("\r=1", "\\r=1"), ("\uff1d1", "'\uff1d1")),
+        *(("  =1", "  '=1"), ("\xa0=1", "\\xa0=1"), ("x;=1", "x;'=1"), ('x;"=1', "x;\"'=1")),
+        *(("a - b", "a - b"), ("a, -b", "a, -b"), ("release 7", "release 7")),
+    ],
+)
+def test_a_quote_stands_in_front_of_what_might_be_one(text: str, written: str) -> None:
+    assert cell(text) == written
+
+
+def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
+    """A rule that looks from every place to the end takes minutes for each of these."""
+    for text in ("a\n", "\n=", " ", "://", "a:", ";'", "@"):
+        long = text * 200_000
+        for way in (plain, cell, apart, hidden, without_secrets, as_trace):
+            assert way(long)

@@ -1,0 +1,165 @@
+"""The process's clock, and crews: their jobs, their threads, and what the system refuses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockclient.threads import scheduler
+from lockclient.threads.scheduler import Crew, NoThread, Timers
+from tests.support.processes import wait_until
+
+
+class TestJobs:
+    def test_they_run_at_their_times(self) -> None:
+        """The one that is due first runs first, whenever it was given."""
+        jobs, ran = Timers(), list[str]()
+        for name, seconds in [("last", 0.3), ("first", 0.0), ("middle", 0.15)]:
+            jobs.after(seconds, lambda name=name: ran.append(name))  # type: ignore[misc]
+        wait_until(lambda: len(ran) == 3)
+        assert ran == ["first", "middle", "last"]
+
+    def test_one_that_wants_to_runs_again(self) -> None:
+        """It says in how many seconds, and None when it is done."""
+        jobs, ran = Timers(), list[float]()
+
+        def job() -> float | None:
+            ran.append(time.monotonic())
+            return 0.02 if len(ran) < 4 else None
+
+        jobs.after(0, job)
+        wait_until(lambda: len(ran) == 4)
+        after = threading.Event()
+        jobs.after(0.1, after.set)
+        after.wait(10)
+        assert len(ran) == 4
+
+    def test_a_cancelled_one_runs_no_more(self) -> None:
+        """Also when its time has come already."""
+        jobs, ran = Timers(), list[str]()
+        task = jobs.after(0.05, lambda: ran.append("cancelled"))
+        task.cancel()
+        jobs.after(0.1, lambda: ran.append("other"))
+        wait_until(lambda: ran)
+        assert ran == ["other"]
+
+    def test_one_that_fails_is_tried_again(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing ends a job but its own end; it is logged once, and the others go on."""
+        monkeypatch.setattr(scheduler, "RETRY", 0.02)
+        jobs, tries, ran = Timers(), list[int](), list[str]()
+
+        def fail() -> float | None:
+            tries.append(1)
+            if len(tries) < 4:
+                raise ValueError("mine")
+            return None
+
+        with caplog.at_level(logging.ERROR):
+            jobs.after(0, fail)
+            jobs.after(0.01, lambda: ran.append("other"))
+            wait_until(lambda: ran and len(tries) == 4)
+        assert caplog.text.count("ValueError: mine") == 1
+
+    def test_short_ones_do_not_wake_the_thread(self) -> None:
+        """A lock that is released at once costs no thread switch: its job waits its time."""
+        jobs = Timers()
+        jobs.after(60, lambda: None)
+        wait_until(lambda: 0 < jobs._wakes_at < float("inf"), what="the thread to sleep")
+        wakes_at = jobs._wakes_at
+        for _ in range(3000):
+            jobs.after(60.5, lambda: None).cancel()
+        # Every few seconds it looks at the clock.
+        wait_until(lambda: jobs._wakes_at == wakes_at, what="the thread to sleep as long as before")
+        jobs.after(0, lambda: None)
+        wait_until(lambda: not jobs._new and len(jobs._heap) < 1500, what="most to be thrown away")
+
+
+class TestThreads:
+    def test_work_is_done_at_once_up_to_the_limit(self) -> None:
+        """And what is more waits for one of those threads; no work is left undone."""
+        crew, go, at_once, most = Crew("test", 4), threading.Event(), set[int](), list[int]()
+
+        def work() -> None:
+            at_once.add(threading.get_ident())
+            most.append(len(at_once))
+            go.wait(10)
+
+        for _ in range(20):
+            crew.do(work)
+        wait_until(lambda: len(most) == 4)
+        go.set()
+        wait_until(lambda: len(most) == 20)
+        assert max(most) == 4
+
+    def test_they_end_when_there_is_nothing_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And begin again when there is."""
+        monkeypatch.setattr(scheduler, "IDLE", 0.05)
+        crew, done = Crew("test", 4), list[int]()
+        for number in range(200):
+            crew.do(lambda number=number: done.append(number))  # type: ignore[misc]
+            if number % 50 == 49:
+                wait_until(lambda: len(done) == number + 1 and not crew.threads())  # noqa: B023
+        assert sorted(done) == list(range(200))
+
+    def test_work_that_raises_ends_no_thread(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It is logged, and the next one is done."""
+        crew, done = Crew("test", 1), list[int]()
+        crew.do(lambda: 1 / 0)
+        crew.do(lambda: done.append(1))
+        wait_until(lambda: done)
+        assert "ZeroDivisionError" in caplog.text
+
+    def test_a_closed_crew_ends(self) -> None:
+        """When it is done with what there is."""
+        crew, done = Crew("test", 2), list[int]()
+        for _ in range(10):
+            crew.do(lambda: done.append(1))
+        wait_until(lambda: len(done) == 10)
+        crew.close()
+        wait_until(lambda: not crew.threads(), 3, "the end, long before it would be idle")
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
+    """Let the system refuse so many threads; return a function that tells how many are left."""
+    really, left = threading._start_new_thread, [times]  # type: ignore[attr-defined]
+
+    def start(function: Callable[..., object], *args: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError("can't start new thread")
+        return really(function, *args)
+
+    monkeypatch.setattr(threading, "_start_new_thread", start)
+    monkeypatch.setattr(scheduler, "start_new_thread", start)
+    return lambda: left[0]
+
+
+class TestRefusedThreads:
+    def test_a_crew_tries_on(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is logged once, and no work is lost."""
+        scheduler.clock.start()
+        left = refusing(monkeypatch, 3)
+        crew, done = Crew("test", 2), list[int]()
+        crew.do(lambda: done.append(1))
+        wait_until(lambda: done)
+        assert left() == 0
+        assert caplog.text.count("The system refuses a thread") == 1
+
+    def test_the_clock_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who needs it is told; a job is kept, and runs as soon as it can be started."""
+        jobs, ran = Timers(), list[int]()
+        refusing(monkeypatch, 2)
+        with pytest.raises(NoThread, match="can't start new thread"):
+            jobs.start()
+        jobs.after(0, lambda: ran.append(1))
+        jobs.after(0, lambda: ran.append(2))
+        wait_until(lambda: ran == [1, 2])

@@ -1,0 +1,333 @@
+"""What is to happen with each lock next, and that finding out costs little."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockclient.model.clocks import Now
+from lockclient.model.holder import Holder
+from lockclient.overview.rows import Row, Transition
+from unlocker.deadlines import KEPT, Watchlist
+from unlocker.policy import ClockCheck
+
+WALL = 1_800_000_000.0
+
+
+def row(
+    name: str = "a",
+    *,
+    seen_at: float = 0.0,
+    uuid: str | None = "u",
+    alert: float | None = 30.0,
+    unlock: float | None = 60.0,
+    found: bool = False,
+    **facts: Any,
+) -> Row:
+    """Return a lock that was pushed as it was seen, its stamps that many seconds later."""
+    holder = Holder(
+        *(name, uuid, "host"),
+        alert_at=None if alert is None else WALL + seen_at + alert,
+        auto_unlock_at=None if unlock is None else WALL + seen_at + unlock,
+        expected_runtime=alert,
+        auto_unlock_after=unlock,
+    )
+    return Row(replace(holder, **facts), seen_at=seen_at, found=found)
+
+
+FOUR_KEYS: dict[str, Any] = {"unlock": None, "expected_runtime": None}
+
+
+def put(watchlist: Watchlist, after: Row | None, name: str = "a") -> None:
+    """Tell of a lock's new row; None: it is gone."""
+    watchlist.update([Transition(name, None, after, live=True)])
+
+
+def names(watchlist: Watchlist, now: float) -> tuple[list[str], list[str]]:
+    """Go on in time and return the names of alerts, and of locks that are due."""
+    progress = watchlist.advance(now)
+    return (
+        [item.row.holder.name for item in progress.alerts],
+        [item.row.holder.name for item in progress.due],
+    )
+
+
+@pytest.fixture
+def watchlist() -> Watchlist:
+    return Watchlist()
+
+
+def test_a_silent_lock_goes_past_its_alert_once_and_is_due_once(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    assert names(watchlist, 29) == ([], [])
+    assert names(watchlist, 31) == (["a"], [])
+    assert names(watchlist, 59) == ([], [])
+    assert names(watchlist, 61) == ([], ["a"])
+    assert names(watchlist, 1000) == ([], [])
+
+
+def test_a_push_moves_both_moments_back(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    put(watchlist, row(seen_at=29))
+    assert names(watchlist, 58) == ([], [])
+    assert names(watchlist, 60) == (["a"], [])
+    assert names(watchlist, 88) == ([], [])
+    assert names(watchlist, 90) == ([], ["a"])
+
+
+def test_a_push_may_also_shorten_the_time(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    put(watchlist, row(alert=1, unlock=2))
+    assert names(watchlist, 3) == (["a"], ["a"])
+    assert names(watchlist, 1000) == ([], [])
+
+
+def test_after_a_push_the_alert_comes_again(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    assert names(watchlist, 31) == (["a"], [])
+    put(watchlist, row(seen_at=32))
+    assert watchlist.counts()["alert"] == 0
+    assert names(watchlist, 63) == (["a"], [])
+
+
+def test_a_write_that_is_no_push_repeats_no_alert(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    assert names(watchlist, 31) == (["a"], [])
+    put(watchlist, row(hostname="elsewhere"))
+    assert names(watchlist, 32) == ([], [])
+    assert watchlist.counts()["alert"] == 1
+    assert names(watchlist, 61) == ([], ["a"])
+
+
+def test_a_new_holder_has_an_alert_of_its_own(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    assert names(watchlist, 31) == (["a"], [])
+    put(watchlist, row(uuid="other"))
+    assert names(watchlist, 31) == (["a"], [])
+
+
+def test_a_lock_that_is_gone_is_forgotten(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    names(watchlist, 31)
+    put(watchlist, None)
+    assert names(watchlist, 1000) == ([], [])
+    assert sum(watchlist.counts().values()) == 0
+    assert watchlist.past_alert(10).listed == []
+
+
+def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Watchlist) -> None:
+    put(watchlist, row())
+    [item] = watchlist.advance(61).due
+    assert watchlist.current(item)
+    put(watchlist, row(seen_at=61))
+    assert not watchlist.current(item)
+
+
+def test_a_lock_that_is_due_and_changes_without_a_push_is_handed_out_again(
+    watchlist: Watchlist,
+) -> None:
+    put(watchlist, row())
+    names(watchlist, 61)
+    put(watchlist, row(hostname="elsewhere"))
+    assert names(watchlist, 62) == ([], ["a"])
+
+
+def test_the_alert_comes_first_even_if_its_stamp_is_later(watchlist: Watchlist) -> None:
+    put(watchlist, row(alert=90))
+    assert names(watchlist, 61) == (["a"], ["a"])
+
+
+def test_a_lock_without_auto_unlock_is_alerted_on_and_never_due(watchlist: Watchlist) -> None:
+    put(watchlist, row(unlock=None))
+    assert names(watchlist, 31) == (["a"], [])
+    assert names(watchlist, 1e12) == ([], [])
+
+
+def test_broken_locks_are_counted_and_nothing_else(watchlist: Watchlist) -> None:
+    put(watchlist, row(alert=None))
+    assert names(watchlist, 1e12) == ([], [])
+    assert watchlist.counts() == {"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 1}
+
+
+def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: Watchlist) -> None:
+    """Whatever a clock check says of its stamps: that only tells when to ring."""
+    put(watchlist, row(found=True, seen_at=1000, alert_at=WALL - 30, auto_unlock_at=WALL))
+    assert names(watchlist, 1029) == ([], [])
+    watchlist.reconsider(ClockCheck(Now(1029, WALL + 1029), 0.0))
+    assert names(watchlist, 1029) == (["a"], [])
+    assert names(watchlist, 1059) == ([], [])
+    assert names(watchlist, 1061) == ([], ["a"])
+
+
+def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Watchlist) -> None:
+    for name, after in {
+        "seen": row("seen"),
+        "found": row("found", found=True),
+        "never": row("never", found=True, unlock=None),
+        "undecided": row("undecided", found=True, needs=("warp",)),
+        "found later": row("found later", found=True, seen_at=50),
+        "found, and then pushed": row("found, and then pushed", found=True),
+    }.items():
+        put(watchlist, after, name)
+    pushed = "found, and then pushed"
+    put(watchlist, row(pushed, seen_at=10), pushed)
+    assert watchlist.kept(WALL + 60 + KEPT) == 0
+    assert watchlist.kept(WALL + 61 + KEPT) == 1
+    assert watchlist.kept(WALL + 1e6) == 2
+    watchlist.advance(61)
+    assert watchlist.kept(WALL + 1e6) == 1, "one is to be removed now"
+    put(watchlist, None, "found later")
+    assert watchlist.kept(WALL + 1e6) == 0
+
+
+def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Watchlist) -> None:
+    put(watchlist, row(found=True, **FOUR_KEYS))
+    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), None))
+    assert names(watchlist, 31) == ([], [])
+    watchlist.reconsider(ClockCheck(Now(20, WALL + 20), 0.0))
+    assert names(watchlist, 31) == (["a"], [])
+    assert names(watchlist, 1e12) == ([], [])
+
+
+def test_it_says_whether_a_clock_check_is_of_use(watchlist: Watchlist) -> None:
+    assert not watchlist.waiting()
+    put(watchlist, row(seen_at=50, **FOUR_KEYS))
+    assert watchlist.waiting()
+    watchlist.reconsider(ClockCheck(Now(40, WALL + 40), 0.0))  # from before the lock was seen
+    assert watchlist.waiting()
+    watchlist.reconsider(ClockCheck(Now(60, WALL + 60), None))  # it could not tell, but was asked
+    assert not watchlist.waiting()
+    put(watchlist, row(seen_at=70))
+    assert not watchlist.waiting()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"auto_unlock_at": WALL + 5},
+        {"auto_unlock_at": WALL + 1e6},
+        {"auto_unlock_at": None},
+        {"auto_unlock_after": None},
+        {"needs": ("warp",)},
+    ],
+    ids=lambda facts: ", ".join(facts),
+)
+def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_asked_again(
+    watchlist: Watchlist, facts: dict[str, Any]
+) -> None:
+    put(watchlist, row(**facts))
+    undecided = {"ok": 0, "alert": 0, "overdue": 0, "undecided": 1, "broken": 0}
+    assert watchlist.counts() == undecided
+    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
+    assert names(watchlist, 29) == ([], [])
+    [item] = watchlist.advance(31).alerts
+    assert watchlist.past_alert(10).listed == [item]
+    assert names(watchlist, 1e12) == ([], [])
+    assert watchlist.counts() == undecided
+    assert not watchlist.waiting()
+    watchlist.reconsider(ClockCheck(Now(40, WALL + 3640), 0.0))
+    assert watchlist.current(item)
+
+
+def test_the_next_push_decides(watchlist: Watchlist) -> None:
+    put(watchlist, row(alert_at=WALL + 500))
+    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
+    assert watchlist.counts()["undecided"] == 1
+    put(watchlist, row(seen_at=100))
+    assert watchlist.counts()["undecided"] == 0
+    assert names(watchlist, 131) == (["a"], [])
+    assert names(watchlist, 161) == ([], ["a"])
+
+
+def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Watchlist) -> None:
+    put(watchlist, row("four keys", **FOUR_KEYS), "four keys")
+    put(watchlist, row("never", unlock=None), "never")
+    put(watchlist, row("broken", alert=None), "broken")
+    put(watchlist, row("found", found=True), "found")
+    assert watchlist.counts()["undecided"] == 0
+
+
+def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Watchlist) -> None:
+    """A wall clock put forward by an hour rings nothing, not even if the members' is as well."""
+    put(watchlist, row(found=True))
+    watchlist.reconsider(ClockCheck(Now(1, WALL + 1), 0.0))
+    watchlist.reconsider(ClockCheck(Now(2, WALL + 3602), 0.0))
+    assert names(watchlist, 29) == ([], [])
+    assert names(watchlist, 59) == (["a"], [])
+    assert names(watchlist, 61) == ([], ["a"])
+
+
+def test_states_are_counted(watchlist: Watchlist) -> None:
+    for name, after in {
+        "fine": row("fine", seen_at=50),
+        "silent": row("silent", seen_at=10),
+        "dead": row("dead"),
+        "broken": row("broken", uuid=None),
+    }.items():
+        put(watchlist, after, name)
+    names(watchlist, 61)
+    assert watchlist.counts() == {"ok": 1, "alert": 1, "overdue": 1, "undecided": 0, "broken": 1}
+
+
+def test_the_longest_past_their_alert_are_listed_first(watchlist: Watchlist) -> None:
+    for number in range(5):
+        put(watchlist, row(f"{number}", seen_at=-number), f"{number}")
+    names(watchlist, 40)
+    assert [item.row.holder.name for item in watchlist.past_alert(3).listed] == ["4", "3", "2"]
+
+
+def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
+    watchlist: Watchlist,
+) -> None:
+    """The most urgent is listed: what can't be removed, what is due, what nobody else frees."""
+    for name, after in {
+        "goes by itself": row("goes by itself", seen_at=-20, unlock=1e6),
+        "never removed": row("never removed", seen_at=-15, unlock=None),
+        "undecided": row("undecided", seen_at=-10, needs=("warp",)),
+        "withheld": row("withheld", seen_at=-5),
+        "can't be removed": row("can't be removed"),
+    }.items():
+        put(watchlist, after, name)
+    watchlist.reconsider(ClockCheck(Now(0, WALL), 0.0))
+    names(watchlist, 1000)
+    order = ["can't be removed", "withheld", "never removed", "undecided", "goes by itself"]
+    for number in range(6):
+        found = watchlist.past_alert(number, {"can't be removed"})
+        assert [item.row.holder.name for item in found.listed] == order[:number]
+        states = Counter(item.state for item in watchlist.past_alert(5).listed[number:])
+        assert found.unlisted == {"alert": 0, "overdue": 0, "undecided": 0} | states
+
+
+def test_the_hundred_and_first_is_counted(watchlist: Watchlist) -> None:
+    for number in range(101):
+        put(watchlist, row(f"{number}", unlock=None), f"{number}")
+    names(watchlist, 40)
+    found = watchlist.past_alert(100)
+    assert (len(found.listed), found.unlisted) == (100, {"alert": 1, "overdue": 0, "undecided": 0})
+
+
+def test_pushes_leave_nothing_behind(watchlist: Watchlist) -> None:
+    """500 pushes a second for 15 minutes: one entry a lock, not one a push."""
+    for second in range(900):
+        put(watchlist, row(seen_at=second, alert=1800, unlock=3600))
+    assert len(watchlist._heap) == 1
+
+
+def test_locks_that_come_and_go_leave_nothing_behind(watchlist: Watchlist) -> None:
+    for number in range(10_000):
+        put(watchlist, row(f"{number}", found=True), f"{number}")
+        put(watchlist, None, f"{number}")
+    assert len(watchlist._heap) < 2000
+    assert len(watchlist._entries) < 2000
+    assert len(watchlist._stamps) < 2000
+
+
+def test_clearing_what_was_left_behind_loses_no_lock(watchlist: Watchlist) -> None:
+    put(watchlist, row("kept"), "kept")
+    for number in range(10_000):
+        put(watchlist, row(f"{number}"), f"{number}")
+        put(watchlist, None, f"{number}")
+    assert names(watchlist, 31) == (["kept"], [])

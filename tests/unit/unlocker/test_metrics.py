@@ -1,0 +1,364 @@
+"""What a scrape shows: well-formed, complete from the start, bounded whatever locks say."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.model.holder import STATES, Holder
+from lockclient.model.restore_marker import Restored
+from lockclient.overview.rows import Row
+from lockclient.stores.protocol import Read, Request
+from lockclient.stores.service_protocol import Batch, ServiceStore
+from lockclient.text.escaping import plain
+from tests.support.processes import needed
+from unlocker.deadlines import Item
+from unlocker.metrics import collector
+from unlocker.metrics.collector import LISTED, TASKS, Metrics, Picture, Skews
+from unlocker.metrics.counting_store import CountedStore
+from unlocker.metrics.series_limit import Labels
+from unlocker.policy import ClockCheck, judge
+from unlocker.rate_limit import Braking
+
+QUIET = Picture(
+    locks={"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 0},
+    kept=0,
+    lines=(),
+    unlockers=0,
+    past_alert=(),
+    unlisted={"alert": 0, "overdue": 0},
+    failing=(),
+    store_up=False,
+    out_of_space=False,
+    votes={},
+    proven_at=1.7e9,
+    loads=0,
+    restored=None,
+    watch_restarts=0,
+    check=None,
+    braking=Braking(engaged=False, withheld=0, limit=50),
+)
+SILENT = Holder(
+    *("nightly", "u", "web-1", 4711),
+    reason="totals",
+    alert_at=1_800_000_000.5,
+    auto_unlock_at=1.9e9,
+    auto_unlock_after=900,
+)
+
+
+def past_alert(holder: Holder = SILENT, *, found: bool = False) -> Item:
+    """Return a lock past its alert that was seen a second ago, by the monotonic clock."""
+    row = Row(holder, monotonic() - 1, found)
+    return Item(row, judge(row, None), "alert", told=True)
+
+
+def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
+    """Return what a scrape shows: (name, labels…) to value. No sample may come twice."""
+    metrics = metrics or Metrics("1.2.3")
+    metrics.show(lambda: picture)
+    found: dict[Any, float] = {}
+    for family in parse(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            key = (sample.name, *sorted(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("clustermutex_auto_unlocks_total", "result", ["removed", "changed", "gone", "failed"]),
+        ("clustermutex_removals_seen_total", "how", ["auto-unlock", "force-unlock", "other"]),
+        ("clustermutex_locks", "state", [*STATES]),
+        (
+            "clustermutex_unlocker_store_failures_total",
+            "task",
+            ["sweep", "heartbeat", "clock-check", "resync"],
+        ),
+        (
+            "clustermutex_unlocker_store_requests_total",
+            "task",
+            ["sweep", "heartbeat", "clock-check", "resync"],
+        ),
+        (
+            "clustermutex_unlocker_last_success_timestamp_seconds",
+            "task",
+            ["sweep", "heartbeat", "clock-check", "resync"],
+        ),
+    ],
+)
+def test_every_combination_of_labels_is_there_at_0_from_the_start(
+    name: str, label: str, values: list[str]
+) -> None:
+    """A counter that first appears at 1 never fires `increase()`."""
+    found = samples()
+    assert {key: value for key, value in found.items() if key[0] == name} == {
+        (name, (label, value)): 0 for value in values
+    }
+
+
+def test_nothing_is_computed_before_a_scrape() -> None:
+    def picture() -> Picture:
+        raise AssertionError("asked for a picture")
+
+    Metrics("1").show(picture)
+
+
+def test_what_the_service_knows_is_shown() -> None:
+    metrics = Metrics("1.2.3")
+    before = time.time()
+    metrics.succeeded("sweep")
+    found = samples(
+        replace(
+            QUIET,
+            locks={"ok": 7, "alert": 2, "overdue": 1, "undecided": 5, "broken": 3},
+            kept=4,
+            lines=[3, 1],
+            unlockers=2,
+            store_up=True,
+            out_of_space=True,
+            votes={"a:1": "", "b:2": "connection refused"},
+            loads=5,
+            restored=Restored("", 9.5),
+            watch_restarts=6,
+            check=ClockCheck(Now(1, 1), -0.25),
+            braking=Braking(engaged=True, withheld=8, limit=math.inf),
+        ),
+        metrics,
+    )
+    last = found["clustermutex_unlocker_last_success_timestamp_seconds", ("task", "sweep")]
+    assert before <= last <= time.time()
+    expected = {
+        ("clustermutex_locks", ("state", "broken")): 3,
+        ("clustermutex_locks", ("state", "undecided")): 5,
+        ("clustermutex_unlocker_locks_kept",): 4,
+        ("clustermutex_waiters",): 4,
+        ("clustermutex_longest_line_waiters",): 3,
+        ("clustermutex_unlockers",): 2,
+        ("clustermutex_unlocker_store_up",): 1,
+        ("clustermutex_store_restored_timestamp_seconds",): 9.5,
+        ("clustermutex_unlocker_store_out_of_space",): 1,
+        ("clustermutex_unlocker_store_server_votes", ("server", "a:1")): 1,
+        ("clustermutex_unlocker_store_server_votes", ("server", "b:2")): 0,
+        ("clustermutex_unlocker_table_loads_total",): 5,
+        ("clustermutex_unlocker_watch_restarts_total",): 6,
+        ("clustermutex_unlocker_clock_trusted",): 1,
+        ("clustermutex_unlocker_clock_offset_seconds",): -0.25,
+        ("clustermutex_unlocker_brake_engaged",): 1,
+        ("clustermutex_unlocker_removals_withheld",): 8,
+        ("clustermutex_unlocker_removals_limit",): math.inf,
+        ("clustermutex_unlocker_info", ("version", "1.2.3")): 1,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_an_unknown_clock_is_not_shown_as_right() -> None:
+    found = samples()
+    assert found["clustermutex_unlocker_clock_trusted",] == 0
+    assert ("clustermutex_unlocker_clock_offset_seconds",) not in found
+
+
+def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
+    found = samples(replace(QUIET, past_alert=[past_alert()]))
+    who = {"hostname": "web-1", "name": "nightly", "pid": "4711", "reason": "totals"}
+    info = ("clustermutex_lock_info", *who.items())
+    assert found[info] == 1
+    assert found["clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")] == 1.8e9 + 0.5
+    assert found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")] == 1.9e9
+
+
+def test_what_has_no_series_is_counted_and_a_failing_removal_is_named() -> None:
+    found = samples(
+        replace(
+            QUIET,
+            past_alert=[past_alert(), past_alert(replace(SILENT, name="stuck"))],
+            unlisted={"alert": 7, "overdue": 2},
+            failing={"stuck", "elsewhere"},
+        )
+    )
+    assert found["clustermutex_locks_unlisted", ("state", "alert")] == 7
+    assert found["clustermutex_locks_unlisted", ("state", "overdue")] == 2
+    failing = [key for key in found if key[0] == "clustermutex_unlocker_removal_failing"]
+    assert failing == [("clustermutex_unlocker_removal_failing", ("name", "stuck"))]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"auto_unlock_at": None, "auto_unlock_after": None},
+        {"auto_unlock_after": None},
+        {"expected_runtime": 300},
+        {"needs": ("warp",)},
+    ],
+    ids=lambda facts: ", ".join(facts),
+)
+def test_a_lock_that_is_not_removed_has_no_time_for_it(facts: dict[str, Any]) -> None:
+    """Never, or undecided: LockOverdue is made of this series, and would ring for ever."""
+    found = samples(replace(QUIET, past_alert=[past_alert(replace(SILENT, **facts))]))
+    assert ("clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")) in found
+    assert not any(key[0] == "clustermutex_lock_auto_unlock_timestamp_seconds" for key in found)
+
+
+def test_a_lock_that_was_found_is_removed_when_its_whole_time_has_passed_since() -> None:
+    """Its stamp may be long over, and LockOverdue is made of this: no start must ring."""
+    before = time.time()
+    found = samples(replace(QUIET, past_alert=[past_alert(found=True)]))
+    unlock = found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")]
+    assert before + 899 * 1.001 - 1 <= unlock <= time.time() + 899 * 1.001 + 1
+
+
+HOSTILE = 'a"b\\c\nd\r\x00\u2028{}=,#🙂' + "x" * 10_000
+
+
+def test_hostile_texts_stay_inside_their_labels() -> None:
+    holder = replace(SILENT, name='<b>"\\\n🙂', hostname=HOSTILE, reason=HOSTILE)
+    metrics = Metrics("1")
+    metrics.skews.note(HOSTILE, 1.5)
+    metrics.show(lambda: replace(QUIET, past_alert=[past_alert(holder)]))
+    for generate, read in (
+        (generate_latest, parse),
+        (generate_openmetrics, parse_openmetrics),
+    ):
+        families = {each.name: each for each in read(generate(metrics.registry).decode())}
+        infos = [
+            each for each in families if each in ("clustermutex_lock", "clustermutex_lock_info")
+        ]
+        [sample] = families[infos[0]].samples
+        assert sample.labels["name"] == '<b>"\\\\n🙂', "a backslash, and a line end that shows"
+        assert sample.labels["reason"] == plain(HOSTILE)[:99] + "…"
+        [skew] = families["clustermutex_client_clock_skew_seconds"].samples
+        assert len(skew.labels["hostname"]) == 100
+
+
+def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
+    skews = Skews()
+    for number in range(LISTED):
+        skews.note(f"host-{number}", number)
+    skews.note("host-0", 0.5)
+    skews.note("new", 1.0)
+    kept = skews.all(Labels())
+    assert len(kept) == LISTED
+    assert kept["host-0"] == 0.5
+    assert kept["new"] == 1.0
+    assert "host-1" not in kept
+
+
+def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an alert on it would never end."""
+    skews = Skews()
+    skews.note("gone", 50.0)
+    later = monotonic() + 3601
+    monkeypatch.setattr(collector, "monotonic", lambda: later)
+    skews.note("here", 1.0)
+    assert skews.all(Labels()) == {"here": 1.0}
+
+
+def test_promtool_has_nothing_to_say() -> None:
+    """Neither at the start nor with all there is: names, types, help texts, units."""
+    full = replace(QUIET, past_alert=[past_alert()], check=ClockCheck(Now(1, 1), 0.1), lines=[2])
+    for picture in (QUIET, full):
+        metrics = Metrics("1")
+        metrics.skews.note("web-1", 0.1)
+        metrics.show(lambda picture=picture: picture)  # type: ignore[misc]
+        page = generate_latest(metrics.registry)
+        words = [needed("promtool"), "check", "metrics"]
+        done = subprocess.run(words, input=page, capture_output=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
+    metrics = Metrics("1")
+    few = len(samples(QUIET, metrics))
+    for number in range(10 * LISTED):
+        metrics.skews.note(f"host-{number}", 0.0)
+    many = replace(
+        QUIET,
+        past_alert=[past_alert(replace(SILENT, name=f"lock {number}")) for number in range(LISTED)],
+        lines=range(1000),
+    )
+    metrics.registry = CollectorRegistry()
+    assert len(samples(many, metrics)) <= few + 4 * LISTED
+    metrics.registry = CollectorRegistry()
+    failing = replace(many, failing={each.row.holder.name for each in many.past_alert})
+    assert len(samples(failing, metrics)) <= few + 5 * LISTED
+
+
+class FlakyStore:
+    """A store that answers, or does not."""
+
+    trouble: Exception | None = None
+
+    def _answer(self, what: Any) -> Any:
+        if self.trouble:
+            raise self.trouble
+        return what
+
+    def ask(self, _request: Request, _deadline: Deadline) -> str:
+        return str(self._answer("an outcome"))
+
+    def load(self, _kinds: object, _deadline: Deadline) -> Iterator[Batch]:
+        yield Batch((), 1)
+        yield self._answer(Batch((), 1))
+
+    def clock_offsets(self, _timeout: float) -> list[float]:
+        return [] if self.trouble else [0.1]
+
+    def announce(self, *_: object) -> int:
+        return int(self._answer(7))
+
+    def connected(self) -> bool:
+        return True
+
+
+def test_every_request_and_failure_is_counted_for_its_task() -> None:
+    """And what is no request is handed on as it is."""
+    metrics, flaky = Metrics("1"), FlakyStore()
+    store = cast("ServiceStore", CountedStore(cast("ServiceStore", flaky), metrics))
+    soon = Deadline.after(1)
+
+    def all_of_them() -> None:
+        with suppress(StoreUnavailable, StoreError):
+            store.ask(Read("a"), soon)
+        with suppress(StoreUnavailable, StoreError):
+            list(store.load(("locks",), soon))
+        with suppress(StoreUnavailable, StoreError):
+            store.announce("me", "value", 10, soon)
+        store.clock_offsets(1)
+        assert store.connected()
+
+    def count(counter: Counter) -> dict[str, float]:
+        [family] = counter.collect()
+        totals = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["task"]: each.value for each in totals}
+
+    all_of_them()
+    assert count(metrics.failures) == dict.fromkeys(TASKS, 0)
+    assert count(metrics.requests) == dict.fromkeys(TASKS, 1) | {"resync": 2}
+    assert metrics.successes["resync"] > 0
+    last = metrics.successes["resync"]
+    for flaky.trouble in (StoreUnavailable("away"), StoreError("refused")):
+        all_of_them()
+    assert count(metrics.failures) == dict.fromkeys(TASKS, 2)
+    assert count(metrics.requests) == dict.fromkeys(TASKS, 3) | {"resync": 6}
+    assert metrics.successes["resync"] == last
+    found = samples(QUIET, metrics)
+    assert found["clustermutex_unlocker_resync_duration_seconds_count",] == 1

@@ -1,0 +1,137 @@
+"""The thread that tells people: it outlives what services do, and nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lockclient.model.clocks import monotonic
+from tests.support.processes import wait_until
+from unlocker.notifications import notifier as notifier_module
+from unlocker.notifications import pending
+from unlocker.notifications.notifier import Look, Notifier, Target
+from unlocker.notifications.pending import PAST_ALERT, Event, Message
+
+
+@pytest.fixture(autouse=True)
+def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "GATHER", 0.05)
+    monkeypatch.setattr(notifier_module, "_LOOK", 0.02)
+    monkeypatch.setattr(notifier_module, "_LEAST", 0.05)
+
+
+@contextmanager
+def running(notifier: Notifier, look: Callable[[], Look] | None = None) -> Iterator[Notifier]:
+    notifier.start("me", look or (lambda: Look(None, False, 10, {})))
+    try:
+        yield notifier
+    finally:
+        notifier.stop()
+
+
+def event(line: str) -> Event:
+    return Event(PAST_ALERT, line, monotonic(), 5)
+
+
+def test_what_one_url_does_not_take_the_others_get_once() -> None:
+    good: list[str] = []
+    bad: list[str] = []
+    works = threading.Event()
+
+    def refuse(message: Message) -> bool:
+        if not works.is_set():
+            raise RuntimeError("a mistake in a service")
+        bad.append(message.body)
+        return True
+
+    def take(message: Message) -> bool:
+        good.append(message.body)
+        return True
+
+    targets = [Target("bad", refuse), Target("good", take)]
+    with running(Notifier(targets, "/")) as notifier:
+        notifier.tell(event("one"))
+        wait_until(lambda: good == ["one"])
+        wait_until(lambda: notifier.told(10) == {"told": 10}, what="that it counts as told")
+        notifier.tell(event("two"))
+        wait_until(lambda: good == ["one", "two"])
+        works.set()
+        wait_until(lambda: bad == ["one", "two"])
+    assert good == ["one", "two"]
+
+
+def test_a_service_that_hangs_keeps_nobody_waiting() -> None:
+    asked, let_go = threading.Event(), threading.Event()
+
+    def hang(_message: Message) -> bool:
+        asked.set()
+        return let_go.wait(60)
+
+    notifier = Notifier([Target("slow", hang)], "/")
+    with running(notifier):
+        notifier.tell(event("one"))
+        assert asked.wait(30)
+        for number in range(5000):
+            notifier.tell(event(f"{number}"))
+        assert notifier.told(10) == {"told": 4}
+    let_go.set()
+
+
+def test_a_look_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    looks = iter([RuntimeError("a bug"), None])
+
+    def look() -> Look:
+        if error := next(looks, None):
+            raise error
+        return Look(None, False, 10, {})
+
+    def take(message: Message) -> bool:
+        told.append(message.body)
+        return True
+
+    with running(Notifier([Target("good", take)], "/"), look) as notifier:
+        notifier.tell(event("one"))
+        wait_until(lambda: told == ["one"])
+    assert "could not be seen to" in caplog.text
+
+
+def test_the_brake_is_told_once_until_it_was_off() -> None:
+    told: list[str] = []
+    braking = threading.Event()
+
+    def take(message: Message) -> bool:
+        told.append(message.title)
+        return True
+
+    notifier = Notifier([Target("good", take)], "/")
+    with running(notifier, lambda: Look(None, braking.is_set(), 10, {})):
+        braking.set()
+        wait_until(lambda: told == ["ClusterMutex /: 1 brake on"])
+        notifier.tell(event("another"))
+        wait_until(lambda: len(told) == 2)
+    assert told[1] == "ClusterMutex /: 1 lock past its alert"
+
+
+def test_with_nobody_to_tell_there_is_no_thread_and_no_word_in_the_sign_of_life() -> None:
+    before = threading.active_count()
+    with running(Notifier()) as notifier:
+        notifier.tell(event("one"))
+        assert notifier.told(10) == {}
+        assert threading.active_count() == before
+
+
+def test_it_is_said_once_that_a_service_does_not_work(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    answers = iter([False, False, True, True])
+    target = Target("chat", lambda _message: next(answers))
+    for _ in range(4):
+        target.take(Message("t", "b", good=False))
+    assert [each.getMessage().split(";")[0] for each in caplog.records] == [
+        "People can't be told by chat",
+        "People can be told by chat again.",
+    ]

@@ -1,0 +1,209 @@
+"""What is told, once, by one of several unlockers, and when another one does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+
+from unlocker.notifications import pending
+from unlocker.notifications.pending import (
+    AUTO_UNLOCKED,
+    BLIND,
+    GATHER,
+    IS_BLIND,
+    KEPT,
+    OUTDATED,
+    PAST_ALERT,
+    PAUSE,
+    SEES,
+    TAKEOVER,
+    Event,
+    Outbox,
+    Sight,
+)
+
+
+def signs(**told: int | None) -> dict[str, str]:
+    """Return signs of life, the oldest first; None: one that tells nobody."""
+    return {
+        name: json.dumps({"pid": 1} | ({} if at is None else {"told": at}))
+        for name, at in told.items()
+    }
+
+
+def event(line: str = "it", at: float = 0.0, revision: int | None = 10) -> Event:
+    return Event(PAST_ALERT, line, at, revision)
+
+
+def when(box: Outbox, unlockers: Mapping[str, str], until: float = 400) -> list[tuple[int, str]]:
+    """Return what is told in which second, all of it being sent."""
+    found = []
+    for second in range(int(until)):
+        if message := box.take(second, unlockers):
+            box.sent(second)
+            found.append((second, message.body))
+    return found
+
+
+def test_what_comes_within_some_seconds_is_one_message() -> None:
+    box = Outbox("me", "/root")
+    box.put(event("one", 0))
+    box.put(Event(AUTO_UNLOCKED, "two", 4, 11))
+    assert box.take(GATHER - 1, signs(me=9)) is None
+    message = box.take(GATHER, signs(me=9))
+    assert message is not None
+    assert message.title == "ClusterMutex /root: 1 lock past its alert, 1 lock auto-unlocked"
+    assert message.body == "one\ntwo"
+    assert not message.good
+
+
+def test_a_flood_is_counted_and_its_messages_come_less_and_less_often() -> None:
+    box = Outbox("me", "/root")
+    told: list[int] = []
+    for second in range(600):
+        for number in range(5):
+            box.put(event(f"{second}-{number}", second))
+        if message := box.take(second, signs(me=9)):
+            assert message.body.count("\n") == 20
+            box.sent(second)
+            told.append(second)
+    gaps = [after - before for before, after in pairwise(told)]
+    assert GATHER <= gaps[0] <= GATHER + 1
+    assert set(gaps[5:]) == {PAUSE}
+    assert box.take(700, signs(me=9)) is not None
+    box.sent(700)
+    box.put(event("later", 2000))
+    assert box.take(2000 + GATHER - 1, signs(me=9)) is None
+    assert box.take(2000 + GATHER, signs(me=9)) is not None
+
+
+def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "_MOST", 3)
+    box = Outbox("me", "/root")
+    for number in range(10):
+        box.put(event(f"{number}"))
+    message = box.take(10, signs(me=9))
+    assert message is not None
+    assert message.title.endswith("10 locks past their alert")
+    assert message.body == "0\n1\n2\nAnd 7 more: the dashboard shows all."
+    box.failed(10)
+    again = box.take(100, signs(me=9))
+    assert again == message
+    box.sent(100)
+    assert box.take(1000, signs(me=9)) is None
+
+
+def test_the_oldest_tells_and_the_others_forget_what_it_says_to_be_told() -> None:
+    first, second = Outbox("a", "/"), Outbox("b", "/")
+    for box in (first, second):
+        box.put(event())
+    assert first.told(15) == 9
+    assert [at for at, _ in when(first, signs(a=9, b=9))] == [GATHER]
+    assert first.told(20) == 20
+    assert second.take(KEPT - 1, signs(a=20, b=9)) is None
+    assert second.told(20) == 9  # it may have been noticed a moment later there
+    assert second.take(KEPT, signs(a=20, b=9)) is None
+    assert second.told(20) == 20
+    assert when(second, signs(b=20)) == []
+
+
+@pytest.mark.parametrize(
+    ("left", "at"),
+    [
+        (signs(b=9, c=9), GATHER),
+        (signs(a=9, b=9, c=9), TAKEOVER + GATHER),
+        (signs(z=9, a=9, b=9), 2 * TAKEOVER + GATHER),
+        (signs(a=None, b=9), GATHER),
+        ({"a": "[" * 500, "b": '{"told": 9}'}, GATHER),
+        ({}, GATHER),
+    ],
+    ids=[
+        "it died",
+        "it does not get it told",
+        "two do not",
+        "it tells nobody",
+        "odd",
+        "none",
+    ],
+)
+def test_the_next_one_tells_what_the_oldest_does_not(left: dict[str, str], at: float) -> None:
+    box = Outbox("b", "/")
+    box.put(event())
+    assert when(box, left) == [(at, "it")]
+
+
+def test_a_younger_one_that_has_noticed_nothing_keeps_nobody_from_telling() -> None:
+    box = Outbox("a", "/")
+    box.put(event())
+    box.take(20, signs(a=9, b=50))
+    box.failed(20)
+    assert box.take(40, signs(a=9, b=50)) is not None
+    box.failed(40)
+    assert box.take(4 * TAKEOVER, signs(a=9, b=50)) is None  # that one has told it by now
+    assert box.told(60) == 60
+
+
+def test_what_does_not_stand_any_more_is_not_told() -> None:
+    box = Outbox("me", "/")
+    box.put(Event(PAST_ALERT, "it", 0, 10, stands=lambda: False))
+    assert box.take(10, signs(me=9)) is None
+    assert box.told(12) == 12
+
+
+def test_what_nobody_takes_is_tried_on_and_at_last_given_up() -> None:
+    box = Outbox("me", "/")
+    box.put(event())
+    tries = []
+    for second in range(5000):
+        if box.take(second, signs(me=9)):
+            box.failed(second)
+            tries.append(second)
+    assert tries[:4] == [5, 10, 20, 40]
+    assert 40 < len(tries) < 80
+    assert tries[-1] < OUTDATED
+
+
+def test_one_that_ends_leaves_the_rest_to_the_others_or_tells_it_now() -> None:
+    for unlockers, told in ((signs(me=9, b=9), False), (signs(me=9), True), ({}, True)):
+        box = Outbox("me", "/")
+        box.put(event())
+        assert (box.take(0, unlockers, end=True) is not None) == told
+
+
+def blindness(blind: Mapping[int, bool], rank: int = 0) -> list[tuple[int, str]]:
+    """Return what is told in which second; `blind` maps a second to what begins with it."""
+    sight, now_blind, told = Sight("me"), False, []
+    for second in range(1000):
+        now_blind = blind.get(second, now_blind)
+        if found := sight.look("Why." if now_blind else None, rank, second):
+            told.append((second, found.kind))
+            assert found.revision is None
+    return told
+
+
+def test_it_is_told_when_an_unlocker_is_blind_for_a_while_and_when_it_sees_again() -> None:
+    assert blindness({100: True, 120: False}) == []
+    assert blindness({100: True, 300: False}) == [(129, IS_BLIND), (359, SEES)]
+
+
+def test_one_that_comes_and_goes_is_blind() -> None:
+    flapping = {100 + 20 * number: number % 2 == 0 for number in range(20)}
+    (begin, kind), (_, end) = blindness(flapping)
+    assert (kind, end) == (IS_BLIND, SEES)
+    assert begin < 200
+
+
+def test_one_that_was_stopped_is_not_blind_for_that() -> None:
+    sight = Sight("me")
+    assert sight.look(None, 0, 0) is None
+    assert sight.look("It was stopped.", 0, 900) is None
+    assert sight.look(None, 0, 901) is None
+
+
+def test_younger_ones_leave_it_to_the_oldest_at_first() -> None:
+    assert blindness({100: True, 180: False}, rank=1) == []
+    assert blindness({100: True, 500: False}, rank=1)[0] == (129 + TAKEOVER, IS_BLIND)
+    assert BLIND < TAKEOVER

@@ -1,0 +1,142 @@
+"""How many removals pass in a minute, and when the brake lets go."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from unlocker import rate_limit as module
+from unlocker.cli import Limit, main
+from unlocker.rate_limit import WINDOW, Brake
+
+
+class Clock:
+    """The monotonic clock as the brake sees it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(module, "monotonic", found.monotonic)
+    return found
+
+
+def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
+    """Return that many removals."""
+    return [(f"lock {each}", "uuid") for each in range(start, start + number)]
+
+
+def test_so_many_pass_in_any_minute(clock: Clock) -> None:
+    brake = Brake(5)
+    brake.count(keys(3))
+    assert not brake.full(0)
+    clock.now += 30
+    brake.count(keys(2, start=3))
+    assert brake.full(0)
+    clock.now += 30.001
+    assert not brake.full(0)  # the first three are a minute ago
+    brake.count(keys(2, start=5))
+    assert not brake.full(0)
+    brake.count(keys(1, start=7))
+    assert brake.full(0)
+
+
+def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
+    brake = Brake(5)
+    assert brake.state(24).limit == 5
+    assert brake.state(1000).limit == 200
+    brake.count(keys(199))
+    assert not brake.full(801)  # the fifth is of all that there were
+    brake.count(keys(1, start=199))
+    assert brake.full(800)
+
+
+def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
+    """By the answer to its own request, then by the watch: it was made no later than that."""
+    brake = Brake(2)
+    brake.count(keys(1))
+    clock.now += 1
+    brake.count(keys(1))
+    assert not brake.full(0)
+    clock.now += WINDOW - 0.5
+    brake.count(keys(1, start=1))
+    assert brake.full(0)
+    clock.now += 0.6
+    assert not brake.full(0)
+
+
+def test_it_lets_go_a_minute_after_it_kept_something_back(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brake = Brake(1)
+    brake.withhold(0, 10)
+    assert not brake.state(10).engaged
+    for left in (9, 8, 0, 3, 0):
+        brake.withhold(left, 10)
+        clock.now += 20
+        assert brake.state(10).engaged
+        assert brake.state(10).withheld == left
+    clock.now += WINDOW
+    assert not brake.state(10).engaged
+    brake.withhold(0, 10)
+    brake.withhold(0, 10)
+    told = [each.getMessage() for each in caplog.records]
+    assert [each[:16] for each in told] == ["The brake is on:", "The brake is off"]
+    brake.withhold(1, 10)
+    assert caplog.text.count("The brake is on") == 2
+
+
+def test_without_a_limit_everything_passes() -> None:
+    brake = Brake(None)
+    brake.count(keys(10_000))
+    assert brake.off
+    assert not brake.full(0)
+    assert brake.state(0).limit == math.inf
+
+
+def test_what_it_counts_is_forgotten(clock: Clock) -> None:
+    """With no limit, too, where nobody asks."""
+    brake = Brake(None)
+    brake.count(keys(10_000))
+    clock.now += WINDOW
+    brake.count(keys(1, start=10_000))
+    assert len(brake._counted) == 1
+
+
+def test_ten_thousand_removals_are_counted_in_no_time() -> None:
+    brake = Brake(50)
+    started = time.monotonic()
+    for each in keys(10_000):
+        brake.count([each])
+        brake.full(10**6)
+    assert time.monotonic() - started < 5
+
+
+class TestTheFlag:
+    @pytest.mark.parametrize(
+        ("text", "value"), [("off", None), ("OFF", None), ("1", 1), (" 200 ", 200)]
+    )
+    def test_it_takes_a_number_or_off(self, text: str, value: int | None) -> None:
+        assert Limit().convert(text, None, None) == value
+
+    @pytest.mark.parametrize("text", ["0", "-1", "1.5", "none", "", "nan", "٣", "1" * 30])
+    def test_a_bad_one_is_told(self, text: str) -> None:
+        """Also 0, which one may take for no removals and another for no limit."""
+        found = CliRunner().invoke(main, ["--listen", "127.0.0.1:0", "--max-removals", text])
+        assert found.exit_code == 2
+        assert "neither a number from 1 on nor `off`" in found.output
+
+    def test_it_is_a_variable_too(self) -> None:
+        found = CliRunner().invoke(main, [], env={"UNLOCKER_MAX_REMOVALS": "many"})
+        assert found.exit_code == 2
+        assert "'many' is neither" in found.output

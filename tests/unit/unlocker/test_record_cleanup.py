@@ -1,0 +1,201 @@
+"""Which records and marks go, and when: by clocks that the test moves, on a store in a dict."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from lockclient.errors import StoreError
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.overview.table import Table
+from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from unlocker import record_cleanup
+from unlocker.record_cleanup import Retention
+
+DAY = 86400.0
+
+
+@dataclass
+class World:
+    """A store, its table, and two clocks."""
+
+    now: float = 5000.0
+    wall: float = 1_800_000_000.0
+    revision: int = 100
+    there: dict[tuple[Kind, str], Change] = field(default_factory=dict)
+    refusing: bool = False
+    looks: list[Kind] = field(default_factory=list)
+
+    def put(self, kind: Kind, name: str, value: bytes = b"") -> None:
+        self.revision += 1
+        self.there[kind, name] = Change(kind, name, "u", value, self.revision, self.revision)
+
+    def record(self, name: str, days_ago: float = 0.0) -> None:
+        at = self.wall - days_ago * DAY
+        self.put("removed", name, Removal(Holder(name), at, "u", AUTO_UNLOCK, "").value().encode())
+
+    def names(self, kind: Kind) -> list[str]:
+        return [name for each, name in self.there if each == kind]
+
+    # as a store, and as a table
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        self.looks += kinds
+        for change in list(self.there.values()):
+            if change.kind in kinds:
+                yield Batch((change,), self.revision)
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        if self.refusing:
+            raise StoreError("no")
+        found = self.there.get((change.kind, change.name))
+        if found is None or found.revision != change.revision:
+            return False
+        self.revision += 1
+        del self.there[change.kind, change.name]
+        return True
+
+    def connected(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(record_cleanup, "monotonic", lambda: made.now)
+    monkeypatch.setattr(time, "time", lambda: made.wall)
+    return made
+
+
+def retention_of(world: World, keep: int | None = None) -> Retention:
+    store, table = cast("ServiceStore", world), cast("Table", world)
+    return Retention(store, table, keep, threading.Event())
+
+
+def run(one: Retention, world: World, seconds: float) -> None:
+    """Let it run every minute for so long."""
+    end = world.now + seconds
+    while world.now < end:
+        one.run()
+        world.now += record_cleanup.EVERY
+        world.wall += record_cleanup.EVERY
+
+
+def test_a_record_goes_after_seven_days_by_its_own_word(world: World) -> None:
+    """Whatever its lease says. Younger ones, and one that does not say when, stay."""
+    for name, days in {"old": 8.0, "week": 6.9, "new": 0.0, "ahead": -400.0}.items():
+        world.record(name, days)
+    world.put("removed", "unreadable", b"\xff{")
+    one = retention_of(world)
+    run(one, world, 2 * 3600)
+    assert world.names("removed") == ["week", "new", "ahead", "unreadable"]
+    run(one, world, 0.3 * DAY)
+    assert world.names("removed") == ["new", "ahead", "unreadable"]
+
+
+def test_no_record_goes_at_once_whatever_the_clocks_say(world: World) -> None:
+    """A remover whose clock is a year behind: whose lock it was has ten minutes to read it."""
+    one = retention_of(world)
+    run(one, world, 7200)
+    world.record("x", 365)
+    written = world.now
+    while world.names("removed"):
+        run(one, world, 60)
+    assert world.now - written >= record_cleanup.SETTLED
+
+
+def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
+    """By the store's order, not by what they say."""
+    for number in range(20):
+        world.record(f"{number:02}", days_ago=number % 3)
+    run(retention_of(world, keep=5), world, 7200)
+    assert world.names("removed") == ["15", "16", "17", "18", "19"]
+
+
+def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many a minute; and more than one look plans goes on without waiting for an hour."""
+    monkeypatch.setattr(record_cleanup, "STEP", 10)
+    monkeypatch.setattr(record_cleanup, "_MOST", 30)
+    for number in range(100):
+        world.record(f"{number:02}", days_ago=9)
+    one, left = retention_of(world), [100]
+    while left[-1]:
+        run(one, world, 60)
+        left.append(len(world.names("removed")))
+        assert left[-2] - left[-1] <= 10
+    assert world.now - 5000 < record_cleanup.SETTLED + 13 * 60
+    run(one, world, 7200)
+    assert len(world.looks) < 30, "an hour apart when there is nothing to do"
+
+
+def test_a_mark_goes_a_day_after_it_was_seen_to_be_there(world: World) -> None:
+    """Counted on our monotonic clock: the wall clock may jump by a year."""
+    world.put("withdrawn", "before")
+    one = retention_of(world)
+    run(one, world, DAY / 2)
+    world.put("withdrawn", "later")
+    world.wall += 365 * DAY
+    run(one, world, DAY / 2 + 600)
+    assert world.names("withdrawn") == ["before", "later"]
+    run(one, world, 2 * 3600)
+    assert world.names("withdrawn") == ["later"]
+    again = retention_of(world)
+    run(again, world, DAY)
+    assert world.names("withdrawn") == ["later"], "who starts again begins to count again"
+    run(again, world, 3 * 3600)
+    assert world.names("withdrawn") == []
+
+
+def test_code_goes_with_the_last_record_that_speaks_of_it(world: World) -> None:
+    """A removal writes its code again, so that has the revision of its newest record."""
+    world.record("first")
+    world.put("code", "c0de")
+    one = retention_of(world)
+    run(one, world, 3 * DAY)
+    assert world.names("code") == ["c0de"]
+    world.record("second", days_ago=-3)
+    world.there["code", "c0de"] = world.there["code", "c0de"]._replace(revision=world.revision)
+    run(one, world, 5 * DAY)
+    assert (world.names("removed"), world.names("code")) == (["second"], ["c0de"])
+    run(one, world, 6 * DAY)
+    assert (world.names("removed"), world.names("code")) == ([], [])
+
+
+def test_what_is_written_again_is_new(world: World) -> None:
+    """It has a new revision, which the deletion compares, too."""
+    world.put("withdrawn", "x")
+    one = retention_of(world)
+    run(one, world, DAY)
+    world.put("withdrawn", "x")
+    run(one, world, DAY)
+    assert world.names("withdrawn") == ["x"]
+
+
+def test_a_store_from_a_backup_voids_what_was_noted(world: World) -> None:
+    """Its revisions begin again below: they say nothing of when anything was written."""
+    one = retention_of(world)
+    world.revision = 100_000
+    run(one, world, DAY)
+    world.revision = 50_000
+    world.put("withdrawn", "x")
+    run(one, world, DAY)
+    assert world.names("withdrawn") == ["x"]
+
+
+def test_a_store_that_refuses_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """And tried again every minute."""
+    world.record("x", 9)
+    world.refusing = True
+    one = retention_of(world)
+    run(one, world, 7200)
+    assert caplog.text.count("can't be deleted, trying on: no") == 1
+    world.refusing = False
+    run(one, world, 120)
+    assert world.names("removed") == []

@@ -1,0 +1,157 @@
+"""New sets of labels an hour are limited, whatever locks say; what is left out rings as well."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.holder import Ticket
+from lockclient.model.removal import Removal
+from lockclient.stores.service_protocol import Line
+from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
+from unlocker.metrics import series_limit
+from unlocker.metrics.collector import FREE, KINDS, LISTED, OTHERS, UNLOCKED, Metrics
+from unlocker.metrics.recent_removals import Removed
+from unlocker.metrics.series_limit import HOUR, NEW, Labels
+from unlocker.unclaimed import NORMAL, Unclaimed
+
+FROM_LOCKS = ("name", "hostname")
+
+
+class Store:
+    """Everything that a writer of locks can do to the metrics, with fresh texts each time."""
+
+    def __init__(self) -> None:
+        self.loads = 0
+        self.metrics = Metrics("1")
+        self._fresh = count()
+        self.change()
+        self.metrics.show(lambda: self.picture)
+        self.metrics.registry.register(
+            Removed(lambda: self.removals, self.metrics.labels[UNLOCKED])
+        )
+        self.free = Unclaimed(self, self, self.metrics.labels[FREE])  # type: ignore[arg-type]
+        self.metrics.registry.register(self.free)
+
+    def change(self) -> None:
+        """Have other locks past their alert, removed, free with a line, and other hosts push."""
+        names = [f"lock {next(self._fresh)}" for _ in range(LISTED)]
+        holders = [replace(SILENT, name=name, hostname=name, reason=name) for name in names]
+        self.picture = replace(QUIET, past_alert=[past_alert(each) for each in holders])
+        self.removals = [Removal(each, time.time(), "me", "auto-unlock", "") for each in holders]
+        self.heads = {name: Ticket(name, "u", name, revision=self.loads) for name in names}
+        for name in names:
+            self.metrics.skews.note(name, 9.0)
+
+    def unclaimed(self) -> list[str]:
+        return list(self.heads)
+
+    def line(self, name: str, _first: int, _deadline: Deadline) -> Line:
+        return Line(1, (self.heads[name],))
+
+    def scrape(self) -> list[Any]:
+        """Return all samples."""
+        text = generate_latest(self.metrics.registry).decode()
+        return [sample for family in parse(text) for sample in family.samples]
+
+
+def series(samples: list[Any]) -> set[tuple[Any, ...]]:
+    """Return the series whose labels come from locks."""
+    return {
+        (each.name, *sorted(each.labels.items()))
+        for each in samples
+        if {*FROM_LOCKS} & each.labels.keys() and each.labels.get("hostname") != OTHERS
+    }
+
+
+def value(samples: list[Any], name: str, **wanted: str) -> float:
+    """Return one sample's value."""
+    (found,) = [each.value for each in samples if each.name == name and each.labels == wanted]
+    return float(found)
+
+
+def test_fresh_labels_make_no_more_series_than_a_hundred_sets_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty scrapes, and other locks each time; an hour later there is room for as many again."""
+    store, now = Store(), monotonic()
+    monkeypatch.setattr(series_limit, "monotonic", lambda: now)
+    found: set[tuple[Any, ...]] = set()
+    for number in range(20):
+        store.change()
+        for seconds in (0, 2 * NORMAL):  # free for long, by what is looked at
+            store.free.look(100 * number + seconds)
+        store.free.ask()
+        samples = store.scrape()
+        found |= series(samples)
+    each = Counter(name for name, *_ in found)
+    assert {*each.values()} == {NEW}
+    assert len(each) == 7, "of past alert, its end and who; removed; free and who; skew"
+    # They ring by their number.
+    assert value(samples, "clustermutex_locks_unlisted", state="alert") == LISTED
+    assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == LISTED
+    assert value(samples, "clustermutex_locks_free_with_waiters_unlisted") == LISTED
+    assert value(samples, "clustermutex_client_clock_skew_seconds", hostname=OTHERS) == 9.0
+    for kind in KINDS:
+        left_out = "clustermutex_unlocker_label_sets_left_out_total"
+        assert value(samples, left_out, of=kind) >= 18 * LISTED, "as of the scrape before"
+    now += HOUR
+    store.change()
+    assert series(store.scrape()) - found
+
+
+def test_what_is_shown_stays_shown() -> None:
+    """A lock that rings by its name goes on doing so, whatever comes beside it."""
+    store = Store()
+    first = series(store.scrape())
+    mine = store.picture.past_alert[0]
+    for _ in range(5):
+        store.change()
+        store.picture = replace(store.picture, past_alert=[*store.picture.past_alert[1:], mine])
+        later = series(store.scrape())
+        own = {each for each in first if ("name", mine.row.holder.name) in each}
+        assert {each for each in own if "unlocked" not in each[0]} <= later
+
+
+def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:
+    """Prometheus refuses all of it if one sample comes twice."""
+    store = Store()
+    pair = [past_alert(replace(SILENT, name=name)) for name in ("a\u200bb", "a\\u200bb")]
+    store.picture = replace(QUIET, past_alert=pair)
+    store.removals = [
+        Removal(each.row.holder, time.time(), "me", "auto-unlock", "") for each in pair
+    ]
+    samples = store.scrape()
+    keys = [(each.name, *sorted(each.labels.items())) for each in samples]
+    assert len(keys) == len({*keys})
+    assert value(samples, "clustermutex_locks_unlisted", state="alert") == 1
+
+
+def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = monotonic()
+    monkeypatch.setattr(series_limit, "monotonic", lambda: now)
+    shown = Labels()
+    for number in range(5000):
+        now += 60
+        shown.admit((str(number),))
+    assert len(vars(shown)["_shown"]) <= 2 * NEW
+
+
+def test_what_is_urgent_has_room_of_its_own() -> None:
+    """A hundred that were silent first do not hide the name of one that is overdue."""
+    left_out: list[bool] = []
+    shown = Labels(lambda: left_out.append(True))
+    assert all(shown.admit((f"silent {number}",)) for number in range(NEW))
+    assert not shown.admit(("one more",))
+    assert all(shown.admit((f"overdue {number}",), urgent=True) for number in range(NEW))
+    assert not shown.admit(("another",), urgent=True)
+    assert shown.admit(("silent 0",))
+    assert len(left_out) == 2

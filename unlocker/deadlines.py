@@ -1,0 +1,257 @@
+"""What is to happen with each lock next: alert, then removal. In memory: no I/O, no clock read.
+
+A push costs one verdict and, as it moves a lock's moments back, nothing more: a lock has one entry
+in a heap of moments, and one that comes up too early is put back at its moment then. A sweep looks
+at the entries that come up and not at all locks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDED, Holder
+from lockclient.overview.rows import Row, Transition
+from unlocker.policy import NEVER, ClockCheck, Verdict, judge
+
+_SLACK = 1000
+"""Entries of locks that are gone, beyond as many as there are locks, before they are cleared."""
+
+
+KEPT = 60.0
+"""Seconds after its `auto_unlock_at` from which on a lock counts as kept by a restart."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One lock and the verdict about it.
+
+    Attributes:
+        state: of `record.STATES`, that it has come to.
+        told: whether it went past its alert, which an undecided one does as well.
+    """
+
+    row: Row
+    verdict: Verdict
+    state: str
+    told: bool = False
+
+    @property
+    def next_moment(self) -> float:
+        """When something is to happen: the alert, or after it the removal."""
+        if self.state == OVERDUE:
+            return NEVER
+        return self.verdict.due if self.told else self.alert_moment
+
+    @property
+    def alert_moment(self) -> float:
+        """The alert comes first, even for stamps that have it after the removal."""
+        alert = self.verdict.alert
+        return min(self.verdict.due, NEVER if alert is None else alert)
+
+
+PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
+"""States of locks that may be past their alert."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastAlert:
+    """The locks past their alert that a scrape names, and in each state how many it does not."""
+
+    listed: list[Item]
+    unlisted: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step in time brought: locks that went past their alert, locks to be removed."""
+
+    alerts: list[Item]
+    due: list[Item]
+
+
+class Watchlist:
+    """All locks by what is to happen with them; several threads may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._check: ClockCheck | None = None
+        self._items: dict[str, Item] = {}
+        self._open: set[str] = set()  # of which a clock check may tell more
+        self._told: set[str] = set()
+        # That are to be removed, and were not seen to be pushed; those of them that are kept; and
+        # their stamps, the first on top, so that a scrape does not walk a hundred thousand locks.
+        self._found: set[str] = set()
+        self._kept: set[str] = set()
+        self._stamps: list[tuple[float, str]] = []
+        self._waiting = False
+        # Locks that are not OK, so that nobody has to walk all locks to count or to list them.
+        self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
+        self._heap: list[tuple[float, str]] = []
+        self._entries: dict[str, float] = {}
+
+    # ------------------------------------------------------------ what happens to locks
+
+    def update(self, changes: Iterable[Transition]) -> None:
+        """Take in what the table brought."""
+        with self._lock:
+            for change in changes:
+                before = self._drop(change.name)
+                if change.after is not None:
+                    self._put(change.name, change.after, before)
+            if len(self._heap) > 2 * len(self._items) + _SLACK:
+                self._clear_heap()
+            if len(self._stamps) > 2 * len(self._found) + _SLACK:
+                # Each once: those that are judged again by each clock check come again and again.
+                self._stamps = sorted({each for each in self._stamps if each[1] in self._found})
+
+    def reconsider(self, check: ClockCheck) -> None:
+        """Decide again what could not be decided, after a clock check."""
+        with self._lock:
+            self._check, self._waiting = check, False
+            for name in tuple(self._open):
+                before = self._drop(name)
+                if before is not None:
+                    self._put(name, before.row, before)
+
+    def advance(self, now: float) -> Progress:
+        """Go on to the monotonic moment `now`."""
+        progress = Progress([], [])
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                entry = heapq.heappop(self._heap)
+                if self._entries.get(entry[1]) == entry[0]:  # else a later one replaced it
+                    del self._entries[entry[1]]
+                    self._advance(entry[1], now, progress)
+        return progress
+
+    # ------------------------------------------------------------ what others want to know
+
+    def current(self, item: Item) -> bool:
+        """Tell whether the lock still stands as it did when the item was handed out."""
+        return self._items.get(item.row.holder.name) is item
+
+    def counts(self) -> dict[str, int]:
+        """Return how many locks there are in each of `record.STATES`."""
+        with self._lock:
+            counts = {state: len(names) for state, names in self._by_state.items()}
+            counts[OK] = len(self._items) - sum(counts.values())
+        return {state: counts[state] for state in STATES}
+
+    def kept(self, wall: float) -> int:
+        """Return how many locks only wait because counting began anew, with us or a restore.
+
+        By the wall-clock time `wall` their `auto_unlock_at` passed more than `KEPT` seconds ago.
+        """
+        with self._lock:
+            while self._stamps and self._stamps[0][0] + KEPT < wall:
+                stamp, name = heapq.heappop(self._stamps)
+                if name in self._found and self._items[name].row.holder.auto_unlock_at == stamp:
+                    self._kept.add(name)
+            return len(self._kept)
+
+    def waiting(self) -> bool:
+        """Tell whether there is a lock that the next clock check may decide about."""
+        return self._waiting
+
+    def past_alert(self, limit: int, failing: Collection[str] = ()) -> PastAlert:
+        """Return the locks past their alert, the most urgent first.
+
+        A due lock that can't be removed, one that is due, one that only a person can free, and the
+        rest, which goes by itself: in each the one that has been silent for longest.
+
+        Args:
+            limit: how many to list; the others are counted.
+            failing: the names of locks that were tried to be removed in vain.
+        """
+
+        def urgency(item: Item) -> tuple[int, float]:
+            if item.state == OVERDUE:
+                return item.row.holder.name not in failing, item.alert_moment
+            return 2 + (item.verdict.due != NEVER), item.alert_moment
+
+        with self._lock:
+            told = [self._items[name] for name in self._told]
+        listed = heapq.nsmallest(limit, told, key=urgency)  # outside: they may be very many
+        unlisted = dict.fromkeys(PAST_ALERT, 0) | Counter(each.state for each in told)
+        for each in listed:
+            unlisted[each.state] -= 1
+        return PastAlert(listed, unlisted)
+
+    # ------------------------------------------------------------ inside
+
+    def _drop(self, name: str) -> Item | None:
+        item = self._items.pop(name, None)
+        for names in (self._open, self._told, self._found, self._kept, *self._by_state.values()):
+            names.discard(name)
+        return item
+
+    def _put(self, name: str, row: Row, before: Item | None) -> None:
+        verdict = judge(row, self._check)
+        item = Item(row, verdict, _state(row.holder))
+        if before is not None and item.state != BROKEN and _still_past_alert(before, row):
+            self._note_alert(name, item)  # it was told already
+        self._items[name] = item
+        stamp = row.holder.auto_unlock_at
+        if row.found and verdict.due != NEVER and stamp is not None:
+            self._found.add(name)
+            heapq.heappush(self._stamps, (stamp, name))
+        if verdict.alert is None:
+            self._open.add(name)
+            asked = self._check is not None and self._check.now.monotonic >= row.seen_at
+            self._waiting |= not asked
+        self._file(name, item)
+
+    def _advance(self, name: str, now: float, progress: Progress) -> None:
+        item = self._items.get(name)
+        if item is None:
+            return
+        if not item.told and item.next_moment <= now:
+            self._note_alert(name, item)
+            progress.alerts.append(item)
+        if item.told and item.next_moment <= now:
+            self._by_state[item.state].discard(name)
+            self._found.discard(name)
+            self._kept.discard(name)
+            item.state = OVERDUE
+            progress.due.append(item)
+        self._file(name, item)
+
+    def _note_alert(self, name: str, item: Item) -> None:
+        item.told = True
+        self._told.add(name)
+        if item.state == OK:
+            item.state = ALERT
+
+    def _file(self, name: str, item: Item) -> None:
+        if item.state in self._by_state:
+            self._by_state[item.state].add(name)
+        moment = item.next_moment
+        if moment < self._entries.get(name, NEVER):
+            self._entries[name] = moment
+            heapq.heappush(self._heap, (moment, name))
+
+    def _clear_heap(self) -> None:
+        kept = {name: moment for name, moment in self._entries.items() if name in self._items}
+        self._entries = kept
+        self._heap = [(moment, name) for name, moment in kept.items()]
+        heapq.heapify(self._heap)
+
+
+def _state(holder: Holder) -> str:
+    """Return the state of a lock that is not past its alert."""
+    if holder.broken():
+        return BROKEN
+    return UNDECIDED if holder.undecided() else OK
+
+
+def _still_past_alert(before: Item, row: Row) -> bool:
+    """Tell whether a lock that was past its alert is past the same one still."""
+    return (
+        before.told
+        and before.row.holder.uuid == row.holder.uuid
+        and before.row.holder.alert_at == row.holder.alert_at
+    )

@@ -1,0 +1,48 @@
+"""What the unlocker serves by HTTP: is it alive, is it of use, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flask import Flask, Response
+from prometheus_client import make_wsgi_app
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from lockclient.service.request_filter import ALIVE, METRICS, READY, Door
+from lockclient.text.escaping import plain
+from unlocker.unlocker import Unlocker
+
+
+def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
+    """Return the WSGI application of one unlocker.
+
+    Args:
+        hosts: names by which it is reached, see `Door`.
+    """
+    app = Flask("unlocker", static_folder=None)
+    # With compression and the format negotiated, as Prometheus asks for it.
+    metrics = make_wsgi_app(unlocker.metrics.registry)
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {METRICS: metrics})  # type: ignore[method-assign]  # as Flask has it
+
+    # Figures name locks, hosts and reasons; a probe comes by whatever host and is told a sentence.
+    app.wsgi_app = Door(app.wsgi_app, hosts, (ALIVE, READY))  # type: ignore[method-assign]
+
+    @app.get("/")
+    def index() -> Response:
+        return _text("This is unlocker: see /healthz, /readyz, /metrics.")
+
+    @app.get(ALIVE)
+    def healthz() -> Response:
+        reason = unlocker.sick()
+        return _text("alive") if reason is None else _text(reason, status=503)
+
+    @app.get(READY)
+    def readyz() -> Response:
+        reason = unlocker.unready()
+        return _text("ready") if reason is None else _text(reason, status=503)
+
+    return app
+
+
+def _text(line: str, *, status: int = 200) -> Response:
+    return Response(f"{plain(line)}\n", status=status, mimetype="text/plain")

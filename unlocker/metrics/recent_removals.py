@@ -1,0 +1,64 @@
+"""Who lost a lock a moment ago: what an alert on an auto-unlock has to name.
+
+A counter can't say it, and the lock's own series are gone by then. It is read from the removal
+records in the store, so that every replica shows the same and one that starts again loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from unlocker.metrics.collector import labels_of
+from unlocker.metrics.series_limit import NEW, Labels
+
+SHOWN = 600.0
+"""Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
+
+
+class Removed(Collector):
+    """A gauge for each lock that was auto-unlocked lately.
+
+    Args:
+        removals: returns the newest removals, the newest first, not more than may be shown.
+        labels: says which of them may be.
+    """
+
+    def __init__(self, removals: Callable[[], Sequence[Removal]], labels: Labels) -> None:
+        self._removals = removals
+        self._labels = labels
+
+    def describe(self) -> list[Metric]:
+        """Name nothing in advance: else the registry would collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Compute the gauges."""
+        family = GaugeMetricFamily(
+            "clustermutex_lock_auto_unlocked_timestamp_seconds",
+            f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
+            labels=["name", "hostname", "pid", "reason"],
+        )
+        since = time.time() - SHOWN
+        newest: dict[tuple[str, ...], float] = {}
+        for removal in self._removals():
+            at = removal.removed_at
+            if removal.how == AUTO_UNLOCK and at is not None and at > since:
+                # A process can lose one lock twice; two samples of one name end a whole scrape.
+                newest.setdefault(labels_of(removal.holder), at)
+        unlisted = 0
+        for labels, at in newest.items():
+            if self._labels.admit(labels):
+                family.add_metric(labels, at)
+            else:
+                unlisted += 1
+        yield family
+        yield GaugeMetricFamily(
+            "clustermutex_locks_auto_unlocked_unlisted",
+            f"Such locks that have no series of their own: beyond {NEW} new ones in an hour.",
+            unlisted,
+        )

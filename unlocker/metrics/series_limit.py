@@ -1,0 +1,61 @@
+"""Which sets of labels that come from locks may have series.
+
+A series stays in Prometheus for hours after the lock that it was about. So it is not enough that
+one scrape shows a hundred at most: whoever writes other names, hosts or reasons between any two
+scrapes would fill it all the same. New sets an hour have a limit, too, for each kind of series.
+What is left out is counted, and rings by its number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from lockclient.model.clocks import monotonic
+
+NEW: Final = 100
+"""Sets that no scrape of the last hour had: so many at once, and so many an hour from then on."""
+HOUR: Final = 3600.0
+
+
+class Labels:
+    """The sets of labels of one kind of series; several threads may use it.
+
+    Args:
+        left_out: called for each set that a scrape is to leave out.
+    """
+
+    def __init__(self, left_out: Callable[[], object] = lambda: None) -> None:
+        self._left_out = left_out
+        self._lock = threading.Lock()
+        # When last, who was shown longest ago in front; a few hundred at most.
+        self._shown: OrderedDict[tuple[str, ...], float] = OrderedDict()
+        self._room, self._at = float(NEW), monotonic()
+        self._spare = float(NEW)
+
+    def admit(self, labels: tuple[str, ...], *, urgent: bool = False) -> bool:
+        """Tell whether a scrape may show this set; what it has shown before stays, of course.
+
+        What is `urgent` has room of its own where the other has used up what is there for both.
+        """
+        with self._lock:
+            now = monotonic()
+            more = (now - self._at) * NEW / HOUR
+            self._room = min(NEW, self._room + more)
+            self._spare = min(NEW, self._spare + more)
+            self._at = now
+            while self._shown and next(iter(self._shown.values())) < now - HOUR:
+                self._shown.popitem(last=False)
+            if labels not in self._shown:
+                if self._room >= 1:
+                    self._room -= 1
+                elif urgent and self._spare >= 1:
+                    self._spare -= 1
+                else:
+                    self._left_out()
+                    return False
+            self._shown[labels] = now
+            self._shown.move_to_end(labels)
+            return True

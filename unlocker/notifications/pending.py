@@ -1,0 +1,248 @@
+"""What is to be told to people, by which unlocker and when. Pure: no I/O, no clock is read.
+
+Every unlocker notices what happens; one of them is to tell it. They agree by what there is already,
+the signs of life in etcd. Each says with its own (`told`) up to which of the store's revisions it
+has nothing left to tell. The one whose sign of life is the oldest tells at once. The others keep
+what they noticed until one that is older than they says that it is told, and tell it themselves if
+that does not happen: the next in age after `TAKEOVER` seconds, the third after twice as many. So
+- the teller dies: its sign of life ends, the next one is the oldest, and tells at once what was not
+  said to be told. Told twice is what the dead one told in its last seconds, and no more;
+- the teller is blind, its sweep hangs, or its messages do not arrive: it does not say that they are
+  told (`told` does not pass what its last sweep saw), and the next one tells them;
+- what it noticed a moment later than others it still tells: they keep all for `KEPT` seconds.
+What one of the younger ones alone has noticed is not told: there is hardly such a thing, as all
+judge by the same rules, and those that have just started know less.
+
+That an unlocker is blind it must tell itself, since it may be cut off from all others, or all of
+them from the store. By the signs of life that it knew last, the oldest tells that first, and each
+younger one `TAKEOVER` seconds later: one message for an outage that all see, if it is short, and
+one from each if it lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from lockclient.text.escaping import plain
+
+GATHER = 5.0
+"""Seconds in which what comes after something goes into the same message."""
+PAUSE = 60.0
+"""Seconds between two messages at most: each pause is twice the one before, while more comes."""
+KEPT = 10.0
+TAKEOVER = 90.0
+"""Longer than a message can take: to be gathered, held back, tried, and said to be told."""
+OUTDATED = 3600.0
+"""Seconds after which something that could not be told is left out."""
+BLIND = 30.0
+"""Seconds without being able to work, those in which it could counted back by half of them."""
+
+PAST_ALERT, AUTO_UNLOCKED, FORCE_UNLOCKED = "past-alert", "auto-unlocked", "force-unlocked"
+BRAKE, IS_BLIND, SEES = "brake", "blind", "sees"
+KINDS = {
+    PAST_ALERT: ("lock past its alert", "locks past their alert"),
+    AUTO_UNLOCKED: ("lock auto-unlocked", "locks auto-unlocked"),
+    FORCE_UNLOCKED: ("lock force-unlocked", "locks force-unlocked"),
+    BRAKE: ("brake on", "brakes on"),
+    IS_BLIND: ("unlocker blind", "unlockers blind"),
+    SEES: ("unlocker at work again", "unlockers at work again"),
+}
+"""What there is to tell, in a title: one of it, and several."""
+
+_MOST = 1000
+"""Events that are kept: what comes beyond is only counted."""
+_STEP = 10.0
+"""Seconds between two looks that count at most."""
+_LINES = 20
+"""Events that a message names."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        kind: one of `KINDS`.
+        line: what is said of it.
+        at: when it was noticed, on the monotonic clock.
+        revision: what the table had shown by then; None: nobody else can tell it.
+        stands: tells whether it still is so; else it is left out.
+    """
+
+    kind: str
+    line: str
+    at: float
+    revision: int | None = None
+    stands: Callable[[], bool] = field(default=_always, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Some events as people get them; `good` says that none of them is bad news."""
+
+    title: str
+    body: str
+    good: bool
+
+
+class Outbox:
+    """What this unlocker has noticed and nobody has told yet; several threads may use it.
+
+    Args:
+        identity: what this unlocker's sign of life is called.
+        where: the store, for the titles.
+    """
+
+    def __init__(self, identity: str, where: str) -> None:
+        self._identity = identity
+        self._where = where
+        self._lock = threading.Lock()
+        self._waiting: deque[Event] = deque()
+        self._sending: list[Event] = []
+        self._uncounted: Counter[str] = Counter()
+        self._pause = 0.0
+        self._last = self._not_before = float("-inf")
+
+    def put(self, event: Event) -> None:
+        """Take in what has happened."""
+        with self._lock:
+            if len(self._waiting) < _MOST:
+                self._waiting.append(event)
+            else:
+                self._uncounted[event.kind] += 1
+
+    def told(self, revision: int) -> int:
+        """Return up to which revision nothing is left to tell; up to `revision` all is noticed."""
+        with self._lock:
+            left = (each.revision for each in (*self._sending, *self._waiting))
+            return min((each - 1 for each in left if each is not None), default=revision)
+
+    def take(
+        self, now: float, unlockers: Mapping[str, str], *, end: bool = False
+    ) -> Message | None:
+        """Return what is to be told now; to be followed by `sent` or `failed`.
+
+        Args:
+            unlockers: the signs of life that the table knows, the oldest first.
+            end: this unlocker ends: what is left is told now, if nobody else can.
+        """
+        older, younger = _others(self._identity, unlockers)
+        if end and (older or younger):
+            return None  # they do, since it was not said to be told
+        delay = 0.0 if end else len(older) * TAKEOVER
+        with self._lock:
+            self._forget(now, max(older, default=0), max(younger, default=0))
+            turns = [each.at + (0.0 if each.revision is None else delay) for each in self._waiting]
+            first = min(turns, default=now)
+            if not turns or (now < max(first + GATHER, self._not_before) and not end):
+                return None
+            pairs = list(zip(turns, self._waiting, strict=True))
+            self._sending = [each for turn, each in pairs if turn <= now and each.stands()]
+            self._waiting = deque(each for turn, each in pairs if turn > now)
+            return self._message()
+
+    def sent(self, now: float) -> None:
+        """Take note that somebody got the message."""
+        with self._lock:
+            self._sending = []
+            self._uncounted.clear()
+            calm = now - self._last > PAUSE + GATHER
+            self._pause = GATHER if calm else min(PAUSE, 2 * self._pause)
+            self._last, self._not_before = now, now + self._pause
+
+    def failed(self, now: float) -> None:
+        """Take note that nobody got it, so that it is to be told later, with all that comes."""
+        with self._lock:
+            self._waiting.extendleft(reversed(self._sending))
+            self._sending = []
+            self._pause = min(PAUSE, 2 * self._pause or GATHER)
+            self._not_before = now + self._pause
+
+    def rank(self, unlockers: Mapping[str, str]) -> int:
+        """Return how many unlockers come before this one."""
+        return len(_others(self._identity, unlockers)[0])
+
+    def _forget(self, now: float, by_older: int, by_younger: int) -> None:
+        """Drop what others have told, and what is too old.
+
+        That a younger one has nothing left to tell may mean that it never noticed: it counts when
+        that one has had its turn.
+        """
+
+        def kept(event: Event) -> bool:
+            age = now - event.at
+            if event.revision is None:
+                return age < OUTDATED
+            by = by_younger if age >= 3 * TAKEOVER else 0
+            return age < KEPT or (event.revision > max(by_older, by) and age < OUTDATED)
+
+        self._waiting = deque(each for each in self._waiting if kept(each))
+        if not self._waiting:
+            self._uncounted.clear()
+
+    def _message(self) -> Message | None:
+        counts = Counter(each.kind for each in self._sending) + self._uncounted
+        if not counts:
+            return None
+        parts = [f"{n} {KINDS[kind][n > 1]}" for kind in KINDS if (n := counts[kind])]
+        lines = [plain(each.line) for each in self._sending[:_LINES]]
+        if (rest := counts.total() - len(lines)) > 0:
+            lines.append(f"And {rest} more: the dashboard shows all.")
+        title = f"ClusterMutex {self._where}: {', '.join(parts)}"
+        return Message(title, "\n".join(lines), good=counts.keys() <= {SEES})
+
+
+class Sight:
+    """Notices that this unlocker could not do its work for a while, and that it can again."""
+
+    def __init__(self, identity: str) -> None:
+        self._identity = identity
+        self._looked_at: float | None = None
+        self._badly = 0.0  # comes and goes: 20 s without and 20 s with are not well
+        self._since: float | None = None
+        self._told = False
+
+    def look(self, why: str | None, rank: int, now: float) -> Event | None:
+        """Take in why it can't work, or None if it can; return what is to be told of that."""
+        # One that was stopped has not looked meanwhile, and may well see in a moment.
+        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, _STEP)
+        self._looked_at = now
+        self._badly = min(BLIND, max(0.0, self._badly + (passed if why else -passed / 2)))
+        if self._badly >= BLIND and self._since is None:
+            self._since = now
+        if self._badly == 0.0:
+            told, self._since, self._told = self._told, None, False
+            return Event(SEES, f"{self._identity} does its work again.", now) if told else None
+        if not why or self._told or self._since is None or now < self._since + rank * TAKEOVER:
+            return None
+        self._told = True
+        return Event(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
+
+
+def _others(identity: str, unlockers: Mapping[str, str]) -> tuple[list[int], list[int]]:
+    """Return what the older unlockers that tell, and the younger ones, say to be told.
+
+    One whose own sign of life is not there counts as the youngest.
+    """
+    said = {name: told for name, value in unlockers.items() if (told := _told(value)) is not None}
+    names = list(said)
+    place = names.index(identity) if identity in said else len(names)
+    return [said[name] for name in names[:place]], [said[name] for name in names[place + 1 :]]
+
+
+def _told(value: str) -> int | None:
+    """Read `told` from a sign of life; None: that unlocker tells nobody."""
+    try:
+        facts = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    told = facts.get("told") if isinstance(facts, dict) else None
+    return told if isinstance(told, int) and not isinstance(told, bool) else None

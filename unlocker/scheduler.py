@@ -1,0 +1,104 @@
+"""What is done every few seconds, by APScheduler, made proof against jumps of the wall clock.
+
+APScheduler plans by the wall clock. Left alone, it catches up run by run on a clock put forward
+(for one put from 1970 to today: for ever), and stands still for an hour when one is put back by an
+hour. An unlocker that stands still removes nothing early, but nothing in time either.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from functools import partial
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+from lockclient.service.supervision import Pulse, first_trouble
+
+log = logging.getLogger(__name__)
+
+_LOOK = 1.0
+"""Seconds between two looks whether the wall clock was put back."""
+
+
+class _Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """Fire a number of seconds after now, whatever was missed."""
+
+    def __init__(self, seconds: float) -> None:
+        self.interval = timedelta(seconds=seconds)
+
+    def get_next_fire_time(self, _previous: datetime | None, now: datetime) -> datetime:
+        """See `BaseTrigger`."""
+        return now + self.interval
+
+
+class Jobs:
+    """Tasks that run every so many seconds, each in one thread at a time."""
+
+    def __init__(self) -> None:
+        self._scheduler = BackgroundScheduler(
+            timezone=timezone.utc,
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        self._pulses: list[Pulse] = []
+        self._ending = threading.Event()
+        self._guard = threading.Thread(target=self._watch_clock, name="jobs-guard", daemon=True)
+
+    def every(
+        self,
+        seconds: float,
+        task: Callable[[], None],
+        name: str = "task",
+        *,
+        at_once: bool = True,
+        vital: bool = True,
+    ) -> None:
+        """Run a task every so many seconds, from the start on or first after that time.
+
+        Without `vital` it may hang: the service does its work without it.
+        """
+        now = datetime.now(timezone.utc)
+        first = now if at_once else now + timedelta(seconds=seconds)
+        pulse = Pulse(name, seconds)
+        if vital:
+            self._pulses.append(pulse)
+        self._scheduler.add_job(partial(pulse.run, task), _Every(seconds), next_run_time=first)
+
+    def trouble(self, limit: float) -> str | None:
+        """Say in a sentence which task is late by more than `limit` seconds, if one is.
+
+        It hangs, or the scheduler has ended, whose threads are out of our hands.
+        """
+        if self._guard.ident is not None and not self._guard.is_alive():
+            return "The thread that guards the tasks against jumps of the wall clock has ended."
+        return first_trouble(self._pulses, limit)
+
+    def start(self) -> None:
+        """Begin."""
+        self._scheduler.start()
+        self._guard.start()
+
+    def stop(self) -> None:
+        """End, when the runs that are under way have."""
+        self._ending.set()
+        self._guard.join()
+        self._scheduler.shutdown(wait=True)
+
+    def _watch_clock(self) -> None:
+        while not self._ending.wait(_LOOK):
+            try:
+                self._look_at_clock()
+            except Exception:  # APScheduler's own threads change what is looked at here
+                log.exception("The look at the wall clock failed.")
+
+    def _look_at_clock(self) -> None:
+        now = datetime.now(timezone.utc)
+        for job in self._scheduler.get_jobs():
+            # A run further away than its interval: the clock was put back since it was set.
+            if job.next_run_time - now > job.trigger.interval + timedelta(seconds=_LOOK):
+                job.modify(next_run_time=now)
+        # It may have planned its sleep between a jump back and one forward: no run shows it.
+        self._scheduler.wakeup()
