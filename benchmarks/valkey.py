@@ -27,7 +27,7 @@ from benchmarks.valkey_floor import CHANNEL, Bare, Wires, words
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 
 OURS, FLOOR = "ClusterMutex", "bare floor"
@@ -109,8 +109,8 @@ def _row(measured: Measured, ours: Measured) -> dict[str, Any]:
     }
 
 
-def _place(ports: Sequence[int]) -> Place:
-    return Place(tuple(f"127.0.0.1:{port}" for port in ports), root=f"ours-{len(ports)}")
+def _place(ports: Sequence[int]) -> ValkeyLocation:
+    return ValkeyLocation(tuple(f"127.0.0.1:{port}" for port in ports), root=f"ours-{len(ports)}")
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def _ours(ports: Sequence[int]) -> Iterator[Lock]:
     store.close()
 
 
-def _vouched(place: Place) -> ValkeyStore:
+def _vouched(place: ValkeyLocation) -> ValkeyStore:
     store = ValkeyStore(place)
     store.vouch()  # they are new: nobody holds a lock there
     return store

@@ -11,14 +11,14 @@ from typing import Any
 from benchmarks.missing import module
 from lockclient.model.holder import Holder
 from lockclient.stores.valkey.keys import Keys, written
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 
 LASTING = 36_000.0
 """Seconds for which they are well."""
 _AT_ONCE = 500
 
 
-def fill(ports: Sequence[int], place: Place, sample: Holder, number: int) -> None:
+def fill(ports: Sequence[int], place: ValkeyLocation, sample: Holder, number: int) -> None:
     """Write so many locks into each server, with all that a real holder says."""
     keys = Keys(place.root)
     now = time.time()

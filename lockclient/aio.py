@@ -22,7 +22,7 @@ from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.clocks import Now, monotonic
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import task_actor, this_thread
-from lockclient.stores.protocol import AsyncMutexStore, Event, MutexStore, Outcome
+from lockclient.stores.protocol import AsyncMutexStore, MutexStore, Outcome, WatchEvent
 from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
@@ -40,7 +40,7 @@ class LoopInbox:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: deque[Event] = deque()
+        self._events: deque[WatchEvent] = deque()
         self._waker: asyncio.Future[None] | None = None
 
     @property
@@ -52,13 +52,13 @@ class LoopInbox:
         """See `Inbox`."""
         self._loop.call_soon_threadsafe(tell)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: WatchEvent) -> None:
         """See `Inbox`."""
         self._events.append(event)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._wake)
 
-    async def get(self, timeout: float) -> Event | None:
+    async def get(self, timeout: float) -> WatchEvent | None:
         """Return the next event, None if there is none for `timeout` seconds.
 
         (Not `asyncio.wait_for`: before Python 3.12 it may swallow a cancellation.)
@@ -90,7 +90,7 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
         while True:
             try:
                 if isinstance(want, Hear):
-                    answer: Outcome | Event | None = await want.inbox.get(want.timeout)
+                    answer: Outcome | WatchEvent | None = await want.inbox.get(want.timeout)
                 else:
                     answer = await store.send_async(*want)
             except Exception as error:  # noqa: BLE001 - it is theirs
@@ -162,7 +162,7 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         blocking, deadline = self._limit(blocking, timeout)
         now = Now.read()
         attempt = self._attempt(blocking, now, LoopInbox, asyncio.get_running_loop())
-        if scheduler.clock.missing:  # nobody would push, nor tell of a loss
+        if scheduler.shared.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()
         try:
             if not await drive_async(attempt.steps(now, deadline), _async(attempt.store)):

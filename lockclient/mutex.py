@@ -74,7 +74,7 @@ class ClusterMutex(Handle, ContextDecorator):
             StoreError: the store refuses: no right, no space.
         """
         blocking, deadline = self._limit(blocking, timeout)
-        now, undo = Now.read(), scheduler.clock.undo
+        now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             return self._go(attempt, now, deadline)
@@ -84,7 +84,7 @@ class ClusterMutex(Handle, ContextDecorator):
 
     def _go(self, attempt: Attempt, now: Now, deadline: Deadline) -> bool:
         store = attempt.store
-        if not store.background.away(drive, attempt.steps(now, deadline), store):
+        if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
             return False
         self._adopt(attempt.holding)
         return True
@@ -100,13 +100,13 @@ class ClusterMutex(Handle, ContextDecorator):
         self._release(self._current(), "release()")
 
     def _release(self, holding: Holding | None, what: str) -> None:
-        undo = scheduler.clock.undo
+        undo = scheduler.shared.undo
         try:
             if holding is None or not holding.end():  # of two threads that release, one is told off
                 raise self._not_held(what)
             if self._holding is holding:
                 self._holding = None
-            holding.store.background.away(drive, holding.releasing(), holding.store)
+            holding.store.background.run_shielded(drive, holding.releasing(), holding.store)
         except LockNotHeld:
             raise
         except BaseException:  # no answer, or an interrupt between any two lines here
@@ -115,7 +115,7 @@ class ClusterMutex(Handle, ContextDecorator):
 
     def __enter__(self) -> ClusterMutex:
         blocking, deadline = self._limit(True, -1)
-        now, undo = Now.read(), scheduler.clock.undo
+        now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
             if not self._go(attempt, now, deadline):
@@ -161,7 +161,7 @@ class ClusterMutex(Handle, ContextDecorator):
     # ------------------------------------------------------------ signs of life
 
     def _away(self, steps: Steps[Result], store: MutexStore) -> Result:
-        return store.background.away(drive, steps, store)  # type: ignore[no-any-return]
+        return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
 
     def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on: push the alert and the auto-unlock into the future.

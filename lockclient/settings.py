@@ -48,7 +48,7 @@ class Place(Protocol):
     def url(self) -> str:
         """Return the place as a URL, without passwords."""
 
-    def rights(self, users: Mapping[str, Sequence[str]]) -> str:
+    def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:
         """Return a script for sh that makes these users, with the least rights of each kind.
 
         Raises:

@@ -26,7 +26,7 @@ from mutexdash.app import create_app
 from mutexdash.data.history import History
 from mutexdash.data.picture import Live
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import Waiting
+from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import COLOURS, Label, read_title
 from mutexdash.security.options import access_options, in_clear, read_access, read_link
 
@@ -84,7 +84,7 @@ def main(
     table = Table(
         store, removals=_REMOVALS, on_change=history.note, on_removal=history.note_removals
     )
-    live = Live(table, history, probe=Probe(table, store), waiting=Waiting(table, store))
+    live = Live(table, history, probe=Probe(table, store), waiting=WaiterPoller(table, store))
     app = create_app(
         *(live, store),
         url=settings.url(),

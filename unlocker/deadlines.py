@@ -73,7 +73,7 @@ class Progress:
     due: list[Item]
 
 
-class Watchlist:
+class Deadlines:
     """All locks by what is to happen with them; several threads may use it."""
 
     def __init__(self) -> None:

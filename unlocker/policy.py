@@ -21,7 +21,7 @@ which the scheduler goes by), and R the time to remove what came due before it: 
 silent is removed within D + P + S + R of its last push, and the thousandth of D. A lock that was
 found is removed within D + S + R, and the thousandth, of when it was first seen. Nobody remembers
 what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
-for ever, which `Watchlist.kept` counts and an alert tells. While the store is away or we are
+for ever, which `Deadlines.kept` counts and an alert tells. While the store is away or we are
 stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that, because
 one look is left out for the news to come first. More than `--max-removals` in a minute wait for
 their turn: see `brake`.

@@ -56,7 +56,7 @@ class Braking:
     limit: float
 
 
-class Brake:
+class RateLimit:
     """Counts removals, and tells when it is enough; several threads may use it.
 
     Args:

@@ -14,13 +14,13 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.service.options import said
-from lockclient.stores.protocol import Done, Gone, Read, Remove, Seen
+from lockclient.stores.protocol import Done, NotHolder, Read, ReadResult, Remove
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
 from lockclient.text.durations import period
-from unlocker.deadlines import Item, Watchlist
+from unlocker.deadlines import Deadlines, Item
 from unlocker.metrics.collector import CHANGED, FAILED, GONE, REMOVED, Metrics
-from unlocker.rate_limit import Brake, Key
+from unlocker.rate_limit import Key, RateLimit
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class Remover:
     def __init__(
         self,
         store: ServiceStore,
-        watchlist: Watchlist,
-        brake: Brake,
+        watchlist: Deadlines,
+        brake: RateLimit,
         identity: str,
         metrics: Metrics,
         ending: threading.Event,
@@ -187,7 +187,7 @@ class Remover:
         # The table keeps no backtraces, and the record is to have one. This look decides nothing
         # that the transaction does not decide again.
         seen = self._store.ask(Read(name, uuid), deadline)
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._ended(seen.removal)
         # Not current: it is looked at only because an earlier request of ours was not answered.
@@ -203,7 +203,7 @@ class Remover:
         if isinstance(outcome, Done):
             self._tell(removal)
             return REMOVED
-        assert isinstance(outcome, Gone)
+        assert isinstance(outcome, NotHolder)
         return CHANGED if outcome.holder == uuid else self._ended(outcome.removal)
 
     def _ended(self, removal: Removal | None) -> str:

@@ -27,7 +27,7 @@ from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from unlocker.metrics.collector import LISTED, labels_of
-from unlocker.metrics.series_limit import NEW, Labels
+from unlocker.metrics.series_limit import NEW, SeriesLimit
 
 NORMAL = 15.0
 """Seconds for which a lock may well be free with a line: the 10 s lease of a dead waiter's ticket,
@@ -69,7 +69,7 @@ class Unclaimed(Collector):
         labels: says which of them may have series.
     """
 
-    def __init__(self, table: Table, store: ServiceStore, labels: Labels) -> None:
+    def __init__(self, table: Table, store: ServiceStore, labels: SeriesLimit) -> None:
         self._table = table
         self._store = store
         self._labels = labels
@@ -119,13 +119,13 @@ class Unclaimed(Collector):
         """Ask the store who is next in the lines that are shown, or may soon be.
 
         Raises:
-            StoreUnavailable, StoreError: as `ServiceStore.line`; it is asked again the next time.
+            StoreUnavailable, StoreError: as `ServiceStore.wait_queue`; asked again the next time.
         """
         budget = Deadline.after(ASK)
         for name, each in self._free_for(ASK)[:LISTED]:
             if budget.expired():
                 return
-            first = self._store.line(name, 1, Deadline.after(_PATIENCE)).first
+            first = self._store.wait_queue(name, 1, Deadline.after(_PATIENCE)).first
             with self._lock:
                 self._note_head(each, first[0] if first else None)
 

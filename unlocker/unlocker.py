@@ -27,14 +27,14 @@ from lockclient.text.confusables import named
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from unlocker import record_cleanup
-from unlocker.deadlines import Item, Watchlist
-from unlocker.metrics.collector import FREE, HOWS, LISTED, UNLOCKED, Metrics, Picture
-from unlocker.metrics.counting_store import CountedStore
+from unlocker.deadlines import Deadlines, Item
+from unlocker.metrics.collector import FREE, HOWS, LISTED, UNLOCKED, Metrics, MetricsSnapshot
+from unlocker.metrics.counting_store import CountingStore
 from unlocker.metrics.recent_removals import Removed
-from unlocker.notifications.notifier import Look, Notifier
-from unlocker.notifications.pending import AUTO_UNLOCKED, FORCE_UNLOCKED, PAST_ALERT, Event
+from unlocker.notifications.notifier import Notifier, UnlockerState
+from unlocker.notifications.pending import AUTO_UNLOCKED, FORCE_UNLOCKED, PAST_ALERT, Notification
 from unlocker.policy import ClockCheck
-from unlocker.rate_limit import WINDOW, Brake
+from unlocker.rate_limit import WINDOW, RateLimit
 from unlocker.record_cleanup import KEEP_REMOVALS, Retention
 from unlocker.remover import Remover
 from unlocker.scheduler import Jobs
@@ -90,11 +90,11 @@ class Unlocker:
         self.identity = f"unlocker@{socket.gethostname()}:{os.getpid()}-{secrets.token_hex(2)}"
         self.metrics = Metrics(version)
         uncounted = store
-        self._store = store = cast("ServiceStore", CountedStore(store, self.metrics))
+        self._store = store = cast("ServiceStore", CountingStore(store, self.metrics))
         self._where = ", ".join(store.endpoints())
         self._ending = threading.Event()
-        self._watchlist = Watchlist()
-        self._brake = Brake(max_removals)
+        self._watchlist = Deadlines()
+        self._brake = RateLimit(max_removals)
         self._table = Table(
             store, removals=LISTED, on_change=self._on_change, on_removal=self._on_removal
         )
@@ -185,7 +185,7 @@ class Unlocker:
             )
             return f"{why} No lock is alerted on or removed until it answers in time."
         if self._freshness.stale():
-            ago = monotonic() - self._freshness.proven_at()
+            ago = monotonic() - self._freshness.verified_at()
             if self._store.poll:
                 return (
                     f"The last look that the store at {self._where} has answered is {ago:.0f} s "
@@ -195,7 +195,7 @@ class Unlocker:
                 f"The watch is late or silent: for {duration(ago)} it has not shown what the store "
                 f"at {self._where} has confirmed. No lock is alerted on or removed until it does."
             )
-        ago = monotonic() - self._freshness.proven_at()
+        ago = monotonic() - self._freshness.verified_at()
         if ago > _UNPROVEN + 2 * self._store.poll and not self._full:
             return (
                 f"For {duration(ago)} nothing has shown that the watch brings what is written, "
@@ -213,8 +213,8 @@ class Unlocker:
         helps; None if all goes on. A store that is away is no such thing."""
         if why := self._table.down():
             return why
-        if self._freshness.hopeless():
-            ago = monotonic() - self._freshness.proven_at()
+        if self._freshness.failed():
+            ago = monotonic() - self._freshness.verified_at()
             return (
                 f"For {duration(ago)} the watch has shown none of the signs of life that the store "
                 f"at {self._where} has confirmed, by a new stream and after reading everything "
@@ -224,14 +224,14 @@ class Unlocker:
 
     def look_after(self) -> str | None:
         """Do what there is to do about a watch that is late; return as `sick`."""
-        self._freshness.look()
+        self._freshness.escalate()
         return self.sick()
 
-    def picture(self) -> Picture:
+    def picture(self) -> MetricsSnapshot:
         """Return what the metrics show now."""
         locks, failing = self._watchlist.counts(), self._remover.failing()
         past_alert = self._watchlist.past_alert(LISTED, failing)
-        return Picture(
+        return MetricsSnapshot(
             locks=locks,
             kept=self._watchlist.kept(time.time()),
             lines=self._table.waiters().values(),
@@ -242,7 +242,7 @@ class Unlocker:
             store_up=self._reached(),
             out_of_space=self._full,
             votes=self._store.votes(),
-            proven_at=time.time() - (monotonic() - self._freshness.proven_at()),
+            proven_at=time.time() - (monotonic() - self._freshness.verified_at()),
             loads=self._table.loads,
             restored=self._table.restored(),
             watch_restarts=self._store.watch_restarts(),
@@ -375,11 +375,11 @@ class Unlocker:
         self._tell(PAST_ALERT, line, stands)
 
     def _tell(self, kind: str, line: str, stands: Callable[[], bool] = lambda: True) -> None:
-        self._notifier.tell(Event(kind, line, monotonic(), self._table.revision, stands))
+        self._notifier.tell(Notification(kind, line, monotonic(), self._table.revision, stands))
 
-    def _look(self) -> Look:
+    def _look(self) -> UnlockerState:
         held = sum(self._watchlist.counts().values())
-        return Look(
+        return UnlockerState(
             self.unready(),
             self._brake.state(held).engaged,
             self._table.revision,

@@ -32,16 +32,16 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
-    ONE_ANSWER,
-    Event,
+    ONE_ANSWER_S,
+    GetPosition,
     Inbox,
-    Look,
     MutexStore,
     Request,
-    Sending,
+    RequestState,
     Subscription,
     TakeOrQueue,
-    Target,
+    WatchEvent,
+    WatchTarget,
 )
 from lockclient.threads import scheduler
 
@@ -63,7 +63,7 @@ class GivenUp(Exception):
 class Ear:
     """Listens to one target for one waiter, whose ticket is kept alive meanwhile."""
 
-    def __init__(self, store: MutexStore, target: Target, inbox: Inbox) -> None:
+    def __init__(self, store: MutexStore, target: WatchTarget, inbox: Inbox) -> None:
         self.target = target
         self.deaf = False
         """Whether it may have missed something, so that another one is needed."""
@@ -82,26 +82,28 @@ class Ear:
             self._watch.close()
         self._store.background.tickets.leave(self.inbox)
 
-    def hear(self, wait: Wait, deadline: Deadline, acquisition: Acquisition) -> Steps[Event | None]:
+    def hear(
+        self, wait: Wait, deadline: Deadline, acquisition: Acquisition
+    ) -> Steps[WatchEvent | None]:
         """Return the next event that is news to a waiter; None: look, or the deadline has come."""
         look = Deadline.after(LOOK_INTERVAL)
         while True:
             longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
-            event: Event | None = yield Hear(
+            event: WatchEvent | None = yield Hear(
                 self.inbox, min(look.remaining(), deadline.remaining(), longest)
             )
             if event is None:
                 if look.expired() or deadline.expired() or acquisition.rival_gone():
                     return None
                 continue
-            if event.missed:
+            if event.gap:
                 self.deaf = True
                 return event
             if event.revision < wait.revision:
                 continue  # the store was asked later than that
             # Begun after the store was asked: in between it was not listening.
             if event.started:
-                return Event(event.revision, missed=True)
+                return WatchEvent(event.revision, gap=True)
             return event
 
 
@@ -168,7 +170,10 @@ class Attempt:
                     assert sending is not None
                     try:
                         # Not longer than a while in one go: the stamps in it grow old.
-                        outcome = yield sending, deadline.within(ONE_ANSWER, protocol.PATIENCE)
+                        outcome = yield (
+                            sending,
+                            deadline.within(ONE_ANSWER_S, protocol.STORE_TIMEOUT_S),
+                        )
                     except StoreUnavailable as error:
                         step = self._unanswered(error, deadline)
                     else:
@@ -200,7 +205,7 @@ class Attempt:
                 return None
         else:
             forever = deadline == math.inf
-            patience = protocol.PATIENCE if forever else ONE_ANSWER
+            patience = protocol.STORE_TIMEOUT_S if forever else ONE_ANSWER_S
             until = self._begun_at + patience
             waits = forever and error.busy
             if not waits and monotonic() >= (until if forever else max(until, deadline)):
@@ -209,9 +214,9 @@ class Attempt:
 
     def _worth_it(self, step: Request, deadline: Deadline) -> bool:
         """Tell whether to send this; listen before where it is better to."""
-        if isinstance(step, Look) and step.left_at is not None:
+        if isinstance(step, GetPosition) and step.left_at is not None:
             # Likely the head of the line from now on: listen first, then look.
-            self._listen(Target(self._acquisition.name), 0)
+            self._listen(WatchTarget(self._acquisition.name), 0)
         # No ticket only to be taken back.
         return not (isinstance(step, TakeOrQueue) and deadline.expired())
 
@@ -230,7 +235,7 @@ class Attempt:
         if self._quiet is None:
             self._quiet = self._inbox()
             if self.store.can.hints:
-                target = Target(self._acquisition.name)
+                target = WatchTarget(self._acquisition.name)
                 self._hints = self.store.watch(target, 0, self._quiet.put)
         if self._given_up:  # there was no inbox to tell it to
             raise GivenUp
@@ -238,14 +243,14 @@ class Attempt:
         while not (look.expired() or deadline.expired() or acquisition.rival_gone()):
             longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
             until = min(look.remaining(), deadline.remaining(), longest)
-            event: Event | None = yield Hear(self._quiet, until)
+            event: WatchEvent | None = yield Hear(self._quiet, until)
             if self._given_up:
                 raise GivenUp
             if event is not None:
                 return acquisition.woken(event, Now.read())
         return None if deadline.expired() else acquisition.woken(None, Now.read())
 
-    def _listen(self, target: Target, revision: int) -> Ear:
+    def _listen(self, target: WatchTarget, revision: int) -> Ear:
         """Return an ear on the target: the one from before, or else a new one in its place."""
         before = self._ear
         if before is not None:
@@ -261,7 +266,7 @@ class Attempt:
         if withdraw is None:
             return
         try:
-            yield Sending(withdraw), Deadline.after(CLEAN_UP)
+            yield RequestState(withdraw), Deadline.after(CLEAN_UP)
         except ClusterMutexError as error:
             log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
             self.store.background.clean_up(withdraw)
@@ -274,13 +279,13 @@ class Attempt:
         self._given_up = True
         sending, ear, quiet = self._acquisition.sending, self._ear, self._quiet
         if sending is not None:
-            sending.given_up = True
+            sending.abandoned = True
         for inbox in (quiet, None if ear is None else ear.inbox):
             if inbox is not None:
-                inbox.put(Event(0, missed=True))
+                inbox.put(WatchEvent(0, gap=True))
         if not self._over:
             # Most likely it is answered in a moment, and then nothing can arrive late any more.
-            scheduler.clock.after(PROMPT, self._if_not_over)
+            scheduler.shared.after(PROMPT, self._if_not_over)
         elif self.holding is not None:
             self._leave_nothing()
 
@@ -292,7 +297,7 @@ class Attempt:
     def _leave_nothing(self) -> None:
         # First the word, then the clean-up: a try that begins after that has looked is not sent.
         if (sending := self._acquisition.sending) is not None:
-            sending.given_up = True
+            sending.abandoned = True
         if self.holding is not None:
             self.holding.let_go()
         elif (withdraw := self._acquisition.abandon()) is not None:

@@ -37,7 +37,7 @@ from lockclient.model.holder import NO_PROBLEMS, Holder, check_name
 from lockclient.model.process_identity import fingerprint, this_thread
 from lockclient.settings import made_of
 from lockclient.stores import protocol, registry
-from lockclient.stores.protocol import Guard, Inbox, MutexStore, Read, Seen, Sending
+from lockclient.stores.protocol import Guard, Inbox, MutexStore, Read, ReadResult, RequestState
 from lockclient.version import __version__
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Handle:
         Raises:
             StoreError: the store has no number that only grows.
         """
-        self._store().can.need(
+        self._store().can.require(
             "fencing",
             "has no number that only grows, so that it can't tell an earlier holder from a later "
             "one: fence by the lock's uuid, or by storage's own conditions, or use etcd.",
@@ -168,7 +168,7 @@ class Handle:
         Raises:
             StoreError: the store has no transactions.
         """
-        self._store().can.need(
+        self._store().can.require(
             "guard",
             "has no transactions over several objects, so that none of yours can be bound to a "
             "lock: check_health() before each write is what there is, or use etcd.",
@@ -210,7 +210,7 @@ class Handle:
             queue=blocking,
             lease_ready=store.has_ticket_lease(waiters),
             own=own,
-            line=store.can.line,
+            line=store.can.queue,
         )
         return Attempt(store, acquisition, inbox, self._holding_of)
 
@@ -293,11 +293,13 @@ class Handle:
         elif isinstance(error, Exception) and not isinstance(error, LockLost):
             raise failure from error
 
-    def _reading(self, patience: float | None = None, *, waiters: bool = False) -> Steps[Seen]:
+    def _reading(
+        self, patience: float | None = None, *, waiters: bool = False
+    ) -> Steps[ReadResult]:
         """Ask the store for the lock as it stands."""
-        limit = Deadline.after(protocol.PATIENCE if patience is None else patience)
-        seen = yield Sending(Read(self.name, waiters=waiters)), limit
-        if not isinstance(seen, Seen):
+        limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else patience)
+        seen = yield RequestState(Read(self.name, waiters=waiters)), limit
+        if not isinstance(seen, ReadResult):
             raise TypeError(f"the store answered {seen!r} to Read")
         return seen
 
@@ -310,12 +312,12 @@ class Handle:
             log.debug("Who holds %r could not be asked: %s", self.name, error)
         if seen is None:
             return LockTimeout.after(limit, self.name)
-        waiting = len(seen.waiters) if self._store().can.line else None
+        waiting = len(seen.waiters) if self._store().can.queue else None
         return LockTimeout.after(limit, self.name, held_by(seen), waiting)
 
     def _need_line(self) -> None:
-        self._store().can.need(
-            "line",
+        self._store().can.require(
+            "queue",
             "keeps no line: those that wait for a lock look from time to time whether it is free, "
             "and nobody knows of them.",
         )
@@ -327,7 +329,7 @@ class Handle:
         )
 
 
-def held_by(seen: Seen) -> Holder | None:
+def held_by(seen: ReadResult) -> Holder | None:
     """Return who holds the lock; a broken one, without a uuid, is held by nobody."""
     return seen.holder if seen.holder is not None and seen.holder.uuid is not None else None
 

@@ -15,17 +15,17 @@ from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreErr
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
-    Event,
-    Gone,
     MutexStore,
+    NotHolder,
     Read,
-    Seen,
-    Sending,
+    ReadResult,
+    RequestState,
     Subscription,
-    Target,
+    WatchEvent,
+    WatchTarget,
 )
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import RETRY, Crew, Task
+from lockclient.threads.scheduler import RETRY, Task, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Holding:
         # What goes on in the background for it.
         self._task = Task(self._tick)
         first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
-        scheduler.clock.schedule(self._task, first)
+        scheduler.shared.schedule(self._task, first)
 
     @property
     def ended(self) -> bool:
@@ -98,13 +98,13 @@ class Holding:
         now = Now.read()
         acquisition = self.acquisition
         failure: ClusterMutexError | None = None
-        patience = protocol.PATIENCE if force else PUSH_TRY
+        patience = protocol.STORE_TIMEOUT_S if force else PUSH_TRY
         # Not longer than to the deadline: an answer after that would come too late.
         limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
         try:
             while True:
                 push = acquisition.push(now)
-                outcome = yield Sending(push), limit
+                outcome = yield RequestState(push), limit
                 if acquisition.pushed(push, outcome, now.monotonic):
                     break
                 now = Now.read()
@@ -168,7 +168,7 @@ class Holding:
             self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
-        self._watch = self.store.watch(Target(self.acquisition.name), revision, self._observed)
+        self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, self._observed)
         if self._task.cancelled:  # released in the meantime: nobody else would close it
             self._watch.close()
 
@@ -182,11 +182,11 @@ class Holding:
             pause = min(pause, self._keepalive)
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
-    def _observed(self, event: Event) -> None:
+    def _observed(self, event: WatchEvent) -> None:
         """Called by the watch's thread: take note here, ask for details in the background."""
-        if not event.missed:
+        if not event.gap:
             self.acquisition.observed(event)
-        if event.missed or self.acquisition.loss is not None:
+        if event.gap or self.acquisition.loss is not None:
             self.store.background.pushes.do(self._look)
 
     def _look(self) -> None:
@@ -200,10 +200,10 @@ class Holding:
             return
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                scheduler.clock.after(RETRY, lambda: self.store.background.pushes.do(self._look))
+                scheduler.shared.after(RETRY, lambda: self.store.background.pushes.do(self._look))
                 return
         else:
-            if isinstance(seen, Seen):
+            if isinstance(seen, ReadResult):
                 self.acquisition.saw(seen)
                 if self.acquisition.loss is None:  # the watch ended with what it missed
                     self._unwatch()
@@ -217,7 +217,7 @@ class Holding:
             return
         self._unwatch()
         # In a thread of its own: what the program does there must not stop anybody's pushes.
-        _tellers.do(partial(self._tell_of, lost))
+        _tellers.submit(partial(self._tell_of, lost))
 
     def _tell_of(self, lost: LockLost) -> None:
         try:
@@ -244,9 +244,9 @@ class Holding:
         lost = acquisition.check(monotonic())
         # Before the request is sent: no push may follow it, and its own event is no loss.
         self.forget()
-        patience = protocol.PATIENCE if lost is None else PUSH_TRY
+        patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY
         try:
-            outcome = yield Sending(acquisition.release()), Deadline(monotonic() + patience)
+            outcome = yield RequestState(acquisition.release()), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
             self.let_go()  # where only its time ran out, it may stand there still
             if lost is None or not isinstance(error, ClusterMutexError):
@@ -254,7 +254,7 @@ class Holding:
             self._tell()
             raise copy(lost) from error
         given_up, self._over = self._over, True
-        if isinstance(outcome, Gone) and not (given_up and outcome.removal is None):
+        if isinstance(outcome, NotHolder) and not (given_up and outcome.removal is None):
             acquisition.released(outcome)  # else our own clean-up has overtaken it: that is no loss
         if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
             self.store.background.clean_up(withdraw)  # a second sending may still arrive
@@ -289,7 +289,7 @@ own: dict[str, Holding] = {}
 """All locks that this process holds by their uuids: it takes none of them over, and a fork's child
 holds none of them and must not take them over either."""
 
-_tellers = Crew("on-lost", 1000)
+_tellers = WorkerPool("on-lost", 1000)
 
 
 def _start_afresh() -> None:
@@ -297,7 +297,7 @@ def _start_afresh() -> None:
     global _tellers
     for each in own.values():
         each.end()  # another process's: nothing of it is to be let go of here
-    _tellers = Crew("on-lost", 1000)
+    _tellers = WorkerPool("on-lost", 1000)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -24,32 +24,32 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from lockclient.errors import LockLost
-from lockclient.model.clocks import Jitter, Now, Runtime
+from lockclient.model.clocks import Backoff, Now, Runtime
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import provably_runs
 from lockclient.model.removal import Removal
 from lockclient.stores.protocol import (
     Claim,
+    Conflict,
     Done,
-    Event,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Queued,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     TakeOrQueue,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 from lockclient.text.durations import period
@@ -70,7 +70,7 @@ class Wait:
     The watch may begin later, if it says since when it listens: then the store is asked again.
     """
 
-    target: Target
+    target: WatchTarget
     revision: int
 
 
@@ -139,15 +139,15 @@ class Acquisition:
         self.loss: LockLost | None = None
         self.trouble = ""
         """Why the last push failed, if it did: told when the time runs out."""
-        self.sending: Sending | None = None
+        self.sending: RequestState | None = None
         """The request that was sent last, and what is not known of it."""
         self._runtime = runtime
         self._queue = queue
         self._lease_ready = lease_ready
         self._own = own
-        self._pauses = None if line else Jitter(*_WITHOUT_LINE)
+        self._pauses = None if line else Backoff(*_WITHOUT_LINE)
         self._ticket_revision = 0
-        self._awaited: Target | None = None
+        self._awaited: WatchTarget | None = None
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
         self._confirmed_at = -math.inf
@@ -195,22 +195,22 @@ class Acquisition:
         # What may be left behind is noted before the request counts as answered.
         if isinstance(outcome, Taken):
             self.token = outcome.token
-            if outcome.disarmed:
+            if outcome.late_safe:
                 self._late = False
                 if self.sending is not None:
-                    self.sending.unknown = False
+                    self.sending.ambiguous = False
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
         if self.sending is not None:
-            self.sending.under_way = False
+            self.sending.in_flight = False
         match outcome:
             case Taken():
                 return self._taken(outcome, now)
-            case Done() | Moved() if isinstance(self._asked, Push):
+            case Done() | Conflict() if isinstance(self._asked, Push):
                 if self.pushed(self._asked, outcome, self._sent_at):
                     return _ACQUIRED
                 return self._ask(self.push(now), now)
-            case Refused(used_up=True) | Gone():
+            case Refused(uuid_spent=True) | NotHolder():
                 return UsedUp() if self._queue else Busy(outcome.holder)
             case Position() if self._pauses is not None:
                 if outcome.holder not in (None, self.uuid):
@@ -223,11 +223,11 @@ class Acquisition:
                 return self._stand(outcome, now)
             case Refused():
                 return self._refused(outcome, now)
-            case Seen():
+            case ReadResult():
                 return self._same_identity(outcome, now)
         raise AssertionError(f"no answer to {self._asked}: {outcome}")
 
-    def woken(self, event: Event | None, now: Now) -> Step:
+    def woken(self, event: WatchEvent | None, now: Now) -> Step:
         """Return the next step after an event of the awaited target; None: time to look."""
         target = self._awaited
         if self.rival_gone():
@@ -237,7 +237,7 @@ class Acquisition:
             return self._ask(Take(self._stamped(now)), now)  # a hint: most likely it is free
         if event is None and target is not None:  # most likely nothing has changed
             return self._look(now, predecessor=target.ticket)
-        if event is None or event.missed or target is None:
+        if event is None or event.gap or target is None:
             return self._look(now)
         if event.uuid is not None:  # written, not deleted: still in the way
             return Wait(target, event.revision + 1)
@@ -256,9 +256,9 @@ class Acquisition:
 
     @property
     def may_be_out_there(self) -> bool:
-        """Whether a take or ticket of this acquisition may still arrive, see `Sending`."""
+        """Whether a take or ticket of this acquisition may still arrive, see `RequestState`."""
         sending = self.sending
-        if sending is not None and (sending.under_way or sending.unknown):
+        if sending is not None and (sending.in_flight or sending.ambiguous):
             return self._late or sending.may_come_late()
         return self._late
 
@@ -269,10 +269,10 @@ class Acquisition:
         """
         self._releasing = True
         sending = self.sending
-        unsettled = sending is not None and (sending.under_way or sending.unknown)
+        unsettled = sending is not None and (sending.in_flight or sending.ambiguous)
         if not (unsettled or self._late or self.token or self._ticket_revision):
             return None
-        return Withdraw(self.name, self.uuid, mark=self.may_be_out_there)
+        return Withdraw(self.name, self.uuid, tombstone=self.may_be_out_there)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         sent_at = self._sent_at
@@ -280,7 +280,7 @@ class Acquisition:
         if isinstance(self._asked, Take | TakeOrQueue | Claim | Reclaim):
             self._facts = self._asked.holder
         self._confirmed(sent_at, outcome.token)
-        if outcome.earlier or now.monotonic - sent_at > self._runtime.push_interval:
+        if outcome.by_earlier_send or now.monotonic - sent_at > self._runtime.push_interval:
             # The stamps in the store are older than we know, or too old: refresh and confirm first.
             return self._ask(self.push(now), now)
         return _ACQUIRED
@@ -296,7 +296,7 @@ class Acquisition:
             return self._ask(Read(self.name), now)
         return self._get_in_line(now) if self._queue else Busy(outcome.holder)
 
-    def _same_identity(self, seen: Seen, now: Now) -> Step:
+    def _same_identity(self, seen: ReadResult, now: Now) -> Step:
         """Take over from the holder if it has our identity and is not certainly alive."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self.holder.identity
@@ -343,7 +343,7 @@ class Acquisition:
             return self._look(now)
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
-        self._awaited = Target(self.name, place.predecessor)
+        self._awaited = WatchTarget(self.name, place.predecessor)
         return Wait(self._awaited, place.revision + 1)
 
     def _claim(self, now: Now) -> Step:
@@ -352,7 +352,7 @@ class Acquisition:
     def _look(
         self, now: Now, predecessor: str | None = None, left_at: int | None = None
     ) -> Request:
-        look = Look(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
+        look = GetPosition(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
         return self._ask(look, now)
 
     @property
@@ -362,7 +362,7 @@ class Acquisition:
     def _ask(self, request: Request, now: Now) -> Request:
         if self.sending is not None:  # the only one who knows of it is about to be forgotten
             self._late = self.may_be_out_there
-        self.sending, self._sent_at = Sending(request), now.monotonic
+        self.sending, self._sent_at = RequestState(request), now.monotonic
         return request
 
     def _stamped(self, now: Now) -> Holder:
@@ -382,7 +382,7 @@ class Acquisition:
 
         `sent_at` is the monotonic time before it was sent.
         """
-        if isinstance(outcome, Moved):
+        if isinstance(outcome, Conflict):
             # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
             # wrote, nobody has promised us.
             self._written_at = max(self._written_at, outcome.revision)
@@ -390,7 +390,9 @@ class Acquisition:
         if isinstance(outcome, Done):
             self._facts = self._facts.stamped(push.stamps)
             self._confirmed(sent_at, outcome.revision)
-        elif isinstance(outcome, Gone) and not self._releasing:  # else our own unlock overtook it
+        elif (
+            isinstance(outcome, NotHolder) and not self._releasing
+        ):  # else our own unlock overtook it
             self._lose_to(outcome.holder, outcome.removal)
         return True
 
@@ -422,12 +424,12 @@ class Acquisition:
             )
         return self.loss
 
-    def observed(self, event: Event) -> None:
+    def observed(self, event: WatchEvent) -> None:
         """Take note of an event of the lock's uuid."""
         if not self._releasing and event.uuid != self.uuid:
             self._lose_to(event.uuid, None)
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: ReadResult) -> None:
         """Take note of what stands in the store for the lock."""
         uuid = None if seen.holder is None else seen.holder.uuid
         if not self._releasing and uuid != self.uuid:
@@ -455,7 +457,7 @@ class Acquisition:
         self._releasing = True
         return Unlock(self.name, self.uuid)
 
-    def released(self, outcome: Gone) -> None:
+    def released(self, outcome: NotHolder) -> None:
         """Take note that the unlock found it gone.
 
         Without a removal record after a second sending that means that the first one did it.

@@ -12,9 +12,9 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Event, MutexStore, Outcome, Sending
+from lockclient.stores.protocol import MutexStore, Outcome, RequestState, WatchEvent
 
-Ask = tuple[Sending, Deadline]
+Ask = tuple[RequestState, Deadline]
 """Ask the store; send back the outcome."""
 
 
@@ -24,10 +24,10 @@ class ThreadInbox:
     waiters: Hashable = None
 
     def __init__(self) -> None:
-        self._events: Queue[Event] = Queue()  # see `timers`: why not a `SimpleQueue`
+        self._events: Queue[WatchEvent] = Queue()  # see `timers`: why not a `SimpleQueue`
         self.put = self._events.put
 
-    def get(self, timeout: float) -> Event | None:
+    def get(self, timeout: float) -> WatchEvent | None:
         """Return the next event, None if there is none for `timeout` seconds."""
         try:
             return self._events.get(timeout=timeout)
@@ -58,7 +58,7 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
         while True:
             try:
                 if isinstance(want, Hear):
-                    answer: Outcome | Event | None = want.inbox.get(want.timeout)
+                    answer: Outcome | WatchEvent | None = want.inbox.get(want.timeout)
                 else:
                     answer = store.send(*want)
             except Exception as error:  # noqa: BLE001 - it is theirs

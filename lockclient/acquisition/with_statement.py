@@ -53,7 +53,7 @@ class Exit:
         # traceback of the very interrupt.
         leave = partial(self._leave, owner, taken)
         # Called as it dies, with the statement: in C, where no handler of a signal is run.
-        statement = Statement(leave, scheduler.clock.undo)
+        statement = Statement(leave, scheduler.shared.undo)
         statement.holding, statement.owner = None, owner
         taken.append(statement)
         _latest.statement = statement

@@ -232,9 +232,9 @@ def followed(table: Table) -> None:
 
 
 def locks_of(table: Table, wall: float, heads: Mapping[str, Ticket] | None = None) -> list[Listed]:
-    """Return the locks of a table as they are listed at a wall-clock time; `heads` of `Lines`."""
+    """Return the locks of a table as listed at a wall-clock time; `heads` of `WaitQueues`."""
     waiters, rows, looks = table.waiters(), table.rows(), Looks()
-    nobody = 0 if table.can.line else None
+    nobody = 0 if table.can.queue else None
     for name in rows:
         looks.add(name)
     firsts = heads or {}

@@ -61,7 +61,7 @@ class Deadline(float):
         return Deadline(min(max(self, now + least), now + most))
 
 
-class Jitter:
+class Backoff:
     """Pauses by decorrelated jitter: longer and longer, and nobody's in step with anybody else's.
 
     Those that began together do not come back together, and who has waited for long comes so seldom

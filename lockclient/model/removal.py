@@ -41,7 +41,7 @@ class Removal:
         """Return the record's value in the store, JSON."""
         return to_json(self.written())
 
-    def apart(self) -> tuple[Removal, str]:
+    def split_backtrace(self) -> tuple[Removal, str]:
         """Return the record without a long backtrace, and that (empty: it is short)."""
         backtrace = self.holder.backtrace or ""
         if len(backtrace) <= _SHORT_BACKTRACE:
@@ -49,7 +49,7 @@ class Removal:
         code = _name_of(backtrace.encode())
         return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
 
-    def joined(self, backtrace: bytes | None) -> Removal:
+    def with_backtrace(self, backtrace: bytes | None) -> Removal:
         """Return the record with what stands apart, if it is what the record speaks of."""
         if backtrace is None or _name_of(backtrace) != self.code:
             return self

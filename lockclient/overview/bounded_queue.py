@@ -18,7 +18,7 @@ _EACH = 200
 """Bytes that a change takes whatever its value."""
 
 
-class Backlog:
+class BoundedQueue:
     """Batches in their order, from several threads to one."""
 
     def __init__(self) -> None:

@@ -90,7 +90,7 @@ _TITLED: Final = sorted(
 )
 
 
-class Line(NamedTuple):
+class FactRow(NamedTuple):
     """A fact of a lock as people see it: its value, with a word beside it or instead of it."""
 
     fact: Fact
@@ -103,7 +103,7 @@ class Line(NamedTuple):
         return self.fact.kind == TIME
 
 
-def lines_of(holder: Holder) -> list[Line]:
+def fact_rows(holder: Holder) -> list[FactRow]:
     """Return what people see of a lock, in their order."""
     found, no_auto_unlock = [], no_unlock(holder)
     for fact in _TITLED:
@@ -115,7 +115,7 @@ def lines_of(holder: Holder) -> list[Line]:
         else:
             word = fact.absent if missing else ""
         if word or not missing:
-            found.append(Line(fact, None if missing else value, word))
+            found.append(FactRow(fact, None if missing else value, word))
     return found
 
 

@@ -9,7 +9,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import writable
 from lockclient.model.holder import Holder
 from lockclient.model.removal import FORCE_UNLOCK, Removal
-from lockclient.stores.protocol import Done, Gone, Read, Remove, Seen
+from lockclient.stores.protocol import Done, NotHolder, Read, ReadResult, Remove
 from lockclient.stores.service_protocol import ServiceStore
 
 
@@ -95,7 +95,7 @@ def force_unlock(
     outcome = store.ask(Remove(removal, None, recorded=not unrecorded), deadline)
     if isinstance(outcome, Done):
         return removal
-    assert isinstance(outcome, Gone)
+    assert isinstance(outcome, NotHolder)
     if outcome.resent and outcome.removal is None and outcome.holder is None:
         raise StoreUnavailable(
             "The lock is gone, and whether this request did it can't be told: it was sent more "
@@ -113,7 +113,7 @@ def _holder_now(
         return None if uuid is None else Holder(name, uuid)
 
 
-def _look(store: ServiceStore, name: str, uuid: str | None, deadline: Deadline) -> Seen:
+def _look(store: ServiceStore, name: str, uuid: str | None, deadline: Deadline) -> ReadResult:
     seen = store.ask(Read(name, uuid), deadline)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return seen

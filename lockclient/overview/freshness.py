@@ -88,7 +88,7 @@ class Freshness:
                 self._waiting = revision, known_at
                 self._settle()
 
-    def proven_at(self) -> float:
+    def verified_at(self) -> float:
         """Return the monotonic time up to which the watch has shown all that is known."""
         with self._lock:
             self._settle()
@@ -101,13 +101,13 @@ class Freshness:
             self._settle()
             return self._readings > 0 or self._late() > self._late_after
 
-    def hopeless(self) -> bool:
+    def failed(self) -> bool:
         """Tell whether all was tried, and the watch shows nothing still."""
         with self._lock:
             self._settle()
             return self._hopeless
 
-    def look(self) -> None:
+    def escalate(self) -> None:
         """Do what there is to do about a watch that is late."""
         with self._lock:
             self._settle()

@@ -41,23 +41,23 @@ class Row:
         return self.holder.fencing_token != 0
 
 
-class Waiting(NamedTuple):
+class QueueLength(NamedTuple):
     """A lock's line as a picture of all locks has it: so many wait, by a change at `revision`."""
 
     waiting: int
     revision: int
 
-    def after(self, change: Change) -> Waiting:
+    def after(self, change: Change) -> QueueLength:
         """Return the line after a ticket was written or deleted.
 
         One that is written again, by a second sending, does not count twice; and nothing is deleted
         that was not there. So the count is exact, and who waits need not be kept for it.
         """
         more = -1 if change.value is None else change.created == change.revision
-        return Waiting(max(0, self.waiting + more), change.revision)
+        return QueueLength(max(0, self.waiting + more), change.revision)
 
 
-NOBODY = Waiting(0, 0)
+NOBODY = QueueLength(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Reading:
 
     def __init__(self, known: dict[str, Row], *, found: bool, newest: Newest, told: int) -> None:
         self.rows: dict[str, Row] = {}
-        self.lines: dict[str, Waiting] = {}
+        self.lines: dict[str, QueueLength] = {}
         self.unlockers: dict[str, str] = {}
         self.recorded = 0
         self.said: Restored | None = None
@@ -182,7 +182,7 @@ class Reading:
                     self._values[part] = value, version or revision
             elif kind == "queue":
                 known = self.lines.get(name, NOBODY)
-                self.lines[name] = Waiting(known.waiting + 1, max(known.revision, revision))
+                self.lines[name] = QueueLength(known.waiting + 1, max(known.revision, revision))
             elif kind == "unlockers":
                 if len(self.unlockers) < MOST_UNLOCKERS:
                     self.unlockers[name] = saying_of(value or b"")

@@ -26,20 +26,20 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Found
 from lockclient.model.removal import Removal
 from lockclient.model.restore_marker import Restored
-from lockclient.overview.bounded_queue import Backlog
+from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import (
     MOST_UNLOCKERS,
     NOBODY,
     Newest,
+    QueueLength,
     Reading,
     Row,
     Transition,
-    Waiting,
     differences,
     saying_of,
     updated,
 )
-from lockclient.stores.protocol import Abilities
+from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
 
@@ -91,7 +91,7 @@ class Table:
         self._untold: list[Removal] = []
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
-        self._lines: dict[str, Waiting] = {}
+        self._lines: dict[str, QueueLength] = {}
         self._unlockers: dict[str, str] = {}
         self._removals = Newest()
         self._recorded = 0
@@ -105,7 +105,7 @@ class Table:
         self._loading = True
         self._got_on_at = math.inf
         self._ready = threading.Event()
-        self._backlog = Backlog()
+        self._backlog = BoundedQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
         self._troubles: dict[str, str] = {}  # what can't be done now → a sentence about that
@@ -165,7 +165,7 @@ class Table:
 
     def resync(self) -> None:
         """Ask for everything to be read again, soon, in the table's own thread."""
-        self._backlog.put(Batch((), 0, missed=True), wait=False)
+        self._backlog.put(Batch((), 0, gap=True), wait=False)
 
     def stop(self, *, wait: bool = True) -> None:
         """End the watch and the thread; without `wait` only say that they are to end."""
@@ -177,7 +177,7 @@ class Table:
     # ------------------------------------------------------------ reading
 
     @property
-    def can(self) -> Abilities:
+    def can(self) -> Capabilities:
         """What the store can do, of which this is the picture."""
         return self._store.can
 
@@ -211,7 +211,7 @@ class Table:
         with self._lock:
             return {name: line.waiting for name, line in self._lines.items()}
 
-    def line(self, name: str) -> Waiting:
+    def line(self, name: str) -> QueueLength:
         """Return how many wait for a lock; who they are is asked of the store."""
         return self._lines.get(name, NOBODY)
 
@@ -330,7 +330,7 @@ class Table:
 
         Return whether the picture is complete up to its revision all the same.
         """
-        while (batch := self._backlog.get()) is not None and not batch.missed:
+        while (batch := self._backlog.get()) is not None and not batch.gap:
             self._succeeded("followed")
             if batch.started and self._look_whether_put_back():
                 return False

@@ -12,7 +12,7 @@ from typing import Final
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks
 from lockclient.model.holder import Holder, Ticket
-from lockclient.overview.rows import NOBODY, Waiting
+from lockclient.overview.rows import NOBODY, QueueLength
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 
@@ -20,7 +20,7 @@ MOST: Final = 2000
 """Waiters that are read; where there are more, who is left out is nowhere told."""
 
 
-class Lines:
+class WaitQueues:
     """The waiters of a table's locks as of the last look.
 
     Attributes:
@@ -33,7 +33,7 @@ class Lines:
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
         self._store = store
-        self._read: Mapping[str, Waiting] = {}
+        self._read: Mapping[str, QueueLength] = {}
         self.tickets: Sequence[Ticket] = ()
         self.total = 0
         self.heads: Mapping[str, Ticket] = {}

@@ -147,7 +147,7 @@ def store_of(settings: Settings, poll: float | None) -> ServiceStore:
     if poll is not None:
         if store.can.watch:
             raise click.UsageError(
-                f"--poll: {store.can.store} tells what happens as it happens. Leave it out."
+                f"--poll: {store.can.display_name} tells what happens as it happens. Leave it out."
             )
         store.poll = poll
     return store

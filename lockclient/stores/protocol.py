@@ -35,7 +35,7 @@ class TakeOrQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GetPosition:
     """See where the own ticket stands. Answer: `Position`.
 
     A full look costs as much as the line is long. `predecessor` asks more cheaply, whether that
@@ -72,7 +72,7 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Push the stamps forward. Answer: `Done`, `Moved` or `Gone`.
+    """Push the stamps forward. Answer: `Done`, `Conflict` or `NotHolder`.
 
     It must change nothing if the stamps were written after `revision`, the one of the holder's own
     last confirmed write: then it comes late, after a push that was made after it and that the
@@ -87,7 +87,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """Delete the lock if it is still this holder's. Answer: `Done` or `Gone`."""
+    """Delete the lock if it is still this holder's. Answer: `Done` or `NotHolder`."""
 
     name: str
     uuid: str
@@ -97,20 +97,20 @@ class Unlock:
 class Withdraw:
     """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
 
-    With `mark` a take of it may still be out there (see `Sending`), and must do nothing when it
-    arrives, however late that is.
+    With `tombstone` a take of it may still be out there (see `RequestState`), and must do nothing
+    when it arrives, however late that is.
     """
 
     name: str
     uuid: str
-    mark: bool = False
+    tombstone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `Seen`.
 
-    The removal has its backtrace, wherever it stands; that of a `Gone` has only a short one.
+    The removal has its backtrace, wherever it stands; that of a `NotHolder` has only a short one.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a lock that is not one's own and leave a record. Answer: `Done` or `Gone`.
+    """Delete a lock that is not one's own and leave a record. Answer: `Done` or `NotHolder`.
 
     Nothing that still arrives of that holder may take the lock again: its uuid is used up.
 
@@ -137,7 +137,9 @@ class Remove:
     recorded: bool = True
 
 
-Request = Take | TakeOrQueue | Look | Claim | Reclaim | Push | Unlock | Withdraw | Read | Remove
+Request = (
+    Take | TakeOrQueue | GetPosition | Claim | Reclaim | Push | Unlock | Withdraw | Read | Remove
+)
 
 # ---------------------------------------------------------------- outcomes
 
@@ -152,8 +154,8 @@ class Taken:
     """
 
     token: int
-    earlier: bool = False
-    disarmed: bool = field(default=False, compare=False)
+    by_earlier_send: bool = False
+    late_safe: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Refused:
     holder: str | None
     revision: int
     ticket: bool = False
-    used_up: bool = False
+    uuid_spent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +209,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Conflict:
     """Nothing was pushed: somebody else wrote the stamps, at `revision`."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class NotHolder:
     """The lock is not that holder's any more: `holder` has it now, or None.
 
     `removal` is the record of the removal, where there is one. `resent` tells that an earlier
@@ -227,22 +229,22 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What stands in the store for one lock at `revision`; `remark`: see `ServiceStore.remarks`."""
+class ReadResult:
+    """What stands in the store for one lock at `revision`; `warning`: see `ServiceStore`."""
 
     holder: Holder | None
     waiters: tuple[Ticket, ...]
     removal: Removal | None
     revision: int
-    remark: str = ""
+    warning: str = ""
 
 
-Outcome = Taken | Refused | Queued | Position | Done | Moved | Gone | Seen
+Outcome = Taken | Refused | Queued | Position | Done | Conflict | NotHolder | ReadResult
 
 # ---------------------------------------------------------------- what is not known of a request
 
 
-class Sending:
+class RequestState:
     """A request from its first sending to its last: "may still be out there" is a fact about this.
 
     Whoever sends it notes here that a try begins, and what is not known of it afterwards; only who
@@ -256,13 +258,13 @@ class Sending:
         given_up: nobody waits for the outcome any more, so that it need not be sent again.
     """
 
-    __slots__ = ("given_up", "request", "under_way", "unknown")
+    __slots__ = ("abandoned", "ambiguous", "in_flight", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.under_way = False
-        self.unknown = False
-        self.given_up = False
+        self.in_flight = False
+        self.ambiguous = False
+        self.abandoned = False
 
     def may_come_late(self) -> bool:
         """Tell whether a take or ticket of it may come to stand when nobody expects it any more.
@@ -272,14 +274,14 @@ class Sending:
         that is gone by then.
         """
         takes = isinstance(self.request, Take | TakeOrQueue | Reclaim)
-        return takes and (self.under_way or self.unknown)
+        return takes and (self.in_flight or self.ambiguous)
 
 
 # ---------------------------------------------------------------- watching
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WatchTarget:
     """What to watch: the holder of lock `name`, or with `ticket` that waiter's ticket."""
 
     name: str
@@ -288,7 +290,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WatchEvent:
     """Something happened to a target at `revision`; `uuid` is its new value, None: deleted.
 
     `missed` tells that events may have been lost (compaction, a lost lease): look for yourself.
@@ -297,13 +299,13 @@ class Event:
 
     revision: int
     uuid: str | None = None
-    missed: bool = False
+    gap: bool = False
     started: bool = False
 
 
-TICKET_TTL = 10
+TICKET_TTL_S = 10
 """Seconds after the last `keep_tickets` at which tickets go."""
-TICKET_RENEWAL = TICKET_TTL / 4
+TICKET_RENEWAL_S = TICKET_TTL_S / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +324,7 @@ class Subscription(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """What a store can do. Who asks for what it can't is told so, before anything is taken.
 
     Attributes:
@@ -342,8 +344,8 @@ class Abilities:
             needed, and where none runs nobody is alerted and no record tells of it.
     """
 
-    store: str
-    line: bool = True
+    display_name: str
+    queue: bool = True
     watch: bool = True
     fencing: bool = True
     guard: bool = True
@@ -352,16 +354,16 @@ class Abilities:
     pace: float = 0.0
     expires: bool = False
 
-    def need(self, ability: str, why: str) -> None:
+    def require(self, ability: str, why: str) -> None:
         """Raise `StoreError` if the store lacks an ability; `why` says so behind its name."""
         if not getattr(self, ability):
-            raise StoreError(f"{self.store} {why}")
+            raise StoreError(f"{self.display_name} {why}")
 
 
 class MutexStore(Protocol):
     """What `ClusterMutex` needs."""
 
-    can: Abilities
+    can: Capabilities
     """What can be asked of it."""
     background: Any
     """The `background.Background` of this store: its threads, and what they do."""
@@ -374,10 +376,12 @@ class MutexStore(Protocol):
             StoreError: the store refuses the request for a reason that trying again won't cure.
         """
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do what `ask` does, and note in the sending what is not known of it."""
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Subscription:
         """Call `notify` for each change of the target from `revision` on, missing none.
 
         With `revision` 0 it begins now, and says by a first event (`started`) since when that is;
@@ -400,22 +404,22 @@ class MutexStore(Protocol):
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         """Keep these waiters' tickets alive; False: they are gone, queue again.
 
-        To be called every `TICKET_RENEWAL` seconds while there are tickets.
+        To be called every `TICKET_RENEWAL_S` seconds while there are tickets.
         """
 
 
 class AsyncMutexStore(MutexStore, Protocol):
     """What `AsyncClusterMutex` needs besides."""
 
-    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do what `send` does without blocking the event loop; cancelling it may leave it done."""
 
 
-PATIENCE = 10.0
+STORE_TIMEOUT_S = 10.0
 """Seconds that a call without a timeout of its own waits for a store that does not answer."""
 
 
-ONE_ANSWER = 3.0
+ONE_ANSWER_S = 3.0
 """Seconds that there are for an answer in any case, however short a timeout is."""
 
 
@@ -426,7 +430,7 @@ class Inbox(Protocol):
     def waiters(self) -> Hashable:
         """Who can act only together with this waiter; see `MutexStore.has_ticket_lease`."""
 
-    def put(self, event: Event) -> None:
+    def put(self, event: WatchEvent) -> None:
         """Add an event."""
 
     def prove(self, tell: Callable[[], object]) -> None:

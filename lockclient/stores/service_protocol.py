@@ -48,7 +48,7 @@ class Batch:
 
     changes: tuple[Change, ...]
     revision: int
-    missed: bool = False
+    gap: bool = False
     refused: str = ""
     started: bool = False
     term: int = 0
@@ -56,7 +56,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WaitQueue:
     """Who waits for one lock: how many, and the `first` of them, the next one first.
 
     Without `ordered` there are too many to find out who is: these are some of them.
@@ -193,7 +193,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def newest_announcement(self, deadline: Deadline) -> int:
         """Return the revision of the newest sign of life of all unlockers; 0: there is none."""
 
-    def tell_restored(self, value: str, deadline: Deadline) -> None:
+    def announce_restored(self, value: str, deadline: Deadline) -> None:
         """Write `restoring.Restored`, for all to see that the store was restored from a backup."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
@@ -202,10 +202,10 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def forget(self, change: Change, deadline: Deadline) -> bool:
         """Delete the record, mark or code that was read, unless it was written again since."""
 
-    def code(self, code: str, deadline: Deadline) -> bytes | None:
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         """Return the backtrace that a `Removal.code` names; None if it is gone."""
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         """Return how many wait for a lock, and the first of them."""
 
     def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
@@ -220,7 +220,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def history(self, deadline: Deadline) -> History:
         """Look how far back the store can show what was: who never compacts fills up."""
 
-    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
         """Return which folders of the store this user may write to; empty: it can't be told."""
 
     def votes(self) -> Mapping[str, str]:
@@ -229,7 +229,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         By what was last seen. Of a store that speaks with one voice there are none.
         """
 
-    def remarks(self) -> Sequence[str]:
+    def warnings_for_display(self) -> Sequence[str]:
         """Say in sentences what people should know besides all locks, by what was last seen.
 
         Of servers that vote on each lock: which has no vote now, and what too few say is held.

@@ -1,8 +1,8 @@
 """The process's clock: one thread that runs jobs at their times, and starts all other threads.
 
 A job returns in how many seconds it wants to run again, or None when it is done. It never waits
-for anything: what asks a store is handed to a `Crew`, so that no job is ever late because of a
-store, and no store because of another one. The thread is a daemon, starts when first needed, and
+for anything: what asks a store is handed to a `WorkerPool`, so that no job is ever late because of
+a store, and no store because of another one. The thread is a daemon, starts when first needed, and
 is made anew after a fork.
 
 Nothing here takes a lock. A signal's handler may call anything of ours at any moment, in the very
@@ -94,7 +94,7 @@ class Task:
         return again
 
 
-class Timers:
+class Scheduler:
     """A thread that runs jobs at their times, one after the other."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Timers:
                 self._new.append((monotonic() + again, next(self._numbers), task))
 
 
-class Crew:
+class WorkerPool:
     """Daemon threads that do pieces of work, so many at once; they end when there is none.
 
     Args:
@@ -194,7 +194,7 @@ class Crew:
         """Whether the system refused the last thread that was asked for."""
         self._closed = False
 
-    def do(self, work: Callable[[], object]) -> None:
+    def submit(self, work: Callable[[], object]) -> None:
         """Have it done as soon as a thread is free; what the system refuses is tried on."""
         # First the work, then the look: a thread that is taken for a free one, and has got another
         # piece at that moment, looks for more when it is no longer counted as free.
@@ -203,7 +203,7 @@ class Crew:
             self._want_thread()
 
     def _want_thread(self) -> None:
-        clock.after(0, self._add_thread)
+        shared.after(0, self._add_thread)
 
     def help_out(self) -> None:
         """Do in this thread what no thread can be had for, as the interpreter ends."""
@@ -239,7 +239,7 @@ class Crew:
         return 0.0 if self._todo.qsize() > 1 else None
 
     def _work(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, clock.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, shared.mask)
         try:
             while (work := self._next()) is not None:
                 try:
@@ -288,14 +288,14 @@ def _report(what: str) -> None:
         log.error(what, exc_info=True)  # noqa: LOG014 - they are the callers
 
 
-clock = Timers()
-"""This process's; to be used as `scheduler.clock`, since a fork's child has another one."""
+shared = Scheduler()
+"""This process's; to be used as `scheduler.shared`, since a fork's child has another one."""
 
 
 def _start_afresh() -> None:
     """After fork, in the child: threads did not come along, and jobs are the parent's."""
-    global clock
-    clock = Timers()
+    global shared
+    shared = Scheduler()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -16,8 +16,8 @@ from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Read, Seen
-from lockclient.stores.service_protocol import Line, ServiceStore
+from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.service_protocol import ServiceStore, WaitQueue
 from mutexdash.data.picture import Moment
 
 SHOWN = 100
@@ -44,7 +44,7 @@ class Detail:
 
     name: str
     holder: Holder | None
-    line: Line
+    line: WaitQueue
     removal: Removal | None
     etag: str | None
     trouble: str = ""
@@ -76,7 +76,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
         deadlock,
     )
     etag = blake2b(repr(shown).encode(errors="replace"), digest_size=12).hexdigest()
-    return Detail(name, holder, Line(line.waiting), removal, etag, deadlock=deadlock)
+    return Detail(name, holder, WaitQueue(line.waiting), removal, etag, deadlock=deadlock)
 
 
 def complete(
@@ -89,17 +89,19 @@ def complete(
     """
     if moment.state == "away":  # asking would only keep a thread waiting
         return _without_store(
-            detail, f"{store.can.store} is away, so its backtrace can't be read now."
+            detail, f"{store.can.display_name} is away, so its backtrace can't be read now."
         )
     uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
     patience = Deadline.after(_PATIENCE)
     try:
         seen = store.ask(Read(detail.name, uuid), patience)
-        line = store.line(detail.name, SHOWN, patience)
+        line = store.wait_queue(detail.name, SHOWN, patience)
         others = dict(_others(detail, store, patience))
     except (StoreUnavailable, StoreError) as error:
-        return _without_store(detail, f"{store.can.store} could not be asked for it: {error}")
-    assert isinstance(seen, Seen)
+        return _without_store(
+            detail, f"{store.can.display_name} could not be asked for it: {error}"
+        )
+    assert isinstance(seen, ReadResult)
     removal = seen.removal or detail.removal
     return replace(detail, holder=seen.holder, line=line, removal=removal, others=others)
 
@@ -111,7 +113,7 @@ def _others(
     names = detail.deadlock.names if detail.deadlock else ()
     for name in [each for each in names if each != detail.name][:_SHOWN_OF_DEADLOCK]:
         seen = store.ask(Read(name), patience)
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         if seen.holder is not None:
             yield name, seen.holder
 

@@ -31,7 +31,7 @@ from mutexdash.data.history import History
 from mutexdash.data.order import select, urgency_of
 from mutexdash.data.rows import Ended, Held
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import Waiting, Waits
+from mutexdash.data.waiters import WaiterPoller, Waits
 from mutexdash.web.query import Page, Query
 
 STAYS = 6.0
@@ -64,7 +64,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, table: Table, heads: Mapping[str, Ticket] | None = None) -> Snapshot:
-        """Copy the table; `heads` is what is known of its lines, of `Lines`."""
+        """Copy the table; `heads` is what is known of its lines, of `WaitQueues`."""
         # The revision comes first: should a change get in between, the copy is newer than it
         # says, and is made again when somebody asks next. The other way round it would stay old.
         revision = table.revision
@@ -303,7 +303,7 @@ class Live:
         history: History | None = None,
         *,
         probe: Probe | None = None,
-        waiting: Waiting | None = None,
+        waiting: WaiterPoller | None = None,
         clock: Callable[[], float] = time.time,
         rest: float = 2.0,
     ) -> None:

@@ -84,7 +84,7 @@ class Held(NamedTuple):
         cls, holder: Holder, waiters: int, wall: float, ended: Ended | None = None,
         head: Ticket | None = None,
     ) -> Held:  # fmt: skip
-        """Return a lock as it is shown at the wall-clock time `wall`; `head` is of `Lines`."""
+        """Return a lock as it is shown at the wall-clock time `wall`; `head` is of `WaitQueues`."""
         state = holder.state(wall)
         since, until = -inf, inf
         for stamp in (holder.alert_at, holder.auto_unlock_at):

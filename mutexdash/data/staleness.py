@@ -58,7 +58,7 @@ class Probe:
 
     def age(self) -> float:
         """Return for how many seconds it has not been proven that the picture shows all."""
-        return monotonic() - self._freshness.proven_at()
+        return monotonic() - self._freshness.verified_at()
 
     def silent(self) -> bool:
         """Tell whether etcd answers, and what it says does not come by the watch.
@@ -68,12 +68,12 @@ class Probe:
         return not self._store.poll and self._freshness.stale()
 
     def remarks(self) -> Sequence[str]:
-        """See `ServiceStore.remarks`."""
-        return self._store.remarks()
+        """See `ServiceStore.warnings_for_display`."""
+        return self._store.warnings_for_display()
 
     def trouble(self) -> str | None:
         """Say in a sentence that nobody asks any more, or that nothing helps, if so."""
-        if self._freshness.hopeless():
+        if self._freshness.failed():
             return (
                 f"For {duration(self.age())} the watch has not shown what is written, by a new "
                 "stream and after reading everything either."
@@ -83,7 +83,7 @@ class Probe:
     def _look(self) -> None:
         with suppress(ClusterMutexError):  # unanswered is not proven, and that shows
             self._ask()
-        self._freshness.look()
+        self._freshness.escalate()
 
     def _ask(self) -> None:
         asked_at = monotonic()

@@ -16,7 +16,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.deadlocks import Deadlock, deadlocks
 from lockclient.model.holder import Holder, Ticket
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from lockclient.service.supervision import LIMIT, Loop
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.web.query import Page, Query
@@ -25,7 +25,7 @@ _EVERY, _PATIENCE = 2.0, 5.0
 """Seconds from one look to the next, and for the store to answer."""
 
 
-class Wait(NamedTuple):
+class WaiterRow(NamedTuple):
     """A waiter, and the holder that it waits for: None where the lock is free just now."""
 
     ticket: Ticket
@@ -37,17 +37,17 @@ class Wait(NamedTuple):
 class Waits:
     """All that waits, the longest first, and who waits for each other; of `total` waiters.
 
-    `heads` are those of `Lines`; `knotted` are the locks that are in a deadlock, as it seems.
+    `heads` are those of `WaitQueues`; `knotted` are the locks that are in a deadlock, as it seems.
     """
 
-    waits: Sequence[Wait] = ()
+    waits: Sequence[WaiterRow] = ()
     deadlocks: Sequence[Deadlock] = ()
     total: int = 0
     heads: Mapping[str, Ticket] = field(default_factory=dict)
     knotted: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, lines: Lines) -> Waits:
+    def of(cls, lines: WaitQueues) -> Waits:
         """Put together who waits and who holds."""
         holders, tickets = lines.holders(), lines.tickets
         found = deadlocks(holders, tickets)
@@ -55,7 +55,7 @@ class Waits:
         # By the store's order: it is longest ago that the first ticket was written, whatever the
         # waiters' clocks say.
         waits = [
-            Wait(ticket, holders.get(ticket.name), ticket.uuid in stuck)
+            WaiterRow(ticket, holders.get(ticket.name), ticket.uuid in stuck)
             for ticket in sorted(tickets, key=lambda each: each.revision)
         ]
         knotted = frozenset(name for deadlock in found for name in deadlock.names)
@@ -74,7 +74,7 @@ class Waits:
         start = (query.page - 1) * query.per_page
         return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
 
-    def on_host(self, hostname: str) -> Sequence[Wait]:
+    def on_host(self, hostname: str) -> Sequence[WaiterRow]:
         """Return what a host waits for."""
         return [wait for wait in self.waits if wait.ticket.hostname == hostname]
 
@@ -83,7 +83,7 @@ class Waits:
         return next((each for each in self.deadlocks if name in each.names), None)
 
 
-class Waiting:
+class WaiterPoller:
     """Knows who waits, as of a few seconds ago.
 
     Args:
@@ -93,7 +93,7 @@ class Waiting:
 
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
-        self._lines = Lines(table, store)
+        self._lines = WaitQueues(table, store)
         self._waits = Waits()
         self._loop = Loop("reading of who waits", _EVERY, self.look)
 

@@ -77,7 +77,7 @@ class Basic:
         self._passwords = passwords
         self._wrong = Counts()
         self._friends: OrderedDict[str, None] = OrderedDict()
-        self._lines = {True: _Line(), False: _Line()}
+        self._lines = {True: AdmissionQueue(), False: AdmissionQueue()}
 
     def user(self, request: Request) -> str | None:
         """Return the name that was given with its password."""
@@ -122,7 +122,7 @@ class Basic:
             self._friends.popitem(last=False)
 
 
-class _Line:
+class AdmissionQueue:
     """One after the other, and whoever comes when the line is full is sent away."""
 
     def __init__(self) -> None:

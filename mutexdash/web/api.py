@@ -38,7 +38,7 @@ def locks() -> Response:
     if (same := unchanged(moment.etag())) is not None:
         return same
     page, snapshot = moment.picture.select(query), moment.picture.snapshot
-    line = dashboard().store.can.line  # without one nobody knows who waits
+    line = dashboard().store.can.queue  # without one nobody knows who waits
     answer = jsonify(
         locks=[
             lock_facts(each.holder, each.state, each.waiters if line else None)
@@ -72,7 +72,7 @@ def lock(name: str | None = None) -> Response:
         abort(404, f"Nobody holds the lock {name!r}.")
     state = whole.holder.state(moment.wall)
     facts = whole_lock(whole.holder, state, whole.line.first)
-    facts["waiters"] = whole.line.waiting if board.store.can.line else None
+    facts["waiters"] = whole.line.waiting if board.store.can.queue else None
     return tagged(jsonify(facts), whole.etag)
 
 

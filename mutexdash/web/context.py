@@ -40,7 +40,7 @@ class Dashboard:
         """Return what there is to see now, or answer 503 before everything was read once."""
         moment = self.live.moment()
         if moment is None:
-            where = f"{self.store.can.store} at {', '.join(self.store.endpoints())}"
+            where = f"{self.store.can.display_name} at {', '.join(self.store.endpoints())}"
             abort(503, f"The locks have not been read yet: {where} has not answered so far.")
         return moment
 

@@ -22,7 +22,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import NAMES, TIME, Fact
 from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from lockclient.text.escaping import cell
 from mutexdash.web.context import dashboard
 from mutexdash.web.query import Query
@@ -53,12 +53,12 @@ def read_removal(name: str, uuid: str) -> Removal:
     """Return the record of the removal of a holder, or answer 404, or 503 if it can't be read."""
     board = dashboard()
     if board.moment().away_since is not None:
-        abort(503, f"{board.store.can.store} is away: the record can't be read now.")
+        abort(503, f"{board.store.can.display_name} is away: the record can't be read now.")
     try:
         seen = board.store.ask(Read(name, uuid), Deadline.after(2.0)) if uuid else None
     except (StoreUnavailable, StoreError) as error:
-        abort(503, f"{board.store.can.store} could not be asked for the record: {error}")
-    assert seen is None or isinstance(seen, Seen)
+        abort(503, f"{board.store.can.display_name} could not be asked for the record: {error}")
+    assert seen is None or isinstance(seen, ReadResult)
     if seen is None or seen.removal is None:
         abort(404, f"No removal of that holder of the lock {name!r} is recorded.")
     return seen.removal
@@ -82,7 +82,7 @@ def _sent(
     query = Query.read(request.args, ("q",))
     board = dashboard()
     if board.moment().away_since is not None:
-        abort(503, f"{board.store.can.store} is away: the records can't be read now.")
+        abort(503, f"{board.store.can.display_name} is away: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
         raise _later("Somebody else's export is being made")
     try:
@@ -142,13 +142,13 @@ def _records(query: Query) -> Iterator[Removal]:
     """Read all records, by the name of their lock."""
     store, deadline = dashboard().store, Deadline.after(_PATIENCE)
     # Many have their backtrace in common, and some of those are enough to have at hand.
-    code = lru_cache(maxsize=100)(lambda each: store.code(each, deadline))
+    code = lru_cache(maxsize=100)(lambda each: store.backtrace(each, deadline))
     for batch in store.load(("removed",), deadline):
         for change in batch.changes:
             if change.kind == "removed" and change.value is not None:
                 removal = Removal.read(change.name, change.part, change.value)
                 if query.search.finds_removal(removal):
-                    yield removal.joined(code(removal.code)) if removal.code else removal
+                    yield removal.with_backtrace(code(removal.code)) if removal.code else removal
 
 
 def _write_csv(file: IO[str], removals: Iterator[Removal]) -> None:

@@ -130,7 +130,9 @@ def _unlock(name: str, asked: _Asked) -> Removal:
     moment = board.moment()
     if moment.away_since is not None:
         why = (
-            f"{board.store.can.store} is away" if moment.state == "away" else "what is shown is old"
+            f"{board.store.can.display_name} is away"
+            if moment.state == "away"
+            else "what is shown is old"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
     by, deadline = who_did_it(), Deadline.after(_PATIENCE)

@@ -45,7 +45,7 @@ def readyz() -> Response:
     took all dashboards out would take it away. So that is said in words and in a metric. But where
     etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
     """
-    live, store = dashboard().live, dashboard().store.can.store
+    live, store = dashboard().live, dashboard().store.can.display_name
     votes = dashboard().store.votes()
     if live.moment() is None:
         unread = f"The locks have not been read yet: {store} has not answered so far."

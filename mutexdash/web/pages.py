@@ -19,8 +19,8 @@ from lockclient.model.removal import Removal
 from lockclient.overview.columns import (
     COLUMNS,
     Bar,
+    fact_rows,
     fact_text,
-    lines_of,
     no_unlock,
     undecided,
     utc,
@@ -262,12 +262,12 @@ def _common() -> dict[str, Any]:
         "moment": None,  # on error pages; the others give their own
         "can": board.store.can,
         "poll": board.store.poll,
-        "no_line": f"{board.store.can.store} has no line: whoever waits looks for itself now and "
-        "then whether the lock is free, in no order, and nobody is told of it.",
-        "columns": [each for each in _COLUMNS if board.store.can.line or each.key != "waiters"],
+        "no_line": f"{board.store.can.display_name} has no line: whoever waits looks for itself "
+        "now and then whether the lock is free, in no order, and nobody is told of it.",
+        "columns": [each for each in _COLUMNS if board.store.can.queue or each.key != "waiters"],
         "like": board.like,
         "bar_of": Bar.of,
-        "lines_of": lines_of,
+        "lines_of": fact_rows,
         "no_unlock": no_unlock,
         "undecided": undecided,
         "needs_sentence": needs_sentence,

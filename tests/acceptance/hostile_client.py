@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from lockclient import Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import SUBKEYS
-from lockclient.stores.etcd.errors import Fault
+from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import FaultError
+from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 
 ROOT = "/clustermutex"
@@ -227,8 +227,8 @@ class Client:
         try:
             self._channels.call(TXN, txn, Deadline.after(30))
             self.done["written"] += len(step)
-        except FaultError as error:  # too large for it
-            if error.fault not in (Fault.REFUSED, Fault.TOO_LARGE):
+        except WireError as error:  # too large for it
+            if error.fault not in (ErrorKind.REFUSED, ErrorKind.TOO_LARGE):
                 raise
             self.done["refused"] += 1
         time.sleep(max(0.002, REST * (time.monotonic() - began)))

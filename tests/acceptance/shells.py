@@ -16,7 +16,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, Remove, Seen
+from lockclient.stores.protocol import Read, ReadResult, Remove
 from tests.support import terminal
 from tests.support.processes import BIN, wait_until
 from tests.support.terminal import COMMAND
@@ -91,10 +91,10 @@ def written(file: Path) -> str:
 # ---------------------------------------------------------------- what stands in etcd
 
 
-def seen(store: EtcdStore, name: str) -> Seen:
+def seen(store: EtcdStore, name: str) -> ReadResult:
     """Return what stands in etcd for a lock."""
     answer = store.ask(Read(name, waiters=True), Deadline.after(10))
-    assert isinstance(answer, Seen)
+    assert isinstance(answer, ReadResult)
     return answer
 
 

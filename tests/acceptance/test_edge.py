@@ -14,7 +14,17 @@ from lockclient import ClusterMutex, LockLost, Settings, open_store
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Gone, Outcome, Push, Read, Remove, Seen, Take, Taken
+from lockclient.stores.protocol import (
+    Done,
+    NotHolder,
+    Outcome,
+    Push,
+    Read,
+    ReadResult,
+    Remove,
+    Take,
+    Taken,
+)
 from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
 from unlocker import unlocker as unlocker_module
@@ -34,9 +44,9 @@ def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iter
     unlocker.stop()
 
 
-def _state(store: EtcdStore, name: str, uuid: str) -> Seen:
+def _state(store: EtcdStore, name: str, uuid: str) -> ReadResult:
     seen = store.ask(Read(name, uuid), Deadline.after(10))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return seen
 
 
@@ -126,13 +136,13 @@ def test_the_two_transactions_never_both_win(
         racer.join()
         seen = _state(store, name, "mine")
         if isinstance(outcomes["push"], Done):
-            assert isinstance(outcomes["removal"], Gone)
+            assert isinstance(outcomes["removal"], NotHolder)
             assert seen.holder is not None
             assert seen.removal is None
             won["push"] += 1
         else:
             assert isinstance(outcomes["removal"], Done)
-            assert isinstance(outcomes["push"], Gone)
+            assert isinstance(outcomes["push"], NotHolder)
             assert outcomes["push"].removal is not None, "the loser learns why"
             assert seen.holder is None
             won["removal"] += 1

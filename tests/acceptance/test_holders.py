@@ -17,7 +17,7 @@ from lockclient import ClusterMutex, Settings, open_store
 from lockclient.cli.setup.stack import fetch
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from tests.support.processes import Figure, start_service, wait_until
 
 HERE = Path(__file__).parent
@@ -101,9 +101,9 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
             [sys.executable, "-c", DOOMED, settings.url()], stdout=subprocess.PIPE
         )
 
-        def seen() -> Seen:
+        def seen() -> ReadResult:
             found = store.ask(Read("doomed"), Deadline.after(10))
-            assert isinstance(found, Seen)
+            assert isinstance(found, ReadResult)
             return found
 
         # Not before it knows itself: a take that was slow is followed by a push.
@@ -129,7 +129,7 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
         assert seen().holder == holder, "alerted on, and still held"
         thread.join()
         removal = store.ask(Read("doomed", holder.uuid), Deadline.after(10))
-        assert isinstance(removal, Seen)
+        assert isinstance(removal, ReadResult)
         assert removal.removal is not None
         times["removal"] = removal.removal.removed_at or 0
         waiter.release()

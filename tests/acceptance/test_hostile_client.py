@@ -27,7 +27,7 @@ from lockclient import Settings
 from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Event, Take, Taken, Target
+from lockclient.stores.protocol import Take, Taken, WatchEvent, WatchTarget
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import ready, unlocker
@@ -102,11 +102,11 @@ class Honest:
         assert RUNTIME.auto_unlock is not None
         self.due[name] = now + RUNTIME.auto_unlock
 
-        def hear(event: Event) -> None:
-            if event.uuid is None and not event.started and not event.missed:
+        def hear(event: WatchEvent) -> None:
+            if event.uuid is None and not event.started and not event.gap:
                 self.gone.setdefault(name, time.monotonic())
 
-        self._store.watch(Target(name), taken.token + 1, hear)
+        self._store.watch(WatchTarget(name), taken.token + 1, hear)
 
     def all_gone(self) -> bool:
         """Tell whether every lock has gone."""

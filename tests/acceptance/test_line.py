@@ -71,7 +71,7 @@ def table(store: EtcdStore) -> Iterator[Table]:
 
 
 def _in_line(store: EtcdStore) -> list[int]:
-    line = store.line(NAME, 1000, Deadline.after(30))
+    line = store.wait_queue(NAME, 1000, Deadline.after(30))
     return [int(ticket.reason or -1) for ticket in line.first]
 
 

@@ -18,7 +18,7 @@ from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, Seen, Take, Taken
+from lockclient.stores.protocol import Read, ReadResult, Take, Taken
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import BIN, start_service, wait_until
 from tests.support.records import taker
@@ -67,12 +67,12 @@ def take(store: EtcdStore, name: str, runtime: Runtime, wall: float | None = Non
     return holder
 
 
-def removal_of(settings: Settings, name: str, uuid: str) -> Seen | None:
+def removal_of(settings: Settings, name: str, uuid: str) -> ReadResult | None:
     """Return what is left of a lock; None as long as it is held."""
     store = EtcdStore(settings)
     try:
         seen = store.ask(Read(name, uuid), Deadline.after(10))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         return seen if seen.holder is None else None
     finally:
         store.close()

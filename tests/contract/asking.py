@@ -14,8 +14,8 @@ from lockclient.stores.protocol import (
     Outcome,
     Queued,
     Read,
+    ReadResult,
     Request,
-    Seen,
     Take,
     Taken,
     TakeOrQueue,
@@ -62,7 +62,7 @@ def queue(ask: Ask, of: Holder) -> Queued:
     return queued
 
 
-def seen(ask: Ask, name: str = NAME, uuid: str | None = None) -> Seen:
+def seen(ask: Ask, name: str = NAME, uuid: str | None = None) -> ReadResult:
     found = ask(Read(name, uuid, waiters=True))
-    assert isinstance(found, Seen)
+    assert isinstance(found, ReadResult)
     return found

@@ -1,6 +1,6 @@
 """The stores that keep the contract: another one joins with one more line of `STORES`.
 
-A test that is about something that not every store can do says so by a mark, `needs("line")`, and
+A test that is about something that not every store can do says so by a mark, `needs("queue")`, and
 is not made for a store that can't.
 """
 
@@ -17,9 +17,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.keys import encode
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs.keys import Names
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Abilities, MutexStore
+from lockclient.stores.protocol import Capabilities, MutexStore
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
@@ -44,7 +44,7 @@ class Subject:
     write: Callable[[str, str, bytes | None], object]
 
 
-STORES: dict[str, Abilities] = {
+STORES: dict[str, Capabilities] = {
     "memory": MemoryStore.can,
     "etcd": EtcdStore.can,
     "bucket": GcsStore.can,
@@ -113,7 +113,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:
-    store = GcsStore(Place.of(f"gs://{server.bucket.name}/of/the/test"))
+    store = GcsStore(GcsLocation.of(f"gs://{server.bucket.name}/of/the/test"))
     names = Names(store.place.root)
 
     def write(name: str, part: str, value: bytes | None) -> None:

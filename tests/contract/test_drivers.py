@@ -34,7 +34,7 @@ def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
 
 def line(subject: Subject, mutex: Mutex) -> list[Ticket]:
     """Return who waits, as far as the store knows."""
-    return mutex.waiters() if subject.store.can.line else []
+    return mutex.waiters() if subject.store.can.queue else []
 
 
 def start(work: Callable[[], object]) -> threading.Thread:
@@ -151,7 +151,7 @@ class TestGetting:
             assert seen.uuid == held.facts.uuid
         assert make().acquire(blocking=False)
 
-    @pytest.mark.needs("line", "fencing")
+    @pytest.mark.needs("queue", "fencing")
     def test_it_goes_to_the_waiters_in_their_order(self, make: Make) -> None:
         """Each gets it once, and one at a time; tokens rise."""
         first, got = make(), list[tuple[int, int]]()
@@ -207,7 +207,7 @@ class TestGetting:
             each.join(PATIENCE)
         assert sorted(got) == [0, 1, 2]
 
-    @pytest.mark.needs("line")
+    @pytest.mark.needs("queue")
     def test_a_waiter_whose_place_is_lost_queues_again(self, make: Make, subject: Subject) -> None:
         """It is told that the tickets are gone, or finds out, and gets the lock all the same."""
         first, second = make(), make()

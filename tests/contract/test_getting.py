@@ -10,7 +10,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import (
     Claim,
     Done,
-    Look,
+    GetPosition,
     Position,
     Reclaim,
     Refused,
@@ -31,7 +31,7 @@ class TestTake:
         assert take(ask, first).token > 0
         refused = ask(Take(holder()))
         assert isinstance(refused, Refused)
-        assert (refused.holder, refused.ticket, refused.used_up) == (first.uuid, False, False)
+        assert (refused.holder, refused.ticket, refused.uuid_spent) == (first.uuid, False, False)
 
     @pytest.mark.needs("fencing")
     def test_tokens_rise(self, ask: Ask) -> None:
@@ -51,10 +51,10 @@ class TestTake:
         """A lost answer is found out by asking again: the same token, and whose sending it was."""
         mine = holder()
         first = take(ask, mine)
-        assert first.earlier is False
-        assert ask(Take(mine)) == Taken(first.token, earlier=True)
+        assert first.by_earlier_send is False
+        assert ask(Take(mine)) == Taken(first.token, by_earlier_send=True)
 
-    @pytest.mark.needs("line")
+    @pytest.mark.needs("queue")
     def test_it_does_not_jump_the_line(self, ask: Ask) -> None:
         """A lock that is free for a moment belongs to the line."""
         first, waiter = holder(), holder()
@@ -88,7 +88,7 @@ class TestTake:
         assert all(seen(ask, name).holder is None for name in names)
 
 
-@pytest.mark.needs("line")
+@pytest.mark.needs("queue")
 class TestLine:
     def test_a_free_lock_is_taken_at_once(self, ask: Ask) -> None:
         """Who would queue for a free lock has it, and no ticket."""
@@ -120,7 +120,7 @@ class TestLine:
         queue(ask, third)
         unsure = queue(ask, second)
         assert (unsure.ticket_revision, unsure.ambiguous) == (place.ticket_revision, True)
-        position = ask(Look(NAME, second.uuid or "", place.ticket_revision))
+        position = ask(GetPosition(NAME, second.uuid or "", place.ticket_revision))
         assert isinstance(position, Position)
         assert (position.ticket, position.predecessor) == (True, first.uuid)
 
@@ -129,7 +129,7 @@ class TestLine:
         mine = holder()
         got = ask(TakeOrQueue(mine, ticket(mine)))
         assert isinstance(got, Taken)
-        assert ask(TakeOrQueue(mine, ticket(mine))) == Taken(got.token, earlier=True)
+        assert ask(TakeOrQueue(mine, ticket(mine))) == Taken(got.token, by_earlier_send=True)
         assert seen(ask).waiters == ()
 
     def test_the_head_claims(self, ask: Ask) -> None:
@@ -144,7 +144,7 @@ class TestLine:
         got = ask(Claim(head, place))
         assert isinstance(got, Taken)
         assert seen(ask).waiters == ()
-        assert ask(Claim(head, place)) == Taken(got.token, earlier=True)
+        assert ask(Claim(head, place)) == Taken(got.token, by_earlier_send=True)
 
     def test_a_lost_ticket_claims_nothing(self, subject: Subject, ask: Ask) -> None:
         """Whose time in line ran out finds out, even with a new ticket under the same uuid."""
@@ -159,7 +159,7 @@ class TestLine:
         refused = ask(Claim(head, place))
         assert isinstance(refused, Refused)
         assert (refused.holder, refused.ticket) == (None, False)
-        position = ask(Look(NAME, head.uuid or "", place))
+        position = ask(GetPosition(NAME, head.uuid or "", place))
         assert isinstance(position, Position)
         assert position.ticket is False
         take(ask, first)
@@ -183,15 +183,15 @@ class TestLine:
         ask(Unlock(NAME, first.uuid or ""))
         got = ask(Claim(second, place))
         assert isinstance(got, Taken)
-        head = ask(Look(NAME, third.uuid or "", third_place, second.uuid, got.token))
+        head = ask(GetPosition(NAME, third.uuid or "", third_place, second.uuid, got.token))
         assert isinstance(head, Position)
         assert (head.ticket, head.predecessor, head.holder) == (True, None, second.uuid)
         assert head.ambiguous is False
         gone = ask(Withdraw(NAME, third.uuid or ""))
         assert isinstance(gone, Done)
-        unsure = ask(Look(NAME, fourth.uuid or "", fourth_place, third.uuid, gone.revision))
+        unsure = ask(GetPosition(NAME, fourth.uuid or "", fourth_place, third.uuid, gone.revision))
         assert isinstance(unsure, Position)
         assert unsure.ambiguous is True
-        full = ask(Look(NAME, fourth.uuid or "", fourth_place))
+        full = ask(GetPosition(NAME, fourth.uuid or "", fourth_place))
         assert isinstance(full, Position)
         assert (full.ticket, full.predecessor, full.holder) == (True, None, second.uuid)

@@ -11,10 +11,9 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.stores.protocol import (
     Claim,
+    Conflict,
     Done,
-    Event,
-    Gone,
-    Moved,
+    NotHolder,
     Push,
     Reclaim,
     Refused,
@@ -22,8 +21,9 @@ from lockclient.stores.protocol import (
     Request,
     Take,
     Taken,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 from tests.contract.asking import NAME, NEVER, Ask, holder, queue, removal, seen, take, taken
@@ -56,9 +56,9 @@ class TestHolding:
         token = take(ask, mine).token
         ask(Unlock(NAME, mine.uuid or ""))
         late = Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), token)
-        assert ask(late) == Gone(None, None)
+        assert ask(late) == NotHolder(None, None)
         token = take(ask, other).token
-        assert ask(late) == Gone(other.uuid, None)
+        assert ask(late) == NotHolder(other.uuid, None)
         assert seen(ask).holder == taken(other, token)
 
     @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ class TestHolding:
         record = removal(mine)
         assert isinstance(ask(Remove(record, None)), Done)
         gone = ask(make(mine.uuid or ""))
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, NotHolder)
         assert gone.holder is None
         assert gone.removal is not None
         assert gone.removal.facts() == record.facts()
         take(ask, other)
         gone = ask(make(mine.uuid or ""))
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, NotHolder)
         assert gone.holder == other.uuid
         still = seen(ask).holder
         assert still is not None
@@ -97,7 +97,7 @@ class TestHolding:
         assert isinstance(ask(Unlock(NAME, mine.uuid or "")), Done)
         assert seen(ask).holder is None
         gone = ask(Unlock(NAME, mine.uuid or ""))
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, NotHolder)
         assert (gone.holder, gone.removal, gone.resent) == (None, None, False)
 
     @pytest.mark.parametrize("mark", [False, True])
@@ -126,14 +126,14 @@ class TestHolding:
     ) -> None:
         """However often and late its requests arrive."""
         withdrawn, removed = holder(), holder()
-        ask(Withdraw(NAME, withdrawn.uuid or "", mark=True))
+        ask(Withdraw(NAME, withdrawn.uuid or "", tombstone=True))
         assert isinstance(ask(make(withdrawn)), Refused)
         take(ask, removed)
         ask(Remove(removal(removed), None))
         assert isinstance(ask(make(removed)), Refused)
         assert seen(ask).holder is None
 
-    @pytest.mark.needs("line")
+    @pytest.mark.needs("queue")
     def test_withdrawing_leaves_neither_lock_nor_ticket(self, ask: Ask) -> None:
         """As holder, as waiter, as neither, and twice; nobody else's things are touched."""
         mine, waiter, other = holder(), holder(), holder()
@@ -163,7 +163,7 @@ class TestHolding:
         got = ask(Reclaim(heir, dead))
         assert isinstance(got, Taken)
         assert seen(ask).holder == taken(heir, got.token)
-        assert ask(Reclaim(heir, dead)) == Taken(got.token, earlier=True)
+        assert ask(Reclaim(heir, dead)) == Taken(got.token, by_earlier_send=True)
 
 
 class TestLatePushes:
@@ -177,7 +177,7 @@ class TestLatePushes:
             pushed = ask(Push(NAME, mine.uuid or "", now, at))
             assert isinstance(pushed, Done)
             for late in (Stamps(249.0, 349.0), Stamps(251.0, 351.0)):
-                assert ask(Push(NAME, mine.uuid or "", late, at)) == Moved(pushed.revision)
+                assert ask(Push(NAME, mine.uuid or "", late, at)) == Conflict(pushed.revision)
                 assert seen(ask).holder == taken(mine.stamped(now), token, pushed.revision)
             at = pushed.revision
 
@@ -201,9 +201,9 @@ class TestLatePushes:
         assert touched is not None
         stamps = Stamps(250.0, 350.0)
         moved = ask(Push(NAME, mine.uuid or "", stamps, token))
-        assert moved == Moved(touched.stamp_revisions[0])
+        assert moved == Conflict(touched.stamp_revisions[0])
         assert seen(ask).holder == touched
-        assert isinstance(moved, Moved)
+        assert isinstance(moved, Conflict)
         pushed = ask(Push(NAME, mine.uuid or "", stamps, moved.revision))
         assert isinstance(pushed, Done)
         assert seen(ask).holder == taken(mine.stamped(stamps), token, pushed.revision)
@@ -221,7 +221,7 @@ class TestLatePushes:
         assert seen(ask).holder != taken(mine, token)
         stamps = Stamps(250.0, 350.0)
         pushed = ask(Push(NAME, mine.uuid or "", stamps, token))
-        if isinstance(pushed, Moved):
+        if isinstance(pushed, Conflict):
             pushed = ask(Push(NAME, mine.uuid or "", stamps, pushed.revision))
         assert isinstance(pushed, Done)
         assert seen(ask).holder == taken(mine.stamped(stamps), token, pushed.revision)
@@ -264,7 +264,7 @@ class TestRemoving:
     def refused(self, ask: Ask, mine: Holder, stamp_revisions: tuple[int, int]) -> None:
         """A remover that saw the stamps at these revisions removes nothing."""
         gone = ask(Remove(removal(mine), stamp_revisions))
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, NotHolder)
         assert (gone.holder, gone.removal) == (mine.uuid, None)
         found = seen(ask, uuid=mine.uuid)
         assert found.holder is not None
@@ -283,7 +283,7 @@ class TestRemoving:
         known = {} if subject.store.can.fencing else {"fencing_token": 0}  # a name, and no number
         assert found.removal.facts() == record.facts() | known
         assert isinstance(ask(Remove(record, stamps)), Done)
-        assert isinstance(ask(Remove(replace(record, removed_by="unlocker-2"), stamps)), Gone)
+        assert isinstance(ask(Remove(replace(record, removed_by="unlocker-2"), stamps)), NotHolder)
 
 
 @pytest.mark.needs("watch")
@@ -294,28 +294,28 @@ class TestWatching:
         start = take(ask, mine).token
         done = ask(Unlock(NAME, mine.uuid or ""))
         assert isinstance(done, Done)
-        events: list[Event] = []
-        watch = subject.store.watch(Target(NAME), start + 1, events.append)
+        events: list[WatchEvent] = []
+        watch = subject.store.watch(WatchTarget(NAME), start + 1, events.append)
         wait_until(lambda: events, what="the unlock before the watch")
-        assert events == [Event(done.revision)]
+        assert events == [WatchEvent(done.revision)]
         token = take(ask, other).token
         wait_until(lambda: len(events) > 1, what="the take")
-        assert events[1:] == [Event(token, other.uuid)]
+        assert events[1:] == [WatchEvent(token, other.uuid)]
         watch.close()
 
     def test_a_push_is_no_event(self, subject: Subject, ask: Ask) -> None:
         """Only the holder is watched, not its stamps; another lock's holder neither."""
         mine, other = holder(), holder("another")
         start = take(ask, mine).token
-        events: list[Event] = []
-        watch = subject.store.watch(Target(NAME), start + 1, events.append)
+        events: list[WatchEvent] = []
+        watch = subject.store.watch(WatchTarget(NAME), start + 1, events.append)
         ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), start))
         take(ask, other)
         ask(Unlock("another", other.uuid or ""))
         done = ask(Unlock(NAME, mine.uuid or ""))
         assert isinstance(done, Done)
         wait_until(lambda: events, what="the unlock")
-        assert events == [Event(done.revision)]
+        assert events == [WatchEvent(done.revision)]
         watch.close()
 
     def test_a_ticket_goes_as_the_lock_comes(self, subject: Subject, ask: Ask) -> None:
@@ -323,25 +323,25 @@ class TestWatching:
         first, second = holder(), holder()
         take(ask, first)
         queued = queue(ask, second)
-        events: list[Event] = []
-        target = Target(NAME, second.uuid)
+        events: list[WatchEvent] = []
+        target = WatchTarget(NAME, second.uuid)
         watch = subject.store.watch(target, queued.revision + 1, events.append)
         queue(ask, second)  # a second sending is no news
         ask(Unlock(NAME, first.uuid or ""))
         got = ask(Claim(second, queued.ticket_revision))
         assert isinstance(got, Taken)
         wait_until(lambda: events, what="the ticket's end")
-        assert events == [Event(got.token)]
+        assert events == [WatchEvent(got.token)]
         watch.close()
 
     def test_a_closed_watch_is_silent(self, subject: Subject, ask: Ask) -> None:
         """After `close` only the other watches are told."""
         mine = holder()
         start = take(ask, mine).token
-        closed: list[Event] = []
-        open_: list[Event] = []
-        subject.store.watch(Target(NAME), start + 1, closed.append).close()
-        watch = subject.store.watch(Target(NAME), start + 1, open_.append)
+        closed: list[WatchEvent] = []
+        open_: list[WatchEvent] = []
+        subject.store.watch(WatchTarget(NAME), start + 1, closed.append).close()
+        watch = subject.store.watch(WatchTarget(NAME), start + 1, open_.append)
         ask(Unlock(NAME, mine.uuid or ""))
         wait_until(lambda: open_, what="the unlock")
         assert closed == []

@@ -29,9 +29,9 @@ from lockclient.stores.protocol import (
     Outcome,
     Queued,
     Read,
+    ReadResult,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     TakeOrQueue,
     Unlock,
@@ -112,14 +112,14 @@ class _InterruptingStore(EtcdStore):
         super().__init__(settings)
         self._interruption = interruption
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         if self._interruption is None or not isinstance(sending.request, self._interruption):
             return super().send(sending, deadline)
         with suppress(StoreUnavailable):
             super().send(sending, deadline.within(0, INTERRUPT_AFTER))
         raise KeyboardInterrupt
 
-    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
         if self._interruption is None or not isinstance(sending.request, self._interruption):
             return await super().send_async(sending, deadline)
         with suppress(asyncio.TimeoutError):  # by which the call itself is cancelled
@@ -219,9 +219,9 @@ class Others:
     def unlock(self, holder: Holder) -> None:
         self._ask(Unlock(self._name, holder.uuid or ""))
 
-    def seen(self) -> Seen:
+    def seen(self) -> ReadResult:
         seen = self._ask(Read(self._name, waiters=True))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         return seen
 
     def has_it(self, holder: Holder) -> bool:

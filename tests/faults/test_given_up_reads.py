@@ -12,9 +12,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.protocol import Look, Read, Request
+from lockclient.stores.protocol import GetPosition, Read, Request
 
-REQUESTS: tuple[Request, ...] = (Read("x", waiters=True), Look("x", "me", 10**9))
+REQUESTS: tuple[Request, ...] = (Read("x", waiters=True), GetPosition("x", "me", 10**9))
 
 
 def test_etcd_lives_on(own_etcd: Etcd, own_store: EtcdStore) -> None:

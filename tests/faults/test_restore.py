@@ -18,7 +18,7 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Push, Read, Seen, Take, Taken
+from lockclient.stores.protocol import Done, Push, Read, ReadResult, Take, Taken
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of
 from tests.support.processes import BIN, wait_until
 from tests.support.records import taker
@@ -88,7 +88,7 @@ def test_an_unlocker_that_starts_after_it_removes_nothing_early(
         removed = 'clustermutex_auto_unlocks_total{result="removed"}'
         wait_until(lambda: figure(service, removed), 60, what="a removal")
         seen = own_store.ask(Read("a"), Deadline.after(30))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.holder is not None
         assert seen.holder.auto_unlock_at == pytest.approx(holder.auto_unlock_at), "put back"
 

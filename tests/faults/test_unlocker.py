@@ -22,7 +22,7 @@ from lockclient import ClusterMutex, Settings, StoreError
 from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, Seen, Take
+from lockclient.stores.protocol import Read, ReadResult, Take
 from tests.support.etcd_binary import etcdctl_of, frozen
 from tests.support.etcd_cluster import all_ended
 from tests.support.processes import wait_until
@@ -30,10 +30,10 @@ from tests.support.records import taker
 from tests.support.unlocker_process import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
 
 
-def seen(store: EtcdStore, name: str) -> Seen:
+def seen(store: EtcdStore, name: str) -> ReadResult:
     """Read a lock."""
     found = store.ask(Read(name), Deadline.after(10))
-    assert isinstance(found, Seen)
+    assert isinstance(found, ReadResult)
     return found
 
 

@@ -21,13 +21,13 @@ from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.protocol import (
     Done,
-    Gone,
+    NotHolder,
     Push,
     Read,
+    ReadResult,
     Refused,
     Remove,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     Unlock,
@@ -35,10 +35,10 @@ from lockclient.stores.protocol import (
 )
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import Keys
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.voting.lock_view import Views
-from lockclient.stores.valkey.wire.connection import Answer
+from lockclient.stores.valkey.wire.connection import Reply
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.http_requests import PATIENCE, ask, at_once, has, take
 from tests.support.processes import Figure, wait_until
@@ -108,7 +108,7 @@ class TestSilence:
         looked: list[int] = []
         known = Views.known
 
-        def noted(self: Views, answers: Mapping[int, Answer]) -> bool:
+        def noted(self: Views, answers: Mapping[int, Reply]) -> bool:
             looked.append(len(answers))
             return known(self, answers)
 
@@ -146,7 +146,7 @@ class TestSilence:
         assert has(store) is None  # all connections stand
         assert has(other) is None
         with frozen(*five.all[:3]):
-            sending = Sending(Take(holder()))
+            sending = RequestState(Take(holder()))
             with pytest.raises(StoreUnavailable, match="no answer in time"):
                 store.send(sending, Deadline.after(1.0))
         wait_for_nothing(five)
@@ -158,7 +158,7 @@ class TestSilence:
         here, there = five.all[:2], five.all[2:4]
         sides = [
             ValkeyStore(
-                Place(
+                ValkeyLocation(
                     tuple(
                         each.endpoint if each in side else f"127.0.0.1:{free_port()}"
                         for each in five.all
@@ -185,10 +185,10 @@ class TestSilence:
     ) -> None:
         """Also where its mark was before it: by a connection that was faster."""
         mine = holder()
-        ask(other, Withdraw(NAME, mine.uuid or "", mark=True))
+        ask(other, Withdraw(NAME, mine.uuid or "", tombstone=True))
         late = ask(store, Take(mine))
         assert isinstance(late, Refused)
-        assert late.used_up
+        assert late.uuid_spent
         assert stands(five) == []
 
     def test_what_undoes_a_try_does_not_undo_the_next(
@@ -230,7 +230,7 @@ class TestSilence:
         with frozen(*five.all[:3]):
             with pytest.raises(StoreUnavailable):
                 ask(store, Unlock(NAME, uuid), 1.0)
-            store.background.clean_up(Withdraw(NAME, uuid, mark=True))
+            store.background.clean_up(Withdraw(NAME, uuid, tombstone=True))
             with pytest.raises(StoreUnavailable):
                 ask(other, Take(holder()), 0.5)
         wait_for_nothing(five)
@@ -343,11 +343,11 @@ class TestRemovals:
             assert not (pushed and removed)
             if removed:
                 assert has(other) is None
-                assert isinstance(outcomes["push"], Gone)
+                assert isinstance(outcomes["push"], NotHolder)
             if pushed:
                 assert has(other) == uuid
                 seen = ask(other, Read(NAME, uuid))
-                assert isinstance(seen, Seen)
+                assert isinstance(seen, ReadResult)
                 assert seen.removal is None
             won["push" if pushed else "removal" if removed else "neither"] += 1
             ask(store, Withdraw(NAME, uuid))
@@ -392,10 +392,10 @@ class TestHints:
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
         """And one release once, though five servers tell of it."""
-        from lockclient.stores.protocol import Event, Target
+        from lockclient.stores.protocol import WatchEvent, WatchTarget
 
-        events: list[Event] = []
-        watch = other.watch(Target(NAME), 0, events.append)
+        events: list[WatchEvent] = []
+        watch = other.watch(WatchTarget(NAME), 0, events.append)
         wait_until(lambda: events and events[0].started, what="the beginning")
         uuid, _ = take(store)
         time.sleep(0.2)  # all five listen
@@ -403,7 +403,7 @@ class TestHints:
             ask(store, Unlock(NAME, uuid), 0.5)
         told = [each for each in events if not each.started]
         assert told == []
-        assert isinstance(ask(store, Unlock(NAME, uuid)), Done | Gone)
+        assert isinstance(ask(store, Unlock(NAME, uuid)), Done | NotHolder)
         uuid, _ = take(store)
         assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
         wait_until(lambda: [each for each in events if not each.started], what="the hint")
@@ -469,12 +469,12 @@ class TestMemory:
                     ask(store, Read(NAME), 0.2)
                 told = f"{one.all[0].endpoint} has no vote: it answers, and not as Valkey does."
                 try:
-                    wait_until(lambda: told in store.remarks(), what="the trouble")
+                    wait_until(lambda: told in store.warnings_for_display(), what="the trouble")
                 finally:
                     web.shutdown()
                     serving.join()
             one.all[0].start()
-            wait_until(lambda: not store.remarks(), what="the server")
+            wait_until(lambda: not store.warnings_for_display(), what="the server")
             assert has(store) == uuid
 
     def test_one_that_was_emptied_while_it_runs_is_noticed(self, tmp_path: Path) -> None:
@@ -485,12 +485,12 @@ class TestMemory:
             for request in (Take(holder()), Read(NAME), Push(NAME, uuid, Stamps(2.0, 3.0), token)):
                 with pytest.raises(StoreUnavailable, match="votes in 36"):
                     ask(store, request, 1.0)
-            (told,) = store.remarks()
+            (told,) = store.warnings_for_display()
             assert told.startswith(
                 f"{one.all[0].endpoint} has no vote: it is new to this keyspace"
             ), told
             store.vouch()
-            assert not store.remarks()
+            assert not store.warnings_for_display()
             assert isinstance(ask(store, Take(holder())), Taken)
 
     def test_a_minority_that_was_emptied_gives_nothing_twice(self, tmp_path: Path) -> None:

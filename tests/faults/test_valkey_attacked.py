@@ -15,11 +15,21 @@ import pytest
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import Done, Gone, Push, Read, Remove, Take, Taken, Unlock, Withdraw
+from lockclient.stores.protocol import (
+    Done,
+    NotHolder,
+    Push,
+    Read,
+    Remove,
+    Take,
+    Taken,
+    Unlock,
+    Withdraw,
+)
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import Keys, push_of, record_of
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.http_requests import PATIENCE, at_once
@@ -136,7 +146,7 @@ class TestPushes:
             reach(store, [2, 3, 4])
             assert isinstance(ask(store, Push(NAME, mine.uuid, Stamps(9e3, 9e3), token)), Done)
             outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
-            assert isinstance(outcome, Gone)
+            assert isinstance(outcome, NotHolder)
             assert outcome.holder == mine.uuid
             now = ask(other, Read(NAME)).holder
             assert now.alert_at == 9e3
@@ -202,7 +212,7 @@ class TestRemovers:
             if winner is ours:
                 assert isinstance(outcome, Done)
                 outcome = ask(store, Remove(theirs, None), 5.0)  # it asks again
-            assert isinstance(outcome, Gone)
+            assert isinstance(outcome, NotHolder)
             assert outcome.holder is None
             assert outcome.removal is not None
             assert outcome.removal.removed_by == winner.removed_by
@@ -220,7 +230,9 @@ class TestRemovers:
                 )
                 done = [who for who, outcome in outcomes.items() if isinstance(outcome, Done)]
                 assert len(done) == 1, outcomes
-                (lost,) = (outcome for outcome in outcomes.values() if isinstance(outcome, Gone))
+                (lost,) = (
+                    outcome for outcome in outcomes.values() if isinstance(outcome, NotHolder)
+                )
                 assert lost.removal is not None
                 assert lost.removal.removed_by == f"unlocker-{done[0]}"
                 self.one_record(three, mine.uuid, both[done[0]][1])
@@ -247,7 +259,7 @@ class TestRemovers:
             for each in five.all[:4]:
                 each.command("DEL", key)
             outcome = ask(store, Remove(removal(mine), None))
-            assert isinstance(outcome, Gone)
+            assert isinstance(outcome, NotHolder)
             assert outcome.removal is None
             last = five.all[4]
             record = Keys(five.root).record(NAME, mine.uuid)
@@ -278,7 +290,9 @@ class TestServers:
         """Also if both are opened at the same time."""
         with running(tmp_path, 1, always=False) as one:
             port = one.all[0].port
-            store = ValkeyStore(Place((f"127.0.0.1:{port}", f"localhost:{port}"), one.root))
+            store = ValkeyStore(
+                ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
+            )
             warn = logging.Logger.warning
 
             def slow(self: logging.Logger, *words: Any) -> None:
@@ -309,7 +323,7 @@ class TestOneKey:
         with five.store() as store:
             with ClusterMutex(NAME, store=store):
                 five.all[4].command("SET", Keys(five.root).lock("bad"), "x")
-                ask(store, Withdraw("bad", "uuid-X", mark=True))
+                ask(store, Withdraw("bad", "uuid-X", tombstone=True))
                 five.all[4].freeze()
             five.all[4].thaw()
             key = Keys(five.root).lock(NAME)

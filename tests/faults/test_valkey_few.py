@@ -18,15 +18,15 @@ from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.overview.table import Table
 from lockclient.stores.protocol import (
     Done,
-    Event,
-    Look,
+    GetPosition,
     Position,
     Refused,
     Remove,
     Take,
     Taken,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
 )
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore
@@ -61,9 +61,9 @@ class TestUndecided:
         seen = read(store, NAME)
         assert seen.holder is not None
         assert seen.holder.uuid == uuid
-        assert "on 1 of 3 servers" in seen.remark
-        assert "may be held" in seen.remark
-        look = ask(store, Look(NAME, "waiter", 0))
+        assert "on 1 of 3 servers" in seen.warning
+        assert "may be held" in seen.warning
+        look = ask(store, GetPosition(NAME, "waiter", 0))
         assert isinstance(look, Position)
         assert look.holder == uuid
 
@@ -115,7 +115,7 @@ class TestLeftover:
         store, uuid = mine
         three.all[0].kill()
         with pytest.raises(StoreUnavailable):  # its watch asks like this
-            ask(store, Look(NAME, "", 0), 1.0)
+            ask(store, GetPosition(NAME, "", 0), 1.0)
         seen = read(store, NAME, uuid)
         assert seen.holder is not None
         assert seen.holder.uuid == uuid
@@ -134,7 +134,7 @@ class TestLeftover:
         try:
             assert table.wait_ready(60)
             three.all[0].kill()
-            wait_until(lambda: any("may be held" in said for said in store.remarks()))
+            wait_until(lambda: any("may be held" in said for said in store.warnings_for_display()))
             (row,) = table.rows().values()
             assert row.holder.uuid == uuid
         finally:
@@ -219,8 +219,8 @@ def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
     three: Servers, slow: Slow, store: ValkeyStore
 ) -> None:
     """Else who waits would hear nothing any more of a server that tells all others."""
-    events: list[Event] = []
-    listening = store.watch(Target(NAME), 0, events.append)
+    events: list[WatchEvent] = []
+    listening = store.watch(WatchTarget(NAME), 0, events.append)
     subscribers = partial(three.all[2].command, "PUBSUB", "NUMSUB", store.keys.channel(NAME))
     wait_until(lambda: subscribers()[1] == 1, what="its ear")
     slow.cut()
@@ -248,8 +248,8 @@ def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
 
 def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     """Who waits is told that there are some, and not once for each."""
-    events: list[Event] = []
-    listening = store.watch(Target(NAME), 0, events.append)
+    events: list[WatchEvent] = []
+    listening = store.watch(WatchTarget(NAME), 0, events.append)
     assert isinstance(listening, Listener)
     channel = store.keys.channel(NAME)
     wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Read, Seen, Take, Taken
+from lockclient.stores.protocol import Read, ReadResult, Take, Taken
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, holder
 from tests.faults.valkey_worker import AUTO_UNLOCK, NAMES
@@ -251,5 +251,5 @@ class TestWhatRedlockCanNotPromise:
     def holder_of(store: ValkeyStore) -> str | None:
         """Return who has it."""
         seen = store.ask(Read(NAME), Deadline.after(10))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         return None if seen.holder is None else seen.holder.uuid

@@ -14,7 +14,7 @@ from lockclient import ClusterMutex, StoreError
 from lockclient.cli.setup.processes import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Event, Target
+from lockclient.stores.protocol import WatchEvent, WatchTarget
 from mutexdash.app import create_app
 from mutexdash.data.picture import Live
 from tests.faults.watching import Cable, Heard, Stores, last, write
@@ -129,14 +129,14 @@ def test_who_waits_without_the_right_looks_once_a_second(
     store = stores(guarded[0].endpoint, root="/elsewhere", user="ann", password="ann")
     told: list[float] = []
 
-    def again(event: Event) -> None:
-        assert event.missed
+    def again(event: WatchEvent) -> None:
+        assert event.gap
         told.append(time.monotonic())
-        store.watch(Target("x"), 0, again)
+        store.watch(WatchTarget("x"), 0, again)
 
     began = time.monotonic()
     for _ in range(3):
-        store.watch(Target("x"), 0, again)
+        store.watch(WatchTarget("x"), 0, again)
     wait_until(lambda: len(told) >= 9, what="the third round")
     took = told[8] - began
     figure(f"three watches were refused three times in {took:.1f} s")

@@ -20,7 +20,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.protocol import Remove, Target
+from lockclient.stores.protocol import Remove, WatchTarget
 from tests.faults.watching import Cable, Heard, Stores, delete, last, soon, write
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import Figure, wait_until
@@ -319,7 +319,7 @@ class TestAway:
 
     def tries(self, store: EtcdStore, count: Callable[[], int]) -> int:
         """Return how much is counted while there are two watches, the first quick tries aside."""
-        watches = [store.watch(Target("x"), revision, lambda _: None) for revision in (0, 5)]
+        watches = [store.watch(WatchTarget("x"), revision, lambda _: None) for revision in (0, 5)]
         time.sleep(2)
         before = count()
         time.sleep(self.SECONDS)

@@ -119,7 +119,9 @@ class TestCrowd:
         figure: Figure,
     ) -> None:
         """Each gets it once, in the order of the line, one at a time; nothing is left."""
-        monkeypatch.setattr(protocol, "PATIENCE", 60.0)  # a thousand requests of one busy thread
+        monkeypatch.setattr(
+            protocol, "STORE_TIMEOUT_S", 60.0
+        )  # a thousand requests of one busy thread
         got: list[str] = []
         inside = [0]
 
@@ -177,7 +179,7 @@ class TestOutage:
             waiter = asyncio.create_task(waiting.acquire())
             while not await held.waiters():
                 await asyncio.sleep(0.02)
-            monkeypatch.setattr(protocol, "PATIENCE", 0.5)
+            monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 0.5)
             with frozen(own_etcd):
                 async with stall_measured() as stall:
                     comer = asyncio.create_task(coming.acquire())
@@ -226,7 +228,7 @@ class TestOutage:
                 seconds = time.monotonic() - began
                 patient.cancel()
             figure(f"100 tasks with a limit of 1 s were told after {seconds:.1f} s at most")
-            assert seconds < protocol.PATIENCE  # the patient one asks for ten seconds
+            assert seconds < protocol.STORE_TIMEOUT_S  # the patient one asks for ten seconds
             await holder.release()
 
         run(main())
@@ -266,7 +268,7 @@ class TestSecurity:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """And one more when that has become invalid."""
-        monkeypatch.setattr(protocol, "PATIENCE", 60.0)  # a token costs etcd a bcrypt
+        monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 60.0)  # a token costs etcd a bcrypt
         own_etcdctl("user", "add", "root:secret")
         own_etcdctl("auth", "enable")
         store = EtcdStore(Settings((own_etcd.endpoint,), user="root", password="secret"))

@@ -19,7 +19,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
-from lockclient.stores.protocol import PATIENCE, Remove
+from lockclient.stores.protocol import STORE_TIMEOUT_S, Remove
 from tests.support.certificates import jwt_keys
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
 from tests.support.processes import Figure, wait_until
@@ -249,7 +249,7 @@ class TestRefusals:
         began = time.monotonic()
         with pytest.raises(StoreError, match=said):
             ClusterMutex("x", store=store).acquire()
-        assert time.monotonic() - began < PATIENCE, "as for an etcd that is away"
+        assert time.monotonic() - began < STORE_TIMEOUT_S, "as for an etcd that is away"
         assert "leaning up" not in caplog.text
 
     def test_a_lack_of_rights_names_user_right_and_keys(

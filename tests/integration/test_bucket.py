@@ -22,7 +22,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores import registry
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Read, Remove, Seen
+from lockclient.stores.protocol import Done, Read, ReadResult, Remove
 from tests.acceptance.shells import PATIENCE, finished, running, written
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import HANG, BucketServer
@@ -51,7 +51,7 @@ def env(server: BucketServer) -> dict[str, str]:
 def seen(name: str = "x") -> Holder | None:
     """Return who has the lock."""
     found = registry.default_store().ask(Read(name), Deadline.after(PATIENCE))
-    assert isinstance(found, Seen)
+    assert isinstance(found, ReadResult)
     return found.holder
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import Take, Taken
 from tests.contract.asking import holder
@@ -105,7 +105,7 @@ def _account(tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def store(server: BucketServer) -> Iterator[GcsStore]:
-    opened = GcsStore(Place(server.bucket.name))
+    opened = GcsStore(GcsLocation(server.bucket.name))
     yield opened
     opened.close()
 

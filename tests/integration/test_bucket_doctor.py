@@ -9,7 +9,7 @@ import pytest
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.stores.gcs import diagnosis, listing
 from lockclient.stores.gcs.diagnosis import deletes
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.service_protocol import FINE
 from tests.support.bucket.rules import Conditions
@@ -20,7 +20,7 @@ Found = dict[str, list[tuple[str, str, str]]]
 
 def examine(server: BucketServer, bucket: str = "locks") -> Found:
     """Return by check what is found: level, text and advice."""
-    store = GcsStore(Place(bucket, "of/us/"))
+    store = GcsStore(GcsLocation(bucket, "of/us/"))
     found: Found = {}
     try:
         for each in store.examine():

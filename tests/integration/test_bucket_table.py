@@ -20,7 +20,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import Names, Version
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.stores.protocol import Done, Push, Read, ReadResult, Remove, Take, Taken, Unlock
 from lockclient.stores.service_protocol import Change
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
@@ -109,7 +109,7 @@ def test_a_lock_comes_is_pushed_and_goes(watcher: Watcher, writer: GcsStore) -> 
     assert now.seen_at > row.seen_at
     assert now.holder.stamp_revisions == (pushed.revision, pushed.revision)
     seen = ask(writer, Read("a"))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     assert seen.holder is not None
     assert seen.holder.stamp_revisions == now.holder.stamp_revisions
     ask(writer, Unlock("a", holder.uuid or ""))
@@ -165,7 +165,7 @@ class TestRemovals:
         assert len(watcher.removals) == 1
         assert len(watcher.table.removals()) == 1
         seen = ask(writer, Read("a", holder.uuid))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.removal is not None
         assert seen.removal.holder.backtrace == "File x\n" * 1000
 
@@ -280,7 +280,7 @@ class TestOver:
         holder = take(writer, "a")
         assert not store.forget(change, Deadline.after(60))
         seen = ask(writer, Read("a"))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.holder is not None
         assert seen.holder.uuid == holder.uuid
 

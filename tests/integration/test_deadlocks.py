@@ -17,7 +17,7 @@ from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
 from lockclient.cli.common import picture_of
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import start_service, wait_until
 from tests.support.terminal import piped
@@ -50,7 +50,7 @@ def holding(settings: Settings, first: str, second: str) -> Iterator[subprocess.
 
 
 def stuck(store: EtcdStore) -> list[tuple[str, ...]]:
-    lines = Lines(picture_of(store), store)
+    lines = WaitQueues(picture_of(store), store)
     lines.look(10)
     return [deadlock.names for deadlock in lines.deadlocks()]
 

@@ -30,9 +30,9 @@ from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import PATIENCE, Push, Sending
+from lockclient.stores.protocol import STORE_TIMEOUT_S, Push, RequestState
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import Timers
+from lockclient.threads.scheduler import Scheduler
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import Figure, wait_until
 from tests.support.tcp_proxy import Fault, Proxy
@@ -180,7 +180,7 @@ class TestWhatTheSystemRefuses:
         def refuse(*_: object) -> int:
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr(scheduler, "clock", Timers())
+        monkeypatch.setattr(scheduler, "clock", Scheduler())
         monkeypatch.setattr(scheduler, "start_new_thread", refuse)
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
             asyncio.run(AsyncClusterMutex("x", store=store).acquire())
@@ -247,7 +247,7 @@ class TestLosses:
             direct = EtcdStore(Settings(endpoints=(own_etcd.endpoint,)))
 
             class Removing(EtcdStore):
-                def send(self, sending: Sending, deadline: Deadline) -> Any:
+                def send(self, sending: RequestState, deadline: Deadline) -> Any:
                     if isinstance(sending.request, Push) and not removed:
                         uuid = sending.request.uuid
                         removed.append(uuid)
@@ -313,8 +313,8 @@ class TestClosing:
         for each in threads:
             each.join(60)
         assert len(ended) == 2
-        assert max(at for _, at in ended) - before < PATIENCE
-        assert closed < PATIENCE
+        assert max(at for _, at in ended) - before < STORE_TIMEOUT_S
+        assert closed < STORE_TIMEOUT_S
         wait_until(lambda: held.waiters() == [], 8, "their tickets to go, sooner than their lease")
         held.release()
         other.close()

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
-from lockclient.acquisition import steps
 from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline
+from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import Done, Remove
 from tests.support.etcd_binary import Etcdctl, frozen, served
@@ -187,7 +187,7 @@ class TestTimeRunsOut:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """On the holder's own clock, whether anyone can be asked or not."""
-        monkeypatch.setattr(steps, "PATIENCE", 2.0)
+        monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 2.0)
         losses: list[LockLost] = []
         held = ClusterMutex(
             "x",

@@ -27,7 +27,7 @@ from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.etcd.keys import encode
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from tests.support.etcd_binary import path_with_etcdctl
 from tests.support.processes import needed, start_service, wait_until
 
@@ -158,10 +158,10 @@ def fetch(url: str) -> str:
         return ""
 
 
-def seen(store: EtcdStore, uuid: str | None = None) -> Seen:
+def seen(store: EtcdStore, uuid: str | None = None) -> ReadResult:
     """Read the examples' lock, its line, and a removal."""
     outcome = store.ask(Read(NAME, uuid, waiters=True), Deadline.after(10))
-    assert isinstance(outcome, Seen)
+    assert isinstance(outcome, ReadResult)
     return outcome
 
 

@@ -15,9 +15,9 @@ import pytest
 from lockclient import ClusterMutex, LockLost
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from tests.support.bucket.server import BucketServer
 from tests.support.processes import needed
 
@@ -37,7 +37,7 @@ DEFINED = "\n".join(re.findall(r"^\w+\(\) \{.*?\}$", "\n".join(EXAMPLES), LINES)
 @pytest.fixture
 def store(server: BucketServer) -> Iterator[GcsStore]:
     """The library's store there."""
-    opened = GcsStore(Place(server.bucket.name, "of/us/"))
+    opened = GcsStore(GcsLocation(server.bucket.name, "of/us/"))
     yield opened
     opened.close()
 
@@ -59,10 +59,10 @@ def shell(server: BucketServer) -> Callable[..., str]:
     return run
 
 
-def seen(store: GcsStore, uuid: str | None = None) -> Seen:
+def seen(store: GcsStore, uuid: str | None = None) -> ReadResult:
     """Return what the library reads of the lock."""
     found = store.ask(Read(NAME, uuid), Deadline.after(10))
-    assert isinstance(found, Seen)
+    assert isinstance(found, ReadResult)
     return found
 
 

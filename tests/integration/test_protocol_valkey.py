@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Read, Seen, Take, Taken
+from lockclient.stores.protocol import Read, ReadResult, Take, Taken
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore
@@ -53,7 +53,7 @@ def examples() -> dict[str, tuple[str, str]]:
 def held(store: ValkeyStore) -> str | None:
     """Return who has the lock."""
     seen = store.ask(Read(NAME), Deadline.after(10))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return None if seen.holder is None else seen.holder.uuid
 
 

@@ -163,7 +163,7 @@ def test_a_lost_lease_costs_the_place_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Partitioned for too long: the waiters queue again, and say so in the log."""
-    monkeypatch.setattr(background, "TICKET_RENEWAL", 0.2)
+    monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.2)
     line.join("a")
     line.join("b")
     before = {each.revision for each in held.waiters()}
@@ -189,8 +189,8 @@ def test_a_place_is_kept_as_long_as_it_takes(
     settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
-    monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL", 2)
-    monkeypatch.setattr(background, "TICKET_RENEWAL", 0.5)
+    monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL_S", 2)
+    monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.5)
     store = EtcdStore(settings)
     line, held = Line(store), ClusterMutex("x", store=store)
     held.acquire()

@@ -19,7 +19,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
-from lockclient.stores.service_protocol import Line
+from lockclient.stores.service_protocol import WaitQueue
 
 MB = 1_000_000
 
@@ -107,14 +107,14 @@ def test_a_line_is_counted_and_the_first_are_read(store: EtcdStore, sizes: list[
     names = [f"{number * 7 % 10}-{number:03}" for number in range(300)]
     for name in names:
         put(store, {f"queue/a/{name}": b'{"hostname": "h"}'})
-    line = store.line("a", 25, soon())
+    line = store.wait_queue("a", 25, soon())
     assert (line.waiting, line.ordered) == (300, True)
     assert [each.uuid for each in line.first] == names[:25]
     assert {each.hostname for each in line.first} == {"h"}
     for number in range(5):
         put(store, {f"queue/a/large-{number}": b"x" * MB})
-    assert store.line("a", 25, soon()) == Line(305, line.first)
-    assert store.line("b", 25, soon()) == Line(0)
+    assert store.wait_queue("a", 25, soon()) == WaitQueue(305, line.first)
+    assert store.wait_queue("b", 25, soon()) == WaitQueue(0)
     assert max(sizes) < MB
     table = Table(store)
     table.read(soon())
@@ -147,7 +147,7 @@ def test_of_too_many_the_first_are_not_looked_for(
     monkeypatch.setattr("lockclient.stores.etcd.store._LOOKED_AT", 100)
     for number in range(400):
         put(store, {f"queue/a/{999 - number}": b"{}"})
-    line = store.line("a", 10, soon())
+    line = store.wait_queue("a", 10, soon())
     assert (line.waiting, line.ordered, len(line.first)) == (400, False, 10)
 
 

@@ -199,7 +199,7 @@ def test_who_only_looks_is_told_so(guarded: Etcd) -> None:
     """Taking a lock, and taking one from another."""
     with store_of(guarded, "dashboard") as looking, store_of(guarded, "client") as store:
         with pytest.raises(StoreError, match="permission denied"):
-            looking.tell_restored("{}", Deadline.after(10))
+            looking.announce_restored("{}", Deadline.after(10))
         with pytest.raises(StoreError, match="permission denied"):
             ClusterMutex("x", store=looking).acquire()
         with ClusterMutex("x", store=store) as held:

@@ -16,7 +16,7 @@ from lockclient.cli.setup.processes import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
-from lockclient.stores.protocol import Done, Event, Read, Remove, Seen, Target
+from lockclient.stores.protocol import Done, Read, ReadResult, Remove, WatchEvent, WatchTarget
 from lockclient.stores.service_protocol import Batch, Kind
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.processes import wait_until
@@ -101,13 +101,13 @@ class TestWhatIsWritten:
         assert len(etcdctl("get", "--prefix", f"{root}/removed/").encode()) < 3000
         for each in removals:
             seen = store.ask(Read(each.holder.name, each.holder.uuid), soon())
-            assert isinstance(seen, Seen)
+            assert isinstance(seen, ReadResult)
             assert seen.removal is not None
             assert seen.removal.facts() == each.facts()
         for change in (["put", code, "other"], ["del", code]):
             etcdctl(*change)
             seen = store.ask(Read("x", removals[0].holder.uuid), soon())
-            assert isinstance(seen, Seen)
+            assert isinstance(seen, ReadResult)
             assert seen.removal is not None
             assert seen.removal.facts() == removals[0].facts() | {"backtrace": None}
 
@@ -176,8 +176,8 @@ class TestReadingAll:
         self, own_etcd: Etcd, own_store: EtcdStore
     ) -> None:
         """Every event is told once, also those that came while it was down."""
-        events: list[Event] = []
-        watch = own_store.watch(Target("x"), 1, events.append)
+        events: list[WatchEvent] = []
+        watch = own_store.watch(WatchTarget("x"), 1, events.append)
         seen: list[int] = []
         for _ in range(2):
             held = taken(own_store, "x")

@@ -17,7 +17,7 @@ from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
 from lockclient.settings import made_of
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import PATIENCE, Remove
+from lockclient.stores.protocol import STORE_TIMEOUT_S, Remove
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.processes import Figure, wait_until
 
@@ -199,7 +199,7 @@ def test_each_mistake_is_told_by_its_name(
     assert cause in text
     assert advice in text
     assert "Check that it runs" not in text
-    assert took < PATIENCE
+    assert took < STORE_TIMEOUT_S
     figure(f"told after {took:.1f} s of 1 s given: {text}")
 
 

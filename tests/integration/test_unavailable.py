@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
-from lockclient.acquisition import steps
 from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import wait_until
@@ -33,7 +33,7 @@ NAMES = ["acquire(timeout=1)", "acquire(False)", "holder", "waiters"]
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls without a timeout of their own wait 2 s instead of 10."""
-    monkeypatch.setattr(steps, "PATIENCE", 2.0)
+    monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 2.0)
 
 
 def lock_is_gone(etcdctl: Etcdctl) -> None:

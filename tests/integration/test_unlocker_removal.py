@@ -19,7 +19,17 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Gone, Outcome, Push, Read, Seen, Take, Taken, Unlock
+from lockclient.stores.protocol import (
+    Done,
+    NotHolder,
+    Outcome,
+    Push,
+    Read,
+    ReadResult,
+    Take,
+    Taken,
+    Unlock,
+)
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
 from tests.support.processes import wait_until
 from tests.support.records import taker
@@ -82,17 +92,17 @@ def push(store: EtcdStore, holder: Holder) -> Outcome:
     return store.ask(Push(holder.name, holder.uuid or "", stamps, 2**60), Deadline.after(10))
 
 
-def look(store: EtcdStore, holder: Holder) -> Seen:
+def look(store: EtcdStore, holder: Holder) -> ReadResult:
     """Read what stands in the store about a lock and this holder."""
     seen = store.ask(Read(holder.name, holder.uuid), Deadline.after(10))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return seen
 
 
-def wait_removed(store: EtcdStore, holder: Holder) -> Seen:
+def wait_removed(store: EtcdStore, holder: Holder) -> ReadResult:
     """Wait until the lock is gone and return what is left of it."""
 
-    def gone() -> Seen | None:
+    def gone() -> ReadResult | None:
         seen = look(store, holder)
         return seen if seen.holder is None else None
 
@@ -118,7 +128,7 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(
         assert removal.holder.backtrace == holder.backtrace
         assert removal.why.startswith("no sign of life for ")
         too_late = push(store, holder)
-        assert isinstance(too_late, Gone)
+        assert isinstance(too_late, NotHolder)
         assert too_late.removal == removal
         wait_until(lambda: metric(unlocker, past_alert, name=holder.name) is None)
         assert metric(unlocker, "clustermutex_alerts_total") == 1

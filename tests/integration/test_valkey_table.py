@@ -15,7 +15,7 @@ from lockclient.model.clocks import Deadline, Runtime, Stamps
 from lockclient.model.holder import MAX_UUID, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Done, Push, Read, Remove, Seen, Take, Taken, Unlock
+from lockclient.stores.protocol import Done, Push, Read, ReadResult, Remove, Take, Taken, Unlock
 from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support.processes import wait_until
@@ -84,7 +84,7 @@ def take(store: ValkeyStore, name: str) -> Holder:
 
 def seen(store: ValkeyStore, name: str) -> Holder:
     found = store.ask(Read(name), Deadline.after(30))
-    assert isinstance(found, Seen)
+    assert isinstance(found, ReadResult)
     assert found.holder is not None
     return found.holder
 
@@ -171,11 +171,11 @@ def test_a_majority_says_what_is_held(
     servers.all[2].command("DEL", key)
     wait_until(lambda: "a" not in watcher.held())
     seen_now = writer.ask(Read("a", holder.uuid), Deadline.after(30))
-    assert isinstance(seen_now, Seen)
+    assert isinstance(seen_now, ReadResult)
     assert seen_now.holder is None
     few = f"'a': {holder.uuid} on 2 of 5 servers, and 3 make it a lock: nobody holds it."
-    assert seen_now.remark == few
-    wait_until(lambda: list(store.remarks()) == [few])
+    assert seen_now.warning == few
+    wait_until(lambda: list(store.warnings_for_display()) == [few])
 
 
 def test_one_of_five_away_changes_nothing(
@@ -189,7 +189,9 @@ def test_one_of_five_away_changes_nothing(
     try:
         holder = take(writer, "b")
         wait_until(lambda: set(watcher.held()) == {"a", "b"})
-        away, few = wait_until(lambda: told if len(told := store.remarks()) == 2 else None)
+        away, few = wait_until(
+            lambda: told if len(told := store.warnings_for_display()) == 2 else None
+        )
         assert away.startswith(f"{servers.all[0].endpoint} has no vote: ")
         assert few.endswith("1 could not be asked, so that it may be held.")
         removed(writer, holder)

@@ -13,7 +13,7 @@ import pytest
 from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import Take, Taken
-from lockclient.stores.valkey.location import Place, place_of
+from lockclient.stores.valkey.location import ValkeyLocation, place_of
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair
@@ -99,7 +99,7 @@ class TestTls:
         return made.start()
 
     @staticmethod
-    def take(place: Place, *, vouched: bool = True) -> None:
+    def take(place: ValkeyLocation, *, vouched: bool = True) -> None:
         store = ValkeyStore(place)
         try:
             if vouched:

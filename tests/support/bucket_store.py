@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import Settings
 from lockclient.stores.gcs.keys import Names
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from tests.contract.asking import NAME
 from tests.support.bucket.server import BucketServer
@@ -48,7 +48,7 @@ def settings_of(server: BucketServer, prefix: str = "of/the/test") -> Settings:
 
 def store_of(settings: Settings, poll: float = 0.2) -> GcsStore:
     """Open a store that is looked at so often."""
-    assert isinstance(settings.place, Place)
+    assert isinstance(settings.place, GcsLocation)
     store = GcsStore(settings.place)
     store.poll = poll
     return store

@@ -17,12 +17,21 @@ from lockclient.model.fields import ABOUT
 from lockclient.model.holder import SUBKEYS, Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Abilities, Done, Gone, Outcome, Read, Remove, Request, Seen
-from lockclient.stores.service_protocol import Batch, Change, Kind, Line
+from lockclient.stores.protocol import (
+    Capabilities,
+    Done,
+    NotHolder,
+    Outcome,
+    Read,
+    ReadResult,
+    Remove,
+    Request,
+)
+from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 from mutexdash.app import create_app
 from mutexdash.data.history import History
 from mutexdash.data.picture import Live
-from mutexdash.data.waiters import Waiting
+from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import Label
 from mutexdash.security.access import Access
 from tests.support.processes import wait_until
@@ -41,7 +50,7 @@ class _Watch:
 class MemoryStore:
     """What `Table` and the dashboard ask of a `ServiceStore`; `here` False is an etcd away."""
 
-    can = Abilities("etcd")
+    can = Capabilities("etcd")
     poll = 0.0
 
     here: bool = True
@@ -133,15 +142,15 @@ class MemoryStore:
         holder = Holder.read(name, parts)
         record = self.kept.get(("removed", name, request.uuid or ""))
         removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
-        return Seen(holder if parts else None, (), removal, self.revision)
+        return ReadResult(holder if parts else None, (), removal, self.revision)
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         line = [
             Ticket.read(name, key[2], each.value or b"", each.created)
             for key, each in self.kept.items()
             if key[:2] == ("queue", name)
         ]
-        return Line(len(line), tuple(line[:limit]))
+        return WaitQueue(len(line), tuple(line[:limit]))
 
     def tickets(self, limit: int, deadline: Deadline) -> list[Ticket]:
         if not self.answers:
@@ -152,7 +161,7 @@ class MemoryStore:
             if key[0] == "queue"
         ][:limit]
 
-    def code(self, code: str, deadline: Deadline) -> bytes | None:
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         self.asked += 1
         change = self.kept.get(("code", code, ""))
         return change.value if change else None
@@ -164,7 +173,7 @@ class MemoryStore:
         if held is None or held.value != uuid.encode():
             record = self.kept.get(("removed", name, uuid))
             found = Removal.read(name, uuid, record.value or b"") if record else None
-            return Gone(held and (held.value or b"").decode(), found)
+            return NotHolder(held and (held.value or b"").decode(), found)
         gone = [key for key in self.kept if key[:2] == ("locks", name)]
         self.write(
             *[(kind, of, part, None) for kind, of, part in gone],
@@ -181,7 +190,7 @@ class MemoryStore:
     def votes(self) -> dict[str, str]:
         return {}
 
-    def remarks(self) -> tuple[str, ...]:
+    def warnings_for_display(self) -> tuple[str, ...]:
         return ()
 
     def __getattr__(self, name: str) -> Any:
@@ -208,7 +217,7 @@ class Board:
             on_change=self.history.note,
             on_removal=self.history.note_removals,
         )
-        self.waiting = Waiting(self.table, self.store)
+        self.waiting = WaiterPoller(self.table, self.store)
         self.live = Live(self.table, self.history, waiting=self.waiting, clock=self.now, rest=0)
         self.app = create_app(
             self.live, self.store, url=URL, access=access, label=label, runbook_url=runbook_url

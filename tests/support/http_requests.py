@@ -8,7 +8,7 @@ from threading import Barrier
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import MutexStore, Outcome, Read, Request, Seen, Take, Taken
+from lockclient.stores.protocol import MutexStore, Outcome, Read, ReadResult, Request, Take, Taken
 from tests.contract.asking import NAME, holder
 from tests.support.processes import wait_until
 
@@ -20,10 +20,10 @@ def ask(store: MutexStore, request: Request, seconds: float = PATIENCE) -> Outco
     return store.ask(request, Deadline.after(seconds))
 
 
-def read(store: MutexStore, name: str, uuid: str | None = None) -> Seen:
+def read(store: MutexStore, name: str, uuid: str | None = None) -> ReadResult:
     """Return what stands there for a lock, with the record of that holder's removal."""
     seen = ask(store, Read(name, uuid))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return seen
 
 

@@ -17,30 +17,30 @@ from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.stores.common.background import Background
 from lockclient.stores.protocol import (
-    Abilities,
+    Capabilities,
     Claim,
+    Conflict,
     Done,
-    Event,
-    Gone,
+    GetPosition,
     Guard,
-    Look,
-    Moved,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Queued,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Remove,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     TakeOrQueue,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 
@@ -53,7 +53,7 @@ class Lock:
     tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)  # with its lease
     removals: dict[str, Removal] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)  # acquisitions that were given up
-    log: list[tuple[Target, int, str | None]] = field(default_factory=list)
+    log: list[tuple[WatchTarget, int, str | None]] = field(default_factory=list)
 
     def uuid(self) -> str | None:
         """Who has the lock."""
@@ -90,7 +90,7 @@ class Model:
         match request:
             case Take() | TakeOrQueue() | Claim() | Reclaim():
                 return self._take(request, lease)
-            case Look():
+            case GetPosition():
                 return self._look(request)
             case Push() | Unlock() | Remove():
                 return self._as_holder(request, resent)
@@ -100,7 +100,7 @@ class Model:
                 if lock.uuid() == request.uuid:
                     self._set_holder(lock, request.name, None)
                 self._drop_ticket(lock, request.uuid)
-                if request.mark:
+                if request.tombstone:
                     lock.marks.add(request.uuid)
                 return Done(self.revision)
             case Read():
@@ -124,12 +124,14 @@ class Model:
         assert lock.holder is not None
         lock.holder = lock.holder.updated({part: (value, self._next())})
 
-    def events(self, target: Target, revision: int) -> list[Event]:
+    def events(self, target: WatchTarget, revision: int) -> list[WatchEvent]:
         """Return what happened to a target from a revision on."""
         if revision <= self.compacted:
-            return [Event(0, missed=True)]
+            return [WatchEvent(0, gap=True)]
         log = self.lock(target.name).log
-        return [Event(at, uuid) for which, at, uuid in log if which == target and at >= revision]
+        return [
+            WatchEvent(at, uuid) for which, at, uuid in log if which == target and at >= revision
+        ]
 
     def _next(self) -> int:
         self.revision += 1
@@ -144,12 +146,12 @@ class Model:
                 name, {key: (text.encode(), self.revision) for key, text in written}
             )
         lock.holder = holder
-        lock.log.append((Target(name), self.revision, None if holder is None else holder.uuid))
+        lock.log.append((WatchTarget(name), self.revision, None if holder is None else holder.uuid))
 
     def _drop_ticket(self, lock: Lock, uuid: str) -> None:
         found = lock.tickets.pop(uuid, None)
         if found is not None:
-            lock.log.append((Target(found[0].name, uuid), self.revision, None))
+            lock.log.append((WatchTarget(found[0].name, uuid), self.revision, None))
 
     def _take(self, request: Take | TakeOrQueue | Claim | Reclaim, lease: int) -> Outcome:
         name, uuid = request.holder.name, request.holder.uuid or ""
@@ -161,7 +163,7 @@ class Model:
                 self._drop_ticket(lock, uuid)
             return Taken(self.revision)
         if lock.holder is not None and lock.uuid() == uuid:
-            return Taken(lock.holder.fencing_token, earlier=True)
+            return Taken(lock.holder.fencing_token, by_earlier_send=True)
         if isinstance(request, TakeOrQueue) and uuid not in lock.marks:
             self._next()
             known = lock.tickets.get(uuid)
@@ -172,7 +174,7 @@ class Model:
             ahead = lock.ahead_of(revision) if last else None
             return Queued(revision, ahead, lock.uuid(), self.revision, not last)
         if isinstance(request, TakeOrQueue):
-            return Refused(None, self.revision, used_up=True)
+            return Refused(None, self.revision, uuid_spent=True)
         stands = isinstance(request, Claim) and self._stands(lock, uuid, request.ticket_revision)
         return Refused(lock.uuid(), self.revision, stands)
 
@@ -193,7 +195,7 @@ class Model:
     def _stands(lock: Lock, uuid: str, revision: int) -> bool:
         return uuid in lock.tickets and lock.tickets[uuid][0].revision == revision
 
-    def _look(self, request: Look) -> Position:
+    def _look(self, request: GetPosition) -> Position:
         lock = self.lock(request.name)
         stands = self._stands(lock, request.uuid, request.ticket_revision)
         if request.left_at is not None and request.left_at > self.compacted:
@@ -222,11 +224,11 @@ class Model:
             removal = lock.removals.get(uuid or "")
             if isinstance(request, Remove) and removal == request.removal:
                 return Done(self.revision)
-            return Gone(lock.uuid(), removal, resent)
+            return NotHolder(lock.uuid(), removal, resent)
         if isinstance(request, Push):
             at, mine = lock.holder.stamp_revisions[0], round(request.stamps.alert_at, 3)
             if at > request.revision:
-                return Done(at) if lock.holder.alert_at == mine else Moved(at)
+                return Done(at) if lock.holder.alert_at == mine else Conflict(at)
         self._next()
         if isinstance(request, Push):
             never = request.stamps.auto_unlock_at is None
@@ -245,17 +247,21 @@ class Model:
                 lock.marks.add(uuid or "")
         return Done(self.revision)
 
-    def _read(self, request: Read) -> Seen:
+    def _read(self, request: Read) -> ReadResult:
         lock = self.lock(request.name)
         line = sorted((each for each, _ in lock.tickets.values()), key=lambda each: each.revision)
         removal = None if request.uuid is None else lock.removals.get(request.uuid)
         waiters = tuple(line) if request.waiters else ()
-        return Seen(lock.holder, waiters, removal, self.revision)
+        return ReadResult(lock.holder, waiters, removal, self.revision)
 
 
 class _Watch:
     def __init__(
-        self, store: MemoryStore, target: Target, revision: int, notify: Callable[[Event], None]
+        self,
+        store: MemoryStore,
+        target: WatchTarget,
+        revision: int,
+        notify: Callable[[WatchEvent], None],
     ) -> None:
         self.target = target
         self.revision = revision
@@ -270,7 +276,7 @@ class _Watch:
 class MemoryStore:
     """The model as a `MutexStore`, for the threads of one process."""
 
-    can = Abilities("The model")
+    can = Capabilities("The model")
 
     def __init__(self) -> None:
         self.model = Model()
@@ -290,33 +296,35 @@ class MemoryStore:
         self._notify()
         return outcome
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
-        sending.under_way = True
+        sending.in_flight = True
         try:
             outcome = self.ask(sending.request, deadline)
         except (StoreUnavailable, StoreError) as error:
-            sending.unknown |= error.unknown
-            sending.under_way = False
+            sending.ambiguous |= error.unknown
+            sending.in_flight = False
             raise
         return outcome
 
-    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `AsyncMutexStore.send_async`: the asker is away before it is done, and after."""
-        sending.under_way = True
+        sending.in_flight = True
         await asyncio.sleep(0)
         outcome = self.send(sending, deadline)
         await asyncio.sleep(0)
         return outcome
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> _Watch:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> _Watch:
         """See `MutexStore.watch`."""
         with self._lock:
             now = self.model.revision
             watch = _Watch(self, target, revision or now + 1, notify)
             self._watches.append(watch)
         if not revision:
-            notify(Event(now, started=True))
+            notify(WatchEvent(now, started=True))
         self._notify()
         return watch
 
@@ -351,13 +359,13 @@ class MemoryStore:
         self._notify()
 
     def _notify(self) -> None:
-        due: list[tuple[_Watch, Event]] = []
+        due: list[tuple[_Watch, WatchEvent]] = []
         with self._lock:
             for watch in list(self._watches):
                 for event in self.model.events(watch.target, watch.revision):
                     watch.revision = event.revision + 1
                     due.append((watch, event))
-                    if event.missed:
+                    if event.gap:
                         self._watches.remove(watch)
         for watch, event in due:
             watch.notify(event)

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from lockclient.cli.setup.processes import end, free_port, spawn
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support.processes import needed, wait_until
 
@@ -153,9 +153,11 @@ class Servers:
         self.all = servers
         self.root = f"t-{uuid4().hex[:12]}"
 
-    def place(self, **how: Any) -> Place:
+    def place(self, **how: Any) -> ValkeyLocation:
         """Return where a store is on them, below a prefix of the test's own."""
-        return Place(tuple(each.endpoint for each in self.all), **{"root": self.root, **how})
+        return ValkeyLocation(
+            tuple(each.endpoint for each in self.all), **{"root": self.root, **how}
+        )
 
     @contextmanager
     def store(self, *, vouched: bool = True, **how: Any) -> Iterator[ValkeyStore]:

@@ -36,7 +36,7 @@ from lockclient.model.restore_marker import Restored
 from lockclient.text.confusables import told_apart
 from lockclient.text.escaping import label
 from unlocker.deadlines import KEPT, Item
-from unlocker.metrics.series_limit import NEW, Labels
+from unlocker.metrics.series_limit import NEW, SeriesLimit
 from unlocker.policy import NEVER, ClockCheck
 from unlocker.rate_limit import Braking
 
@@ -64,7 +64,7 @@ _DURATIONS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class MetricsSnapshot:
     """What the service knows at the moment of a scrape.
 
     Attributes:
@@ -120,7 +120,7 @@ class Skews:
             if len(self._by_host) > LISTED:
                 self._by_host.popitem(last=False)
 
-    def all(self, labels: Labels) -> dict[str, float]:
+    def all(self, labels: SeriesLimit) -> dict[str, float]:
         """Return host to seconds, without hosts that were silent for long: their alerts end.
 
         Of those that are too many new ones the worst is told, as `OTHERS`.
@@ -146,7 +146,7 @@ class Metrics:
             "of",
             KINDS,
         )
-        self.labels = {kind: Labels(left_out.labels(kind).inc) for kind in KINDS}
+        self.labels = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
         self._version = version
         self.alerts = self._counter("clustermutex_alerts", "Locks seen to go past their alert.")
         self.auto_unlocks = self._counter(
@@ -209,13 +209,15 @@ class Metrics:
         """Take note that one of `TASKS` has just succeeded."""
         self.successes[task] = time.time()
 
-    def show(self, picture: Callable[[], Picture]) -> None:
+    def show(self, picture: Callable[[], MetricsSnapshot]) -> None:
         """Serve gauges from what `picture` returns at each scrape."""
         self.registry.register(_Gauges(picture, self, self._version))
 
 
 class _Gauges(Collector):
-    def __init__(self, picture: Callable[[], Picture], metrics: Metrics, version: str) -> None:
+    def __init__(
+        self, picture: Callable[[], MetricsSnapshot], metrics: Metrics, version: str
+    ) -> None:
         self._picture = picture
         self._metrics = metrics
         self._version = version
@@ -240,7 +242,7 @@ class _Gauges(Collector):
             self._metrics.skews.all(self._metrics.labels[SKEWS]),
         )
 
-    def _of_locks(self, picture: Picture) -> Iterator[Metric]:
+    def _of_locks(self, picture: MetricsSnapshot) -> Iterator[Metric]:
         yield _by_label(
             "clustermutex_locks",
             "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
@@ -270,7 +272,7 @@ class _Gauges(Collector):
             "clustermutex_unlockers", "Unlockers with a sign of life.", picture.unlockers
         )
 
-    def _past_alert(self, picture: Picture) -> Iterator[Metric]:
+    def _past_alert(self, picture: MetricsSnapshot) -> Iterator[Metric]:
         alert = GaugeMetricFamily(
             "clustermutex_lock_alert_timestamp_seconds",
             f"alert_at of a lock past it, the {LISTED} most urgent: overdue ones, those that only "
@@ -322,7 +324,7 @@ class _Gauges(Collector):
             unlisted,
         )
 
-    def _of_process(self, picture: Picture) -> Iterator[Metric]:
+    def _of_process(self, picture: MetricsSnapshot) -> Iterator[Metric]:
         yield InfoMetricFamily(
             "clustermutex_unlocker", "This unlocker.", {"version": self._version}
         )

@@ -13,7 +13,7 @@ from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
 from unlocker.metrics.collector import Metrics
 
 
-class CountedStore:
+class CountingStore:
     """A `ServiceStore` that hands everything on to another one."""
 
     def __init__(self, store: ServiceStore, metrics: Metrics) -> None:

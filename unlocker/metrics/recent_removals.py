@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from unlocker.metrics.collector import labels_of
-from unlocker.metrics.series_limit import NEW, Labels
+from unlocker.metrics.series_limit import NEW, SeriesLimit
 
 SHOWN = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
@@ -28,7 +28,7 @@ class Removed(Collector):
         labels: says which of them may be.
     """
 
-    def __init__(self, removals: Callable[[], Sequence[Removal]], labels: Labels) -> None:
+    def __init__(self, removals: Callable[[], Sequence[Removal]], labels: SeriesLimit) -> None:
         self._removals = removals
         self._labels = labels
 

@@ -20,7 +20,7 @@ NEW: Final = 100
 HOUR: Final = 3600.0
 
 
-class Labels:
+class SeriesLimit:
     """The sets of labels of one kind of series; several threads may use it.
 
     Args:

@@ -21,7 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockclient.model.clocks import monotonic
-from unlocker.notifications.pending import BRAKE, Event, Message, Outbox, Sight
+from unlocker.notifications.pending import (
+    BRAKE,
+    BlindnessDetector,
+    Message,
+    Notification,
+    NotificationQueue,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +47,7 @@ class BadUrl(ValueError):
 
 
 @dataclass(slots=True)
-class Target:
+class Recipient:
     """One place to tell people at.
 
     Attributes:
@@ -85,7 +91,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UnlockerState:
     """What the unlocker knows now.
 
     Attributes:
@@ -109,16 +115,16 @@ class Notifier:
         where: the store, for the titles.
     """
 
-    def __init__(self, targets: Sequence[Target] = (), where: str = "") -> None:
+    def __init__(self, targets: Sequence[Recipient] = (), where: str = "") -> None:
         self._targets = targets
         self._where = where
-        self._outbox = Outbox("", where)
-        self._sight = Sight("")
+        self._outbox = NotificationQueue("", where)
+        self._sight = BlindnessDetector("")
         self._braking = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, identity: str, look: Callable[[], Look]) -> None:
+    def start(self, identity: str, look: Callable[[], UnlockerState]) -> None:
         """Begin.
 
         Args:
@@ -127,11 +133,14 @@ class Notifier:
         """
         if not self._targets:
             return
-        self._outbox, self._sight = Outbox(identity, self._where), Sight(identity)
+        self._outbox, self._sight = (
+            NotificationQueue(identity, self._where),
+            BlindnessDetector(identity),
+        )
         self._thread = threading.Thread(target=self._run, args=(look,), name="notify", daemon=True)
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Notification) -> None:
         """Have something told, without waiting."""
         if self._targets:
             self._outbox.put(event)
@@ -146,7 +155,7 @@ class Notifier:
         if self._thread is not None:
             self._thread.join(_END)
 
-    def _run(self, look: Callable[[], Look]) -> None:
+    def _run(self, look: Callable[[], UnlockerState]) -> None:
         while True:
             ending = self._ending.wait(_LOOK)
             try:
@@ -156,12 +165,12 @@ class Notifier:
             if ending:
                 return
 
-    def _step(self, look: Look, now: float, *, ending: bool) -> None:
+    def _step(self, look: UnlockerState, now: float, *, ending: bool) -> None:
         if event := self._sight.look(look.unready, self._outbox.rank(look.unlockers), now):
             self._outbox.put(event)
         if look.braking and not self._braking:
             line = "More locks are due than may be removed in a minute: the rest is kept for now."
-            self._outbox.put(Event(BRAKE, line, now, look.revision))
+            self._outbox.put(Notification(BRAKE, line, now, look.revision))
         self._braking = look.braking
         for target in self._targets:
             target.retry()
@@ -179,7 +188,7 @@ class Notifier:
             target.left.append(message)
 
 
-def targets_of(urls: Sequence[str]) -> list[Target]:
+def targets_of(urls: Sequence[str]) -> list[Recipient]:
     """Return whom these URLs mean.
 
     Raises:
@@ -204,7 +213,7 @@ def targets_of(urls: Sequence[str]) -> list[Target]:
                 f"URL no. {number} is none that apprise knows. (It is not shown, as it may hold a "
                 "password.)"
             )
-        found.append(Target(f"{teller[0].service_name} (URL no. {number})", _sender(teller)))
+        found.append(Recipient(f"{teller[0].service_name} (URL no. {number})", _sender(teller)))
     return found
 
 

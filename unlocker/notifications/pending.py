@@ -66,7 +66,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Notification:
     """Something that happened.
 
     Attributes:
@@ -93,7 +93,7 @@ class Message:
     good: bool
 
 
-class Outbox:
+class NotificationQueue:
     """What this unlocker has noticed and nobody has told yet; several threads may use it.
 
     Args:
@@ -105,13 +105,13 @@ class Outbox:
         self._identity = identity
         self._where = where
         self._lock = threading.Lock()
-        self._waiting: deque[Event] = deque()
-        self._sending: list[Event] = []
+        self._waiting: deque[Notification] = deque()
+        self._sending: list[Notification] = []
         self._uncounted: Counter[str] = Counter()
         self._pause = 0.0
         self._last = self._not_before = float("-inf")
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Notification) -> None:
         """Take in what has happened."""
         with self._lock:
             if len(self._waiting) < _MOST:
@@ -177,7 +177,7 @@ class Outbox:
         that one has had its turn.
         """
 
-        def kept(event: Event) -> bool:
+        def kept(event: Notification) -> bool:
             age = now - event.at
             if event.revision is None:
                 return age < OUTDATED
@@ -200,7 +200,7 @@ class Outbox:
         return Message(title, "\n".join(lines), good=counts.keys() <= {SEES})
 
 
-class Sight:
+class BlindnessDetector:
     """Notices that this unlocker could not do its work for a while, and that it can again."""
 
     def __init__(self, identity: str) -> None:
@@ -210,7 +210,7 @@ class Sight:
         self._since: float | None = None
         self._told = False
 
-    def look(self, why: str | None, rank: int, now: float) -> Event | None:
+    def look(self, why: str | None, rank: int, now: float) -> Notification | None:
         """Take in why it can't work, or None if it can; return what is to be told of that."""
         # One that was stopped has not looked meanwhile, and may well see in a moment.
         passed = 0.0 if self._looked_at is None else min(now - self._looked_at, _STEP)
@@ -220,11 +220,13 @@ class Sight:
             self._since = now
         if self._badly == 0.0:
             told, self._since, self._told = self._told, None, False
-            return Event(SEES, f"{self._identity} does its work again.", now) if told else None
+            return (
+                Notification(SEES, f"{self._identity} does its work again.", now) if told else None
+            )
         if not why or self._told or self._since is None or now < self._since + rank * TAKEOVER:
             return None
         self._told = True
-        return Event(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
+        return Notification(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
 
 
 def _others(identity: str, unlockers: Mapping[str, str]) -> tuple[list[int], list[int]]:

@@ -27,7 +27,7 @@ from lockclient.cli.params import Duration
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.protocol import Read, Unlock
 from lockclient.stores.service_protocol import (
@@ -155,7 +155,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         own = [each for each in map(doctor_checks.of_member, members) if each is not None]
         if place is not None:  # in whole seconds, as a member does
             told = store.clock_offsets(_ASKING)
-            own = [Clock(store.can.store, each - 0.5, each + 0.5) for each in told]
+            own = [Clock(store.can.display_name, each - 0.5, each + 0.5) for each in told]
         yield from doctor_checks.clocks([*own, *_heard(table, listen, store.poll)])
         yield from _knots(table, store)
         now = time.time()
@@ -165,18 +165,18 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
 
 
 def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
-    lines = Lines(table, store)
+    lines = WaitQueues(table, store)
     try:
         lines.look(PATIENCE)
     except ClusterMutexError as error:
-        again = f"Run this again when {store.can.store} answers steadily."
+        again = f"Run this again when {store.can.display_name} answers steadily."
         yield Finding("locks", ERROR, f"Who waits for what can't be read. {error}", again)
     yield from doctor_checks.deadlocked(lines.deadlocks())
 
 
 def _asked(store: ServiceStore, settings: Settings, members: list[Member]) -> Iterator[Finding]:
     try:
-        rights = store.rights(Deadline.after(PATIENCE))
+        rights = store.probe_permissions(Deadline.after(PATIENCE))
         yield doctor_checks.latency(*_measured(store, writing=rights.get("locks", False)))
         auth = next((each.auth for each in members if each.auth is not None), None)
         yield from doctor_checks.rights(rights, settings.user, auth=auth)

@@ -24,7 +24,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview import force_unlock as forcing
 from lockclient.settings import Settings
-from lockclient.stores.protocol import Seen
+from lockclient.stores.protocol import ReadResult
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import told_apart
 from lockclient.text.escaping import ascii_json, plain
@@ -122,7 +122,7 @@ def _ask_again(why: str, yes: int) -> None:
     _ask("Take the lock despite that?")
 
 
-def _removable(store: ServiceStore, seen: Seen, name: str, uuid: str | None) -> Holder:
+def _removable(store: ServiceStore, seen: ReadResult, name: str, uuid: str | None) -> Holder:
     holder = seen.holder
     if holder is None:
         raise click.ClickException(
@@ -142,8 +142,8 @@ def _removable(store: ServiceStore, seen: Seen, name: str, uuid: str | None) -> 
     return holder
 
 
-def _show(store: ServiceStore, seen: Seen, holder: Holder, like: str) -> None:
-    waiters = seen.waiters if store.can.line else None
+def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> None:
+    waiters = seen.waiters if store.can.queue else None
     for line in lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
         click.echo(line)
     click.echo()

@@ -53,7 +53,7 @@ from lockclient.overview.columns import (
     no_unlock,
 )
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration, roughly
@@ -131,7 +131,7 @@ Choose = Callable[[list[Listed]], list[Listed]]
 
 class Sight(NamedTuple):
     """What there is to see: the locks that were asked for, who waits for each other, and what the
-    store says besides (`ServiceStore.remarks`)."""
+    store says besides (`ServiceStore.warnings_for_display`)."""
 
     locks: list[Listed]
     deadlocks: Sequence[Deadlock]
@@ -227,11 +227,11 @@ def ls(
             _keep_listing(store, choose, as_json=as_json)
             return
         table = picture_of(store)
-        lines = Lines(table, store)
+        lines = WaitQueues(table, store)
         lines.look(PATIENCE)
         now, stuck = time.time(), lines.deadlocks()
         locks = choose(locks_of(table, now, lines.heads))
-        seen = Sight(locks, stuck, store.remarks())
+        seen = Sight(locks, stuck, store.warnings_for_display())
         if as_json:
             print_json(_document(table, seen, now, connected=True))
             return
@@ -259,7 +259,7 @@ def summary(table: Table, locks: list[Listed]) -> str:
     unlockers = len(table.unlockers())
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
     # Without a line nobody knows who waits.
-    waiters = f" {waiting} waiting;" if table.can.line else ""
+    waiters = f" {waiting} waiting;" if table.can.queue else ""
     told = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
     alike = sum(1 for lock in locks if lock.like)
     looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
@@ -292,7 +292,7 @@ def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None
     """Show the list until Ctrl-C."""
     answering(store)  # who can't ask etcd at the start is told so, and does not wait
     table = Table(store)
-    lines, looked_at = Lines(table, store), -inf
+    lines, looked_at = WaitQueues(table, store), -inf
 
     def look(wall: float) -> Sight:
         nonlocal looked_at
@@ -301,7 +301,7 @@ def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None
                 lines.look(PATIENCE)
             looked_at = time.monotonic()
         locks = choose(locks_of(table, wall, lines.heads))
-        return Sight(locks, lines.deadlocks(), store.remarks())
+        return Sight(locks, lines.deadlocks(), store.warnings_for_display())
 
     try:
         with suppress(KeyboardInterrupt):
@@ -378,5 +378,6 @@ def _wait_for_change(table: Table, before: object) -> None:
 
 def _away(table: Table) -> str:
     return (
-        plain(table.trouble) or f"{table.can.store} does not answer: what is shown here grows old."
+        plain(table.trouble)
+        or f"{table.can.display_name} does not answer: what is shown here grows old."
     )

@@ -28,7 +28,7 @@ def restored(settings: Settings) -> None:
     """
     with opened(settings) as store:
         said = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
-        store.tell_restored(said.value(), Deadline.after(PATIENCE))
+        store.announce_restored(said.value(), Deadline.after(PATIENCE))
         table = picture_of(store)
     held, running = counted(len(table.rows()), "lock"), counted(len(table.unlockers()), "unlocker")
     click.echo(f"Told: the time of {held} is counted anew. {running} with a sign of life.")

@@ -29,14 +29,14 @@ from lockclient.overview.columns import (
     UNLISTED,
     Bar,
     distance,
+    fact_rows,
     fact_text,
-    lines_of,
     undecided,
     whole_lock,
 )
 from lockclient.overview.waiters import MOST
 from lockclient.settings import Settings
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import skeleton
 from lockclient.text.durations import duration
@@ -74,7 +74,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         seen, like = look_at(store, name), like_of(store, name)
         deadlock = deadlock_of(store, seen)
         now, holder = time.time(), seen.holder
-        waiters = seen.waiters if store.can.line else None
+        waiters = seen.waiters if store.can.queue else None
         if holder is None:
             if not as_json and seen.waiters:
                 click.echo("\n".join(_waiters(seen.waiters, now)))
@@ -87,18 +87,18 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         click.echo(line)
 
 
-def look_at(store: ServiceStore, name: str) -> Seen:
+def look_at(store: ServiceStore, name: str) -> ReadResult:
     """Return a lock as it stands in the store.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
     """
     seen = store.ask(Read(name, waiters=True), Deadline.after(PATIENCE))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     return seen
 
 
-def deadlock_of(store: ServiceStore, seen: Seen) -> Deadlock | None:
+def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
     """Return the deadlock that a lock is in, as it seems.
 
     From holder to holder, each of which is in line for the next one's lock: a circle costs a read
@@ -130,13 +130,13 @@ def like_of(store: ServiceStore, name: str) -> str:
         return ""
 
 
-def _nobody(store: ServiceStore, seen: Seen, name: str) -> str:
+def _nobody(store: ServiceStore, seen: ReadResult, name: str) -> str:
     waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
     last = _last_removal(store, name)
     told = (waiting if seen.waiters else "") + (
         f" The last time it was taken from its holder: {last.describe()}" if last else ""
     )
-    few = f" {plain(seen.remark)}" if seen.remark else ""
+    few = f" {plain(seen.warning)}" if seen.warning else ""
     return f"Nobody holds the lock {name!r}.{few}" + (told or similar(store, name))
 
 
@@ -201,7 +201,7 @@ def where(holder: Holder | Ticket) -> str:
 
 
 def _facts(holder: Holder, wall: float) -> Iterator[str]:
-    for line in lines_of(holder):
+    for line in fact_rows(holder):
         told = [line.word] if line.word else []
         if line.value is not None:
             told.append(fact_text(line.fact, line.value))

@@ -30,7 +30,7 @@ from lockclient.overview.columns import lock_facts, removal_facts
 from lockclient.overview.rows import Transition
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import MOST, Lines
+from lockclient.overview.waiters import MOST, WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import told_apart
@@ -60,7 +60,7 @@ _WIDTH = max(map(len, _COLOURS))
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogRow:
     """Something that happened to a holder or a waiter, or if `who` is None to the connection.
 
     `text` says more for people, `facts` for programs.
@@ -126,7 +126,7 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
                 _print(event, as_json=as_json)
 
 
-def _print(event: Event, *, as_json: bool) -> None:
+def _print(event: LogRow, *, as_json: bool) -> None:
     wall = time.time()
     if as_json:
         print_json({"time": wall, "event": event.kind, **event.facts}, line=True)
@@ -142,7 +142,7 @@ def _print(event: Event, *, as_json: bool) -> None:
 _News = list[Transition] | list[Removal]
 
 
-def events(store: ServiceStore, *, initial: bool) -> Iterator[Event]:
+def events(store: ServiceStore, *, initial: bool) -> Iterator[LogRow]:
     """Yield what happens, as long as it is asked for."""
     inbox: Queue[_News] = Queue()
 
@@ -151,7 +151,7 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[Event]:
             inbox.put(removals)
 
     table = Table(store, on_change=inbox.put, on_removal=on_removal)
-    watcher, lines = _Watcher(table, initial=initial), Lines(table, store)
+    watcher, lines = _Watcher(table, initial=initial), WaitQueues(table, store)
     try:
         followed(table)
         while True:
@@ -164,7 +164,7 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[Event]:
         table.stop()
 
 
-def _next(inbox: Queue[_News], watcher: _Watcher) -> Iterator[Event]:
+def _next(inbox: Queue[_News], watcher: _Watcher) -> Iterator[LogRow]:
     """Yield what the table has told meanwhile, having waited for it for a moment."""
     with suppress(Empty):
         news = inbox.get(timeout=_LOOK)
@@ -183,9 +183,9 @@ class _Watcher:
         self._states: dict[str, str] = {}
         self._removed: set[tuple[str, str | None]] = set()
         self._away = False
-        self._line = _Line(initial=initial)
+        self._line = SeenWaiters(initial=initial)
 
-    def read(self, news: _News) -> Iterator[Event]:
+    def read(self, news: _News) -> Iterator[LogRow]:
         for each in news:
             if isinstance(each, Removal):
                 # It is told before the lock's going, which then is no release.
@@ -194,7 +194,7 @@ class _Watcher:
             else:
                 yield from self._change(each)
 
-    def _change(self, transition: Transition) -> Iterator[Event]:
+    def _change(self, transition: Transition) -> Iterator[LogRow]:
         name, before, after = transition.name, transition.before, transition.after
         if before is not None and (after is None or after.holder.uuid != before.holder.uuid):
             yield from self._went(before.holder)
@@ -215,7 +215,7 @@ class _Watcher:
             yield self._event("taken", holder, f"by {holder.describe()}{waiting}")
         yield from self._judge(holder, time.time())
 
-    def _went(self, holder: Holder) -> Iterator[Event]:
+    def _went(self, holder: Holder) -> Iterator[LogRow]:
         key = (holder.name, holder.uuid)
         if key in self._removed:
             self._removed.discard(key)
@@ -224,21 +224,21 @@ class _Watcher:
             after = "" if taken is None else f" after {duration(time.time() - taken)}"
             yield self._event("released", holder, f"by {holder.describe()}{after}")
 
-    def look(self, wall: float) -> Iterator[Event]:
+    def look(self, wall: float) -> Iterator[LogRow]:
         """Yield what happened without being written."""
         self._begun = True
         away = not self._table.connected()
         if away != self._away:
             self._away = away
-            trouble = self._table.trouble or f"{self._table.can.store} does not answer."
-            text = trouble if away else f"{self._table.can.store} is followed again."
-            yield Event("away" if away else "back", None, text, {"trouble": text} if away else {})
+            trouble = self._table.trouble or f"{self._table.can.display_name} does not answer."
+            text = trouble if away else f"{self._table.can.display_name} is followed again."
+            yield LogRow("away" if away else "back", None, text, {"trouble": text} if away else {})
         if not away:  # pushes may be on their way: what was known is old news
             for row in self._table.rows().values():
                 if row.holder.name in self._states:
                     yield from self._judge(row.holder, wall)
 
-    def look_at(self, lines: Lines) -> Iterator[Event]:
+    def look_at(self, lines: WaitQueues) -> Iterator[LogRow]:
         """Yield who waits now, and who does no more and did not get the lock."""
         for kind, ticket in self._line.look(lines):
             row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
@@ -249,9 +249,9 @@ class _Watcher:
             waited = "" if ticket.since is None else f" {duration(time.time() - ticket.since)}"
             more = f"; {_crowd(waiters)}" if kind == _WAITING else f", waited{waited} in vain"
             text = f"{where(ticket)}{reason}{more}"
-            yield Event(kind, ticket, text, facts | {"waiter": ticket.facts()})
+            yield LogRow(kind, ticket, text, facts | {"waiter": ticket.facts()})
 
-    def _judge(self, holder: Holder, wall: float) -> Iterator[Event]:
+    def _judge(self, holder: Holder, wall: float) -> Iterator[LogRow]:
         before, state = self._states.get(holder.name, OK), holder.state(wall)
         if state == before:
             return
@@ -266,23 +266,23 @@ class _Watcher:
         }
         yield self._event(kind, holder, texts[kind])
 
-    def _event(self, kind: str, holder: Holder, text: str) -> Event:
+    def _event(self, kind: str, holder: Holder, text: str) -> LogRow:
         state = holder.state(time.time())
-        waiters = self._table.waiters().get(holder.name, 0) if self._table.can.line else None
-        return Event(kind, holder, text, lock_facts(holder, state, waiters))
+        waiters = self._table.waiters().get(holder.name, 0) if self._table.can.queue else None
+        return LogRow(kind, holder, text, lock_facts(holder, state, waiters))
 
-    def _removal(self, removal: Removal) -> Event:
+    def _removal(self, removal: Removal) -> LogRow:
         by = f"by {removal.removed_by or 'unknown'}: {removal.why}"
         text = f"{by}; it was held by {removal.holder.describe()}"
         how = removal.how if removal.how in _COLOURS else FORCE_UNLOCK
-        return Event(how, removal.holder, text, removal_facts(removal))
+        return LogRow(how, removal.holder, text, removal_facts(removal))
 
 
 def _crowd(waiters: int) -> str:
     return "1 waits" if waiters == 1 else f"{waiters} wait"
 
 
-class _Line:
+class SeenWaiters:
     """Who was seen to wait, to tell who came, and who went without the lock.
 
     `initial` tells of those that were there at the first look, too.
@@ -298,7 +298,7 @@ class _Line:
         for tickets in (self._known or {}, self._missing):
             tickets.pop((holder.name, str(holder.uuid)), None)
 
-    def look(self, lines: Lines) -> Iterator[tuple[str, Ticket]]:
+    def look(self, lines: WaitQueues) -> Iterator[tuple[str, Ticket]]:
         """Yield what is new, each with `waiting` or `left`."""
         # The tickets are read from the store, and who took a lock comes by the watch, perhaps a
         # moment later: so who is not in line any more has left it if that is so at the next look.

@@ -8,7 +8,7 @@ import time
 from lockclient.cli.scripts.shell_mutex import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, Stamps, monotonic
-from lockclient.stores.protocol import Done, Push, Read, Seen
+from lockclient.stores.protocol import Done, Push, Read, ReadResult
 
 
 class OutputSigns:
@@ -58,12 +58,12 @@ class FollowedMutex(ShellMutex):
                 seen = holding.store.ask(Read(self.name), limit)
             except ClusterMutexError:
                 seen = None  # the deadline does not wait for an answer
-            if isinstance(seen, Seen):
+            if isinstance(seen, ReadResult):
                 known, looked_at = self._saw(seen, known, looked_at), asked_at
             time.sleep(pause)
             holding = self._holding
 
-    def _saw(self, seen: Seen, known: int, looked_at: float) -> int:
+    def _saw(self, seen: ReadResult, known: int, looked_at: float) -> int:
         """Move the deadline if there was a push since we last looked; return its revision.
 
         A push that the last look did not see reached the store after that look was sent, and so

@@ -34,7 +34,7 @@ from lockclient.model.holder import Holder, check_name
 from lockclient.model.removal import Removal
 from lockclient.settings import Settings
 from lockclient.stores import protocol
-from lockclient.stores.protocol import Gone, Moved, Outcome, Push, Read, Seen, Unlock
+from lockclient.stores.protocol import Conflict, NotHolder, Outcome, Push, Read, ReadResult, Unlock
 from lockclient.text.durations import period
 
 
@@ -148,18 +148,18 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
     holder's any more: stop the work.
     """
     with failing_by_status(), opened(settings) as store:
-        seen = store.ask(Read(check_name(name), uuid), Deadline.after(protocol.PATIENCE))
-        if not isinstance(seen, Seen):
+        seen = store.ask(Read(check_name(name), uuid), Deadline.after(protocol.STORE_TIMEOUT_S))
+        if not isinstance(seen, ReadResult):
             raise TypeError(f"the store answered {seen!r} to Read")
         holder = seen.holder
         if holder is None or holder.uuid != uuid:
             raise _lost(name, uuid, None if holder is None else holder.uuid, seen.removal)
-        runtime, deadline = _runtime(holder), Deadline.after(protocol.PATIENCE)
-        outcome: Outcome = Moved(holder.stamp_revisions[0])
-        while isinstance(outcome, Moved):  # by another push, or a person's hand
+        runtime, deadline = _runtime(holder), Deadline.after(protocol.STORE_TIMEOUT_S)
+        outcome: Outcome = Conflict(holder.stamp_revisions[0])
+        while isinstance(outcome, Conflict):  # by another push, or a person's hand
             push = Push(name, uuid, runtime.stamps(Now.read().wall), outcome.revision)
             outcome = store.ask(push, deadline)
-    if isinstance(outcome, Gone):
+    if isinstance(outcome, NotHolder):
         raise _lost(name, uuid, outcome.holder, outcome.removal)
 
 
@@ -174,9 +174,9 @@ def unlock(name: str, uuid: str, settings: Settings) -> None:
     """
     with failing_by_status(), opened(settings) as store:
         unlock = Unlock(check_name(name), uuid)
-        outcome = store.ask(unlock, Deadline.after(protocol.PATIENCE))
+        outcome = store.ask(unlock, Deadline.after(protocol.STORE_TIMEOUT_S))
     # Gone without a record after a second sending: the first one did it.
-    if isinstance(outcome, Gone) and not (outcome.resent and outcome.removal is None):
+    if isinstance(outcome, NotHolder) and not (outcome.resent and outcome.removal is None):
         raise _lost(name, uuid, outcome.holder, outcome.removal)
 
 

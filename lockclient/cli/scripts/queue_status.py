@@ -14,7 +14,7 @@ from lockclient.cli.operate.tables import cut_end, cut_process
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import in_utc
-from lockclient.stores.protocol import MutexStore, Read, Seen
+from lockclient.stores.protocol import MutexStore, Read, ReadResult
 from lockclient.text.escaping import plain
 
 _FIRST = 1.0
@@ -45,7 +45,7 @@ def telling_the_wait(
     if not (sys.stderr and sys.stderr.isatty()):
         yield
         return
-    line = _Line()
+    line = StatusLine()
     thread = threading.Thread(
         target=_tell, args=(store, name, uuid, line), name="waiting-line", daemon=True
     )
@@ -57,7 +57,7 @@ def telling_the_wait(
         line.end()
 
 
-class _Line:
+class StatusLine:
     """A line of the terminal, into which nothing is written once the wait is over.
 
     The thread that asks is not waited for: a store that is slow to say who else waits must not
@@ -70,12 +70,14 @@ class _Line:
         self._shown = False
 
     def show(self, text: str) -> None:
+        """Write the line anew."""
         with self._writing:
             if not self.over.is_set():
                 _write(text)
                 self._shown = True
 
     def end(self) -> None:
+        """Take the line away."""
         self.over.set()
         # A terminal that takes nothing (Ctrl-S) holds the writer up, but not the lock's user.
         if self._writing.acquire(timeout=_PATIENCE):
@@ -85,7 +87,7 @@ class _Line:
             self._writing.release()
 
 
-def _tell(store: MutexStore, name: str, uuid: Callable[[], str | None], line: _Line) -> None:
+def _tell(store: MutexStore, name: str, uuid: Callable[[], str | None], line: StatusLine) -> None:
     wait = _FIRST
     # A terminal that is gone, or a store that does not answer: the wait itself says so.
     with suppress(OSError):
@@ -93,7 +95,7 @@ def _tell(store: MutexStore, name: str, uuid: Callable[[], str | None], line: _L
             wait = _AGAIN
             with suppress(ClusterMutexError):
                 seen = store.ask(Read(name, waiters=True), Deadline.after(_ANSWER))
-                assert isinstance(seen, Seen)
+                assert isinstance(seen, ReadResult)
                 width = shutil.get_terminal_size().columns - 1  # in the last one some wrap
                 line.show(sentence(name, seen, uuid(), width))
 
@@ -107,7 +109,7 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def sentence(name: str, seen: Seen, uuid: str | None, width: int = 1000) -> str:
+def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -> str:
     """Say in one line what is waited for, where in line, and who has it.
 
     Where that is wider than the terminal what the lock is used for is left out, then the holder's

@@ -164,7 +164,7 @@ def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...])
             if no_password:
                 raise click.UsageError("Without a password there are users in etcd alone.")
             try:
-                script = settings.place.rights(users)
+                script = settings.place.setup_script(users)
             except ValueError as error:
                 raise click.ClickException(str(error)) from error
             click.echo(script, nl=False)

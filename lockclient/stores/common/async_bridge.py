@@ -12,26 +12,26 @@ from functools import partial
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import (
-    Event,
-    Look,
+    GetPosition,
     Outcome,
     Position,
     Push,
     Request,
-    Sending,
-    Target,
+    RequestState,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 
 POLL = 2.0
 """Seconds between two looks whether a lock is still its holder's: nobody tells it. Each is one
 request, of the cheap kind, for as long as a lock is held."""
 
 
-class Looking:
+class PollWatch:
     """A watch on who has a lock, by looking from time to time; it tells what it finds changed.
 
     Args:
@@ -44,25 +44,25 @@ class Looking:
     def __init__(
         self,
         ask: Callable[[Request, Deadline], Outcome],
-        target: Target,
-        notify: Callable[[Event], None],
-        crew: Crew,
+        target: WatchTarget,
+        notify: Callable[[WatchEvent], None],
+        crew: WorkerPool,
     ) -> None:
         self._ask = ask
-        self._look = Look(target.name, "", 0)
+        self._look = GetPosition(target.name, "", 0)
         self._notify = notify
         self._crew = crew
         self._told: tuple[str | None] | None = None
         self._under_way = False
         self._closed = False
-        self._task = scheduler.clock.after(POLL, self._due)
+        self._task = scheduler.shared.after(POLL, self._due)
 
     def _due(self) -> float | None:
         if self._closed:
             return None
         if not self._under_way:
             self._under_way = True
-            self._crew.do(self._see)
+            self._crew.submit(self._see)
         return POLL
 
     def _see(self) -> None:
@@ -74,7 +74,7 @@ class Looking:
             self._under_way = False
         if isinstance(found, Position) and not self._closed and self._told != (found.holder,):
             self._told = (found.holder,)
-            self._notify(Event(found.revision, found.holder))
+            self._notify(WatchEvent(found.revision, found.holder))
 
     def close(self) -> None:
         """See `Subscription.close`."""
@@ -88,7 +88,7 @@ OF_ONE_NAME = 8
 """Of these, of those that want the same lock, of which one can have it."""
 
 
-class Askers:
+class AsyncBridge:
     """The threads that ask a store for event loops.
 
     What keeps a lock or gives it back never waits behind what wants one: for that there are threads
@@ -100,17 +100,17 @@ class Askers:
     """
 
     def __init__(self, name: str) -> None:
-        self._getting = Crew(name, AT_ONCE)
-        self._having = Crew(f"{name}-having", AT_ONCE)
+        self._getting = WorkerPool(name, AT_ONCE)
+        self._having = WorkerPool(f"{name}-having", AT_ONCE)
         self._at_it: Counter[str] = Counter()
         self._behind: defaultdict[str, deque[Callable[[], object]]] = defaultdict(deque)
         self._lock = threading.Lock()
 
-    async def send(self, sending: Sending, work: Callable[[], Outcome]) -> Outcome:
+    async def send(self, sending: RequestState, work: Callable[[], Outcome]) -> Outcome:
         """Have a request sent by a thread, which a cancellation leaves to its end; see below."""
         request = sending.request
         if isinstance(request, Push | Unlock | Withdraw):
-            return await by_thread(self._having.do, sending, work)
+            return await by_thread(self._having.submit, sending, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
         return await by_thread(partial(self._get, name), sending, work)
 
@@ -120,7 +120,7 @@ class Askers:
                 self._behind[name].append(work)
                 return
             self._at_it[name] += 1
-        self._getting.do(partial(self._do, name, work))
+        self._getting.submit(partial(self._do, name, work))
 
     def _do(self, name: str, work: Callable[[], object]) -> None:
         try:
@@ -135,7 +135,7 @@ class Askers:
                     if not self._at_it[name]:
                         del self._at_it[name]
             if after is not None:  # behind those of other names that wait for a thread, too
-                self._getting.do(partial(self._do, name, after))
+                self._getting.submit(partial(self._do, name, after))
 
     def close(self) -> None:
         """Let the threads end when they are done with what there is."""
@@ -144,7 +144,9 @@ class Askers:
 
 
 async def by_thread(
-    do_it: Callable[[Callable[[], object]], object], sending: Sending, work: Callable[[], Outcome]
+    do_it: Callable[[Callable[[], object]], object],
+    sending: RequestState,
+    work: Callable[[], Outcome],
 ) -> Outcome:
     """Have a request sent by a thread that `do_it` finds, which a cancellation leaves to its end.
 
@@ -172,6 +174,6 @@ async def by_thread(
             loop.call_soon_threadsafe(tell, outcome, failure)
 
     # Before it is handed over: from now on a thread may begin at any moment.
-    sending.under_way = True
+    sending.in_flight = True
     do_it(do)
     return await heard

@@ -22,15 +22,15 @@ from typing import Any, TypeVar
 from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import (
-    ONE_ANSWER,
-    TICKET_RENEWAL,
-    Event,
+    ONE_ANSWER_S,
+    TICKET_RENEWAL_S,
     Inbox,
     MutexStore,
+    WatchEvent,
     Withdraw,
 )
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import RETRY, Crew, NoThread, Task
+from lockclient.threads.scheduler import RETRY, NoThread, Task, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ class Background:
     """
 
     def __init__(self, store: MutexStore) -> None:
-        self.pushes = Crew("push", AT_ONCE)
+        self.pushes = WorkerPool("push", AT_ONCE)
         self.tickets = Tickets(store)
         self._store = store
-        self._cleaners = Crew("clean-up", AT_ONCE)
-        self._deputies = Crew("deputy", 1000)
+        self._cleaners = WorkerPool("clean-up", AT_ONCE)
+        self._deputies = WorkerPool("deputy", 1000)
         self._unfinished: dict[object, None] = {}
 
-    def away(self, work: Callable[..., Result], *args: Any) -> Result:
+    def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
         """Do what asks the store, where no signal can land; return its result.
 
         Python runs the handlers of signals in the main thread, between any two of its steps, and
@@ -78,7 +78,7 @@ class Background:
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
         """
-        if scheduler.clock.missing:
+        if scheduler.shared.missing:
             self.ready()
         if threading.get_ident() != _main_thread:
             return work(*args)
@@ -99,13 +99,13 @@ class Background:
             ended.release()
             self._unfinished.pop(do, None)
 
-        self._deputies.do(do)
+        self._deputies.submit(do)
         waited = 0.0
         # Not for ever in one go: a signal that comes just before the wait begins, or to another
         # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
         while not ended.acquire(timeout=_LONGEST_WAIT):
             waited += _LONGEST_WAIT
-            if not begun and waited >= ONE_ANSWER and self._deputies.refused:
+            if not begun and waited >= ONE_ANSWER_S and self._deputies.refused:
                 raise _no_thread("none could be started")
         if error is not None:
             try:
@@ -123,7 +123,7 @@ class Background:
         tries = 0
         while True:
             try:
-                return scheduler.clock.start()
+                return scheduler.shared.start()
             except NoThread as error:
                 tries += 1
                 if tries >= _TRIES:
@@ -143,9 +143,9 @@ class Background:
             if again is None:
                 self._unfinished.pop(cleaning, None)
             else:
-                scheduler.clock.after(again, partial(self._clean, cleaning))
+                scheduler.shared.after(again, partial(self._clean, cleaning))
 
-        self._cleaners.do(do)
+        self._cleaners.submit(do)
 
     def unfinished(self) -> bool:
         """Tell whether something is to be cleaned up, or done for the main thread, still."""
@@ -222,9 +222,11 @@ class _CleanUp:
 
         The mark is tried on: what it disarms may arrive after there is space again.
         """
-        if self._withdraw.mark:
+        if self._withdraw.tombstone:
             try:
-                self._store.ask(replace(self._withdraw, mark=False), Deadline.after(CLEAN_UP_TRY))
+                self._store.ask(
+                    replace(self._withdraw, tombstone=False), Deadline.after(CLEAN_UP_TRY)
+                )
             except Exception as error:  # noqa: BLE001 - it is all tried again
                 log.debug("What is left of %r stays for now: %s", self._withdraw.name, error)
 
@@ -255,7 +257,7 @@ class Tickets:
 
     def __init__(self, store: MutexStore) -> None:
         self._store = store
-        self._crew = Crew("tickets", 1)
+        self._crew = WorkerPool("tickets", 1)
         self._groups: dict[Hashable, _Group] = {}
         self._lock = threading.Lock()
 
@@ -265,7 +267,7 @@ class Tickets:
             group = self._groups.setdefault(inbox.waiters, _Group(inbox.waiters))
             group.inboxes.add(inbox)
             if group.task is None:
-                group.task = scheduler.clock.after(TICKET_RENEWAL, partial(self._due, group))
+                group.task = scheduler.shared.after(TICKET_RENEWAL_S, partial(self._due, group))
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
@@ -296,12 +298,12 @@ class Tickets:
             group.inboxes.clear()
         if proved and not group.renewing:
             group.renewing = True
-            self._crew.do(partial(self._renew, group))
-        return TICKET_RENEWAL
+            self._crew.submit(partial(self._renew, group))
+        return TICKET_RENEWAL_S
 
     def _renew(self, group: _Group) -> None:
         try:
-            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL))
+            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL_S))
         except StoreClosed:
             return
         except ClusterMutexError as error:
@@ -318,4 +320,4 @@ class Tickets:
 
     def _tell(self, group: _Group) -> None:
         for inbox in group.inboxes:
-            inbox.put(Event(0, missed=True))
+            inbox.put(WatchEvent(0, gap=True))

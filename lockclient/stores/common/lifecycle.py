@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import AT_EXIT, Background
-from lockclient.stores.protocol import Outcome, Request, Sending
+from lockclient.stores.protocol import Outcome, Request, RequestState
 
 
 class OpenedStore:
@@ -30,7 +30,7 @@ class OpenedStore:
     def _let_go(self) -> None:
         """End, at the interpreter's own end, what must not be left to that."""
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
         raise NotImplementedError
 
@@ -38,7 +38,7 @@ class OpenedStore:
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         """See `MutexStore.ask`."""
-        return self.background.away(lambda: self.send(Sending(request), deadline))
+        return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))
 
     def settle(self, seconds: float) -> None:
         """Wait until nothing is left that is to be taken back, but not longer than that."""

@@ -9,7 +9,7 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Ticket
 from lockclient.stores.common.polling import Following, Polling
-from lockclient.stores.service_protocol import Batch, History, Kind, Line, Member
+from lockclient.stores.service_protocol import Batch, History, Kind, Member, WaitQueue
 
 
 class PolledStore:
@@ -72,13 +72,13 @@ class PolledStore:
             raise StoreUnavailable(f"{self.endpoints()[0]} did not answer the last look.")
         return self._polling.revision_at(monotonic())
 
-    def code(self, code: str, deadline: Deadline) -> bytes | None:
-        """See `ServiceStore.code`: no backtrace stands apart."""
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
+        """See `ServiceStore.backtrace`: no backtrace stands apart."""
         return None
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
-        """See `ServiceStore.line`."""
-        return Line(0)
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
+        """See `ServiceStore.wait_queue`."""
+        return WaitQueue(0)
 
     def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
         """See `ServiceStore.tickets`."""
@@ -89,8 +89,8 @@ class PolledStore:
         now = self._polling.revision_at(monotonic())
         return History(now, now)
 
-    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
-        """See `ServiceStore.rights`."""
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
+        """See `ServiceStore.probe_permissions`."""
         return {}
 
     def members(self, timeout: float) -> list[Member]:
@@ -101,8 +101,8 @@ class PolledStore:
         """See `ServiceStore.votes`: who answers speaks for all."""
         return {}
 
-    def remarks(self) -> Sequence[str]:
-        """See `ServiceStore.remarks`: who answers is one, and says all there is."""
+    def warnings_for_display(self) -> Sequence[str]:
+        """See `ServiceStore.warnings_for_display`: who answers is one, and says all there is."""
         return ()
 
     def _ahead(self) -> list[float]:

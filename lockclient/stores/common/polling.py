@@ -108,7 +108,7 @@ LIVE: Final[frozenset[Kind]] = frozenset(("locks", "withdrawn", "unlockers"))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PollSnapshot:
     """What was there at a look; `records` is what the source had told of by then, None: they are
     not followed."""
 
@@ -156,7 +156,7 @@ class Polling:
         self._source = source
         self._name = name
         self._lock = threading.Lock()
-        self._seen = Seen(0, {}, None)
+        self._seen = PollSnapshot(0, {}, None)
         self._newest = 0
         self._following: list[Following] = []
         self.fine = False
@@ -202,7 +202,7 @@ class Polling:
         if pages_asked := wanted & {*LIVE, "removed"}:
             self.fine = True
         if "locks" in pages_asked:
-            self._seen = Seen(revision, items, told_of if "removed" in wanted else None)
+            self._seen = PollSnapshot(revision, items, told_of if "removed" in wanted else None)
         yield Batch((), revision, known_at=begun)
 
     # ------------------------------------------------------------ following
@@ -219,7 +219,7 @@ class Polling:
         following.start()
         return following
 
-    def look(self, before: Seen, deadline: Deadline) -> tuple[Batch, Seen]:
+    def look(self, before: PollSnapshot, deadline: Deadline) -> tuple[Batch, PollSnapshot]:
         """Look once; return what has changed since then, and what was seen now."""
         begun, source = monotonic(), self._source
         items, changed = dict[Key, Known](), list[Item]()
@@ -243,9 +243,9 @@ class Polling:
         for key in before.items.keys() - items.keys():
             changes += _gone(key, before.items[key].parts, revision)
         batch = Batch(tuple(changes), revision, known_at=begun)
-        return batch, Seen(revision, items, None if before.records is None else told_of)
+        return batch, PollSnapshot(revision, items, None if before.records is None else told_of)
 
-    def told(self, seen: Seen) -> None:
+    def told(self, seen: PollSnapshot) -> None:
         """Take note of what a follower was told: another one may go on from there."""
         self._seen = seen
 
@@ -268,7 +268,11 @@ class Following(threading.Thread):
     """
 
     def __init__(
-        self, polling: Polling, seen: Seen | None, notify: Callable[[Batch], None], name: str
+        self,
+        polling: Polling,
+        seen: PollSnapshot | None,
+        notify: Callable[[Batch], None],
+        name: str,
     ) -> None:
         super().__init__(name=f"clustermutex-{name}-looks", daemon=True)
         self._polling = polling
@@ -297,13 +301,13 @@ class Following(threading.Thread):
     def run(self) -> None:
         """Look until it is closed."""
         if self._seen is None:  # nobody knows what was there at that revision
-            return self._tell(Batch((), 0, missed=True))
+            return self._tell(Batch((), 0, gap=True))
         try:
             self._keep_looking(self._seen)
         finally:
             self._hear_no_more()
 
-    def _keep_looking(self, seen: Seen | None) -> None:
+    def _keep_looking(self, seen: PollSnapshot | None) -> None:
         begun = ended = monotonic()
         self._hear()
         while seen is not None:
@@ -336,7 +340,7 @@ class Following(threading.Thread):
             self._ear.close()
             self._ear = None
 
-    def _look(self, before: Seen) -> Seen | None:
+    def _look(self, before: PollSnapshot) -> PollSnapshot | None:
         """Look once, and tell; return what was seen, or None if this ends."""
         polling, refused = self._polling, ""
         try:
@@ -356,7 +360,7 @@ class Following(threading.Thread):
             return seen
         polling.fine = False
         polling.failures += 1
-        self._tell(Batch((), 0, missed=True, refused=refused))
+        self._tell(Batch((), 0, gap=True, refused=refused))
         return None
 
     def _tell(self, batch: Batch) -> None:
@@ -365,7 +369,10 @@ class Following(threading.Thread):
 
 
 def _compare(
-    pages: Iterator[Sequence[Item]], before: Seen, items: dict[Key, Known], changed: list[Item]
+    pages: Iterator[Sequence[Item]],
+    before: PollSnapshot,
+    items: dict[Key, Known],
+    changed: list[Item],
 ) -> None:
     """Take what is as before into `items`, and all else into `changed`."""
     for item in chain.from_iterable(pages):

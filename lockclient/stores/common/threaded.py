@@ -11,23 +11,23 @@ from functools import partial
 
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.async_bridge import Askers
+from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.common.polled import PolledStore
 from lockclient.stores.protocol import (
-    Abilities,
-    Event,
+    Capabilities,
     Guard,
     Outcome,
     Remove,
-    Sending,
+    RequestState,
     Subscription,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 
 LOOKS_AT_ONCE = 4
 CLOSING = 0.4
@@ -37,17 +37,17 @@ CLOSING = 0.4
 class ThreadedStore(OpenedStore, PolledStore):
     """A base of stores that can do without line, watch, fencing tokens and guard."""
 
-    can: Abilities
+    can: Capabilities
 
     def _connect(self) -> None:
         self._closing = False
-        self._askers = Askers(self._name)
-        self._lookers = Crew("look", LOOKS_AT_ONCE)
+        self._askers = AsyncBridge(self._name)
+        self._lookers = WorkerPool("look", LOOKS_AT_ONCE)
         self.background = Background(self)
 
     # ------------------------------------------------------------ what each store does
 
-    def _do(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def _do(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do a request."""
         raise NotImplementedError
 
@@ -59,13 +59,15 @@ class ThreadedStore(OpenedStore, PolledStore):
         """End what `_connect` has made besides, when nothing is asked any more."""
         raise NotImplementedError
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Subscription:
         """See `MutexStore.watch`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
         # As it closes, what takes back is asked still, and all else not any more.
         if self._closing and not isinstance(sending.request, Withdraw | Unlock):
@@ -75,7 +77,7 @@ class ThreadedStore(OpenedStore, PolledStore):
             self._polling.look_soon()  # whoever removes waits until the picture shows it
         return outcome
 
-    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `AsyncMutexStore.send_async`."""
         return await self._askers.send(sending, partial(self.send, sending, deadline))
 

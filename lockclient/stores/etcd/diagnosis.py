@@ -19,10 +19,10 @@ from google.protobuf.message import Message
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.settings import Settings
-from lockclient.stores.etcd.errors import Fault, diagnose
+from lockclient.stores.etcd.errors import ErrorKind, diagnose
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import FaultError
+from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.member_http import clock_ahead, fetch
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
@@ -100,7 +100,7 @@ def _itself(
     with closing(Channels(replace(settings, endpoints=(endpoint,)))) as alone:
 
         def ask(method: Method, request: Message) -> Any:
-            with suppress(FaultError, ClusterMutexError):
+            with suppress(WireError, ClusterMutexError):
                 return alone.call(method, request, Deadline.after(timeout))
             return method.answer()
 
@@ -111,7 +111,7 @@ def _itself(
             (member,) = alone.failover.members
             alone.stub(member, AUTHENTICATE)(wire.Authenticate(), timeout=timeout)
         except grpc.RpcError as error:
-            if diagnose(error) not in (Fault.NOT_SENT, Fault.UNKNOWN):
+            if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
                 auth = "not enabled" not in (error.details() or "")
     return status, listed, auth
 
@@ -177,8 +177,8 @@ def history(call: Callable[..., Any], signs: tuple[bytes, bytes], deadline: Any)
                 wire.Range(key=signs[0], range_end=signs[1], limit=1, revision=revision),
                 deadline,
             )
-        except FaultError as refusal:
-            if refusal.fault is Fault.COMPACTED:
+        except WireError as refusal:
+            if refusal.fault is ErrorKind.COMPACTED:
                 return None
             raise refusal.said from refusal.error
 
@@ -198,7 +198,7 @@ def history(call: Callable[..., Any], signs: tuple[bytes, bytes], deadline: Any)
     return History(newest, shown)
 
 
-def rights(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, bool]:
+def probe_permissions(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, bool]:
     """Return which folders the user may write to, by transactions that change nothing.
 
     etcd checks the rights of both branches of a transaction before it looks at what is compared:
@@ -216,8 +216,8 @@ def rights(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, b
         try:
             call(TXN, wire.Txn(compare=[never], success=[put]), deadline)
             found[folder] = True
-        except FaultError as refusal:
-            if refusal.fault is Fault.NO_SPACE:
+        except WireError as refusal:
+            if refusal.fault is ErrorKind.NO_SPACE:
                 return {}
             if "permission denied" not in (refusal.error.details() or ""):
                 raise refusal.said from refusal.error

@@ -15,10 +15,10 @@ from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
 from lockclient.settings import Settings
-from lockclient.stores.etcd.permissions import wanted
+from lockclient.stores.etcd.permissions import required_permissions
 
 
-class Fault(Enum):
+class ErrorKind(Enum):
     """What an error means for the request that got it."""
 
     NOT_SENT = auto()
@@ -40,34 +40,37 @@ class Fault(Enum):
 
 
 _TEXTS = (
-    ("required revision has been compacted", Fault.COMPACTED),
-    ("requested lease not found", Fault.NO_LEASE),
-    ("database space exceeded", Fault.NO_SPACE),
-    ("invalid auth token", Fault.NEW_TOKEN),
-    ("revision of auth store is old", Fault.NEW_TOKEN),
-    ("auth: revision in header is old", Fault.NEW_TOKEN),  # the same in etcd 3.5.1, code UNKNOWN
-    ("user name is empty", Fault.NEW_TOKEN),
-    ("failed to connect to all addresses", Fault.NOT_SENT),
-    ("context deadline exceeded", Fault.UNKNOWN),
-    ("too many requests", Fault.NOT_SENT),
-    ("received message larger than max", Fault.TOO_LARGE),  # gRPC's own word, after the answer
+    ("required revision has been compacted", ErrorKind.COMPACTED),
+    ("requested lease not found", ErrorKind.NO_LEASE),
+    ("database space exceeded", ErrorKind.NO_SPACE),
+    ("invalid auth token", ErrorKind.NEW_TOKEN),
+    ("revision of auth store is old", ErrorKind.NEW_TOKEN),
+    (
+        "auth: revision in header is old",
+        ErrorKind.NEW_TOKEN,
+    ),  # the same in etcd 3.5.1, code UNKNOWN
+    ("user name is empty", ErrorKind.NEW_TOKEN),
+    ("failed to connect to all addresses", ErrorKind.NOT_SENT),
+    ("context deadline exceeded", ErrorKind.UNKNOWN),
+    ("too many requests", ErrorKind.NOT_SENT),
+    ("received message larger than max", ErrorKind.TOO_LARGE),  # gRPC's own word, after the answer
 )
 _CODES = {
-    grpc.StatusCode.UNAVAILABLE: Fault.UNKNOWN,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Fault.UNKNOWN,
-    grpc.StatusCode.CANCELLED: Fault.UNKNOWN,
-    grpc.StatusCode.UNKNOWN: Fault.UNKNOWN,  # etcd's own errors without a code: it is ending, say
-    grpc.StatusCode.INTERNAL: Fault.UNKNOWN,  # a stream torn down in the middle (RST_STREAM)
+    grpc.StatusCode.UNAVAILABLE: ErrorKind.UNKNOWN,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ErrorKind.UNKNOWN,
+    grpc.StatusCode.CANCELLED: ErrorKind.UNKNOWN,
+    grpc.StatusCode.UNKNOWN: ErrorKind.UNKNOWN,  # etcd's errors without a code: it is ending
+    grpc.StatusCode.INTERNAL: ErrorKind.UNKNOWN,  # a stream torn down in the middle (RST_STREAM)
 }
 
 
-def diagnose(error: grpc.RpcError) -> Fault:
+def diagnose(error: grpc.RpcError) -> ErrorKind:
     """Tell what an error means."""
     details = (error.details() or "").lower()
     for text, fault in _TEXTS:
         if text in details:
             return fault
-    return _CODES.get(error.code(), Fault.REFUSED)
+    return _CODES.get(error.code(), ErrorKind.REFUSED)
 
 
 # ---------------------------------------------------------------- refusals
@@ -113,7 +116,9 @@ def _lacking(settings: Settings | None, request: Message | None) -> str:
     if settings is None or request is None:
         return "The user's role lacks a right on the keys of ClusterMutex."
     who = f"user {settings.user!r}" if settings.user else "user of this client's certificate"
-    rights = [f"{right} on {keys}" for keys, right in wanted(request, settings.root).items()]
+    rights = [
+        f"{right} on {keys}" for keys, right in required_permissions(request, settings.root).items()
+    ]
     return (
         f"The {who} has no role, or the role lacks a right. What was asked needs "
         f"{', '.join(rights) or 'rights on all keys of the lease'} (and all keys below). "

@@ -80,7 +80,7 @@ class LockKeys:
         return self.withdrawn + encode(uuid).encode()
 
 
-class Keyspace:
+class Keys:
     """All keys under one root."""
 
     def __init__(self, root: str) -> None:

@@ -6,10 +6,10 @@ import math
 import threading
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.etcd.errors import Fault
+from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import FaultError
+from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
 
 
@@ -96,6 +96,6 @@ class Lease:
         if number:
             try:
                 self._channels.call(REVOKE, wire.LeaseRevoke(id=number), deadline)
-            except FaultError as error:
-                if error.fault is not Fault.NO_LEASE:
+            except WireError as error:
+                if error.fault is not ErrorKind.NO_LEASE:
                     raise

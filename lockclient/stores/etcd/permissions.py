@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 
-def wanted(request: Message, root: str) -> dict[str, str]:
+def required_permissions(request: Message, root: str) -> dict[str, str]:
     """Return what a request wants, as `etcdctl role grant-permission --prefix` has it.
 
     Like `{"/clustermutex/locks/": "readwrite", "/clustermutex/removed/": "read"}`; empty for a

@@ -14,24 +14,24 @@ from urllib.parse import unquote
 from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder, Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.keys import Keyspace, LockKeys, segment_of
+from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.protocol import (
     Claim,
+    Conflict,
     Done,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Queued,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Remove,
     Request,
-    Seen,
     Take,
     Taken,
     TakeOrQueue,
@@ -58,7 +58,7 @@ class _Prepared(NamedTuple):
 class Transactions:
     """The transactions of one keyspace."""
 
-    def __init__(self, keyspace: Keyspace) -> None:
+    def __init__(self, keyspace: Keys) -> None:
         self._keys_of = keyspace.keys_of
         self._code = keyspace.code
         self._prepared = lru_cache(maxsize=1024)(self._prepare)
@@ -84,7 +84,7 @@ class Transactions:
                 return _gone(request.name, request.uuid, answer, resent)
             case TakeOrQueue():
                 return _read_queued(answer)
-            case Look():
+            case GetPosition():
                 return _read_look(request, answer)
             case Claim():
                 return _refused(request.holder.uuid, answer, request.ticket_revision)
@@ -95,7 +95,7 @@ class Transactions:
             case Remove(removal=removal):
                 gone = _gone(removal.holder.name, removal.holder.uuid or "", answer, resent)
                 # The own record there already: an earlier sending of this request did it.
-                record = removal.apart()[0].value()
+                record = removal.split_backtrace()[0].value()
                 done = gone.removal is not None and gone.removal.value() == record
                 return Done(answer.header.revision) if done else gone
 
@@ -169,7 +169,7 @@ class Transactions:
         _youngest(queue.success, keys, limit=2)
         return txn
 
-    def _look(self, request: Look, _lease: int) -> wire.Txn:
+    def _look(self, request: GetPosition, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _get(txn.success, keys.ticket(request.uuid))
         _get(txn.success, keys.uuid)
@@ -232,7 +232,7 @@ class Transactions:
         _delete(txn.success, *keys.lock)
         for branch in (txn.success, txn.failure):
             _delete(branch, keys.ticket(request.uuid))
-            if request.mark:
+            if request.tombstone:
                 # A member that was frozen may pass on a take hours later, as soon as it runs
                 # again: no waiting is long enough, so from now on it finds this mark.
                 _put(branch, keys.mark(request.uuid), "", lease)
@@ -262,7 +262,7 @@ class Transactions:
             _written_at(txn, keys.subkey(part), revision)
         _delete(txn.success, *keys.lock)
         if request.recorded:
-            record, backtrace = removal.apart()
+            record, backtrace = removal.split_backtrace()
             _put(txn.success, keys.removal(uuid), record.value(), lease)
             if backtrace:
                 # Put again by each removal, it lives as long as the last record that speaks of it.
@@ -272,7 +272,7 @@ class Transactions:
         _who_and_why(txn, keys, uuid)
         return txn
 
-    def _read_seen(self, request: Read, answer: wire.TxnAnswer) -> Seen:
+    def _read_seen(self, request: Read, answer: wire.TxnAnswer) -> ReadResult:
         found: dict[str, Found] = {
             part: (kv.value, kv.mod_revision)
             for index, part in enumerate(SUBKEYS)
@@ -287,13 +287,13 @@ class Transactions:
         removal = None
         if request.uuid is not None and (records := _kvs(answer, len(SUBKEYS) + request.waiters)):
             removal = Removal.read(request.name, request.uuid, records[0].value)
-        return Seen(holder, tuple(tickets), removal, answer.header.revision)
+        return ReadResult(holder, tuple(tickets), removal, answer.header.revision)
 
 
 _BUILDERS: Final[dict[type, Callable[[Transactions, Any, int], wire.Txn]]] = {
     Take: Transactions._take,
     TakeOrQueue: Transactions._take_or_queue,
-    Look: Transactions._look,
+    GetPosition: Transactions._look,
     Claim: Transactions._claim,
     Reclaim: Transactions._reclaim,
     Push: Transactions._push,
@@ -401,10 +401,10 @@ def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     revision = answer.header.revision
     inner = answer.responses[0].txn
     if inner.succeeded:
-        return Taken(_kvs(inner, 0)[0].mod_revision, earlier=True)
+        return Taken(_kvs(inner, 0)[0].mod_revision, by_earlier_send=True)
     inner = inner.responses[0].txn
     if not inner.succeeded:
-        return Refused(None, revision, used_up=True)
+        return Refused(None, revision, uuid_spent=True)
     holder, own, youngest = _kvs(inner, 1), _kvs(inner, 2)[0], _kvs(inner, 3)
     # Normally the two youngest tickets are the own one and its predecessor. After a second
     # sending others may have come behind: then the predecessor has to be looked up.
@@ -413,7 +413,7 @@ def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     return Queued(own.create_revision, ahead, _value(holder), revision, not last)
 
 
-def _read_look(request: Look, answer: wire.TxnAnswer) -> Position:
+def _read_look(request: GetPosition, answer: wire.TxnAnswer) -> Position:
     own, holder, third = _kvs(answer, 0), _kvs(answer, 1), _kvs(answer, 2)
     stands = bool(own) and own[0].create_revision == request.ticket_revision
     ahead, ambiguous = segment_of(third[0].key) if third else None, False
@@ -433,19 +433,19 @@ def _refused(
 ) -> Taken | Refused:
     holder = _kvs(answer, 0)
     if _value(holder) == mine:
-        return Taken(holder[0].mod_revision, earlier=True)
+        return Taken(holder[0].mod_revision, by_earlier_send=True)
     ticket = _kvs(answer, 1) if ticket_revision is not None else []
     stands = bool(ticket) and ticket[0].create_revision == ticket_revision
     return Refused(_value(holder), answer.header.revision, stands)
 
 
-def _read_late(request: Push, answer: wire.TxnAnswer) -> Done | Moved:
+def _read_late(request: Push, answer: wire.TxnAnswer) -> Done | Conflict:
     alert_at = _kvs(answer, 2)
     done = _value(alert_at) == format_stamp(request.stamps.alert_at)  # by an earlier sending
-    return (Done if done else Moved)(alert_at[0].mod_revision)
+    return (Done if done else Conflict)(alert_at[0].mod_revision)
 
 
-def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> Gone:
+def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> NotHolder:
     record = _kvs(answer, 1)
     removal = Removal.read(name, uuid, record[0].value) if record else None
-    return Gone(_value(_kvs(answer, 0)), removal, resent)
+    return NotHolder(_value(_kvs(answer, 0)), removal, resent)

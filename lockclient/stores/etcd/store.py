@@ -19,8 +19,8 @@ from lockclient.model.holder import MAX_VALUE, Ticket
 from lockclient.settings import Settings
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
-from lockclient.stores.etcd.errors import Fault, was_closed
-from lockclient.stores.etcd.keys import Keyspace, segment_of
+from lockclient.stores.etcd.errors import ErrorKind, was_closed
+from lockclient.stores.etcd.keys import Keys, segment_of
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import fork_safety
@@ -28,28 +28,28 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
-from lockclient.stores.etcd.wire.failover import FIRST_TRY, FaultError
+from lockclient.stores.etcd.wire.failover import FIRST_TRY, WireError
 from lockclient.stores.etcd.wire.paging import SURE, UNSEEN, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_stream import Missed, News, Started, Watch, WatchStream
 from lockclient.stores.protocol import (
-    TICKET_TTL,
-    Abilities,
-    Event,
+    TICKET_TTL_S,
+    Capabilities,
+    GetPosition,
     Guard,
-    Look,
     Outcome,
+    ReadResult,
     Remove,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     TakeOrQueue,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
-from lockclient.stores.service_protocol import Batch, Change, History, Kind, Line, Member
-from lockclient.threads.scheduler import Crew
+from lockclient.stores.service_protocol import Batch, Change, History, Kind, Member, WaitQueue
+from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class EtcdStore(OpenedStore):
         ClusterMutexError: the process's threads were replaced by green ones.
     """
 
-    can = Abilities("etcd")
+    can = Capabilities("etcd")
     poll = 0.0
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -92,7 +92,7 @@ class EtcdStore(OpenedStore):
         if client is not None:
             settings = replace(settings, endpoints=(endpoint_of(client),))
         self.settings = settings
-        self._keyspace = Keyspace(settings.root)
+        self._keyspace = Keys(settings.root)
         self._transactions = Transactions(self._keyspace)
         super().__init__()
 
@@ -111,11 +111,11 @@ class EtcdStore(OpenedStore):
         self._loops: dict[Hashable, AioChannels] = {}
 
     def _ticket_lease(self) -> Lease:
-        return Lease(self._channels, TICKET_TTL, TICKET_TTL / 2, renewed=True)
+        return Lease(self._channels, TICKET_TTL_S, TICKET_TTL_S / 2, renewed=True)
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
         lease, number = None, 0
         if self._closing or type(sending.request) in _LEASED:
@@ -126,12 +126,14 @@ class EtcdStore(OpenedStore):
                     number = lease.get(deadline)
                 txn = self._transactions.build(sending.request, number)
                 answer = self._channels.call(TXN, txn, deadline, sending)
-                outcome = self._transactions.read(sending.request, answer, resent=sending.unknown)
-                return self._with_code(outcome, deadline) if type(outcome) is Seen else outcome
-            except FaultError as error:
+                outcome = self._transactions.read(sending.request, answer, resent=sending.ambiguous)
+                return (
+                    self._with_code(outcome, deadline) if type(outcome) is ReadResult else outcome
+                )
+            except WireError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 
-    async def send_async(self, sending: Sending, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `AsyncMutexStore.send_async`."""
         channels = self._on_this_loop()
         lease, number = self._lease_for(sending.request, channels.tickets), 0
@@ -141,8 +143,8 @@ class EtcdStore(OpenedStore):
                     number = await channels.lease_id(lease, deadline)
                 txn = self._transactions.build(sending.request, number)
                 answer = await channels.call(TXN, txn, deadline, sending)
-                return self._transactions.read(sending.request, answer, resent=sending.unknown)
-            except FaultError as error:
+                return self._transactions.read(sending.request, answer, resent=sending.ambiguous)
+            except WireError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 
     def _on_this_loop(self) -> AioChannels:
@@ -165,26 +167,28 @@ class EtcdStore(OpenedStore):
         if isinstance(request, TakeOrQueue):
             return tickets
         if isinstance(request, Withdraw):
-            return self._marks if request.mark else None
+            return self._marks if request.tombstone else None
         recorded = isinstance(request, Remove) and request.recorded
         return self._retention if recorded else None
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Watch:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Watch:
         """See `MutexStore.watch`."""
         keys = self._keyspace.keys_of(target.name)
         key = keys.uuid if target.ticket is None else keys.ticket_as_read(target.ticket)
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
-                notify(Event(0, missed=True))
+                notify(WatchEvent(0, gap=True))
                 return
             if isinstance(events, Started):
-                notify(Event(events.revision, started=True))
+                notify(WatchEvent(events.revision, started=True))
                 return
             for event in events:
                 gone = event.kind == wire.WatchEvent.DELETE
                 uuid = None if gone else event.kv.value.decode(errors="replace")
-                notify(Event(event.kv.mod_revision, uuid))
+                notify(WatchEvent(event.kv.mod_revision, uuid))
 
         # A ticket that is written again by a second sending is no news to who waits behind it.
         return Watch(
@@ -205,7 +209,7 @@ class EtcdStore(OpenedStore):
         lease = self._lease_of(waiters)
         try:
             return lease is not None and lease.keep(deadline)
-        except FaultError as error:
+        except WireError as error:
             raise error.said from error.error
 
     def _lease_of(self, waiters: Hashable) -> Lease | None:
@@ -249,8 +253,8 @@ class EtcdStore(OpenedStore):
                 if many and not deadline.expired() and pages.ask_for_fewer():
                     continue
                 raise
-            except FaultError as error:
-                if error.fault is Fault.TOO_LARGE and pages.ask_for_fewer():
+            except WireError as error:
+                if error.fault is ErrorKind.TOO_LARGE and pages.ask_for_fewer():
                     continue
                 raise error.said from error.error
             revision = revision or answer.header.revision
@@ -265,7 +269,7 @@ class EtcdStore(OpenedStore):
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
-                notify(Batch((), 0, missed=True, refused=events.refused))
+                notify(Batch((), 0, gap=True, refused=events.refused))
                 return
             if isinstance(events, Started):
                 notify(Batch((), events.revision, started=True))
@@ -322,11 +326,11 @@ class EtcdStore(OpenedStore):
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
             txn = wire.Txn(success=[wire.Operation(put=put)])
             return int(self._channels.call(TXN, txn, deadline).header.revision)
-        except FaultError as error:
+        except WireError as error:
             raise error.said from error.error
 
-    def tell_restored(self, value: str, deadline: Deadline) -> None:
-        """See `ServiceStore.tell_restored`."""
+    def announce_restored(self, value: str, deadline: Deadline) -> None:
+        """See `ServiceStore.announce_restored`."""
         put = wire.Put(key=self._keyspace.restored, value=value.encode())
         self._call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
 
@@ -344,18 +348,18 @@ class EtcdStore(OpenedStore):
         if lease := self._announced.pop(unlocker, None):
             try:
                 lease.revoke(deadline)
-            except FaultError as error:
+            except WireError as error:
                 raise error.said from error.error
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         """See `ServiceStore.forget`."""
         return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)
 
-    def code(self, code: str, deadline: Deadline) -> bytes | None:
-        """See `ServiceStore.code`."""
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
+        """See `ServiceStore.backtrace`."""
         try:
-            return self.background.away(lambda: self._code(code, deadline))
-        except FaultError as error:
+            return self.background.run_shielded(lambda: self._code(code, deadline))
+        except WireError as error:
             raise error.said from error.error
 
     def _code(self, code: str, deadline: Deadline) -> bytes | None:
@@ -363,24 +367,24 @@ class EtcdStore(OpenedStore):
         kvs = self._channels.call(RANGE, page, deadline).kvs
         return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE else None
 
-    def _with_code(self, seen: Seen, deadline: Deadline) -> Seen:
+    def _with_code(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
         """Return what was read with the backtrace of its removal, if that stands apart."""
         if seen.removal is None or not seen.removal.code:
             return seen
         backtrace = self._code(seen.removal.code, deadline)
-        return replace(seen, removal=seen.removal.joined(backtrace))
+        return replace(seen, removal=seen.removal.with_backtrace(backtrace))
 
     def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
         try:
             return self._away(method, request, deadline)
-        except FaultError as error:
+        except WireError as error:
             raise error.said from error.error
 
     def _away(self, method: Any, request: Any, deadline: Deadline) -> Any:
-        return self.background.away(lambda: self._channels.call(method, request, deadline))
+        return self.background.run_shielded(lambda: self._channels.call(method, request, deadline))
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
-        """See `ServiceStore.line`."""
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
+        """See `ServiceStore.wait_queue`."""
         span = self._keyspace.keys_of(name).line
         counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
         waiting = int(self._call(RANGE, counting, deadline).count)
@@ -394,7 +398,7 @@ class EtcdStore(OpenedStore):
             if looked >= _LOOKED_AT:
                 break
         tickets = tuple(self._tickets_at(name, found, deadline))
-        return Line(max(waiting, looked), tickets, ordered=looked < _LOOKED_AT)
+        return WaitQueue(max(waiting, looked), tickets, ordered=looked < _LOOKED_AT)
 
     def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
         """See `ServiceStore.tickets`."""
@@ -438,8 +442,8 @@ class EtcdStore(OpenedStore):
         """See `ServiceStore.votes`: the cluster votes among itself."""
         return {}
 
-    def remarks(self) -> Sequence[str]:
-        """See `ServiceStore.remarks`: the cluster speaks with one voice."""
+    def warnings_for_display(self) -> Sequence[str]:
+        """See `ServiceStore.warnings_for_display`: the cluster speaks with one voice."""
         return ()
 
     def members(self, timeout: float) -> list[Member]:
@@ -456,11 +460,11 @@ class EtcdStore(OpenedStore):
 
         return diagnosis.history(self._channels.call, self._keyspace.kind("unlockers"), deadline)
 
-    def rights(self, deadline: Deadline) -> Mapping[str, bool]:
-        """See `ServiceStore.rights`."""
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
+        """See `ServiceStore.probe_permissions`."""
         from lockclient.stores.etcd import diagnosis
 
-        return diagnosis.rights(self._channels.call, self.settings.root, deadline)
+        return diagnosis.probe_permissions(self._channels.call, self.settings.root, deadline)
 
     def endpoints(self) -> tuple[str, ...]:
         """See `ServiceStore.endpoints`."""
@@ -475,7 +479,7 @@ class EtcdStore(OpenedStore):
         self.background.close(CLOSING)
         limit = Deadline.after(CLOSING / 2)
         for lease in (self._tickets, *(each.tickets for each in self._loops.values())):
-            with suppress(ClusterMutexError, FaultError):  # else they go by themselves
+            with suppress(ClusterMutexError, WireError):  # else they go by themselves
                 lease.revoke(limit)
         self._end_streams()
         self._channels.close()
@@ -507,14 +511,14 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
         work()
         ended.set()
 
-    crew = Crew("closing", 1)
-    crew.do(do)
+    crew = WorkerPool("closing", 1)
+    crew.submit(do)
     ended.wait(seconds)
     crew.close()
 
 
 def _otherwise(
-    error: FaultError, sending: Sending, lease: Lease | None, number: int
+    error: WireError, sending: RequestState, lease: Lease | None, number: int
 ) -> tuple[Lease | None, int]:
     """Change the sending to what can be asked instead; return with which lease.
 
@@ -522,9 +526,9 @@ def _otherwise(
         StoreError: there is nothing else to ask.
     """
     request = sending.request
-    if error.fault is Fault.NO_LEASE and lease is not None:
+    if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(number)
-    elif error.fault is Fault.COMPACTED and isinstance(request, Look):
+    elif error.fault is ErrorKind.COMPACTED and isinstance(request, GetPosition):
         sending.request = replace(request, predecessor=None, left_at=None)
     else:
         raise error.said from error.error

@@ -11,8 +11,8 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.keys import Names
 from lockclient.stores.gcs.listing import MOST, Listing
-from lockclient.stores.gcs.wire.http_client import FIRST_TRY, Answer, Call, Calls
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.gcs.wire.http_client import FIRST_TRY, HttpAnswer, HttpClient, HttpRequest
+from lockclient.stores.protocol import Read, RequestState
 from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding
 
 _PATIENCE: Final = 5.0
@@ -36,7 +36,7 @@ back. (What is not there is 403 and not 404 to who may not list.)"""
 
 
 def examine(
-    calls: Calls, look: Callable[[Read, Deadline], object], listing: Listing
+    calls: HttpClient, look: Callable[[Read, Deadline], object], listing: Listing
 ) -> Iterator[Finding]:
     """Yield what is found, the basic things first.
 
@@ -74,14 +74,14 @@ def _size(listing: Listing) -> Iterator[Finding]:
     )
 
 
-def _ask(calls: Calls, call: Call) -> Answer:
-    return calls.ask(call, Deadline.after(_PATIENCE), Sending(Read(_NOBODY_S)))
+def _ask(calls: HttpClient, call: HttpRequest) -> HttpAnswer:
+    return calls.ask(call, Deadline.after(_PATIENCE), RequestState(Read(_NOBODY_S)))
 
 
-def _has(calls: Calls, right: str) -> bool:
+def _has(calls: HttpClient, right: str) -> bool:
     """Ask whether we have a right, which one needs no right to ask."""
     path = f"/storage/v1/b/{calls.place.bucket}/iam/testPermissions"
-    call = Call("GET", path, (200,), query={"permissions": f"storage.objects.{right}"})
+    call = HttpRequest("GET", path, (200,), query={"permissions": f"storage.objects.{right}"})
     return bool(_ask(calls, call).said().get("permissions"))
 
 
@@ -109,9 +109,9 @@ _FIELDS: Final = (
 )
 
 
-def _settings(calls: Calls) -> Iterator[Finding]:
+def _settings(calls: HttpClient) -> Iterator[Finding]:
     bucket = calls.place.bucket
-    call = Call("GET", f"/storage/v1/b/{bucket}", (200,), query={"fields": _FIELDS})
+    call = HttpRequest("GET", f"/storage/v1/b/{bucket}", (200,), query={"fields": _FIELDS})
     try:
         said = _ask(calls, call).said()
     except StoreError:

@@ -13,7 +13,7 @@ from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
 
 if TYPE_CHECKING:
-    from lockclient.stores.gcs.wire.http_client import Answer
+    from lockclient.stores.gcs.wire.http_client import HttpAnswer
 
 Unanswered = (
     requests.RequestException,
@@ -29,7 +29,7 @@ _MAYBE = (408, 500, 502, 503, 504)
 """Statuses that say nothing about whether it was done, or will be."""
 
 
-def meant(answer: Answer) -> int:
+def meant(answer: HttpAnswer) -> int:
     """Return the status that is meant: an older form of "too many requests" is a refusal's."""
     if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
         return BUSY
@@ -50,7 +50,7 @@ def may_have_happened(error: Exception | int) -> bool:
     return not nowhere and not re.search("NewConnectionError|NameResolution", repr(error))
 
 
-def why(error: Exception | int, answer: Answer | None = None) -> str:
+def why(error: Exception | int, answer: HttpAnswer | None = None) -> str:
     """Say in a few words why a try was not answered."""
     if answer is not None:
         return f"HTTP status {error}: {_message(answer)}"
@@ -70,7 +70,7 @@ def why(error: Exception | int, answer: Answer | None = None) -> str:
     return text or type(error).__name__
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: HttpAnswer) -> str:
     """Return Google's own sentence."""
     said = (json_object(answer.body) or {}).get("error")
     message = said.get("message") if isinstance(said, dict) else None
@@ -79,7 +79,7 @@ def _message(answer: Answer) -> str:
     return " ".join(message.split())[:500] or "no reason was given"
 
 
-def is_bucket_missing(answer: Answer) -> bool:
+def is_bucket_missing(answer: HttpAnswer) -> bool:
     """Tell whether it is the bucket that was not found, and not an object in it."""
     return answer.status == 404 and "bucket does not exist" in _message(answer)
 
@@ -102,7 +102,7 @@ _BY_STATUS: Final = {
 }
 
 
-def refused(answer: Answer, bucket: str) -> StoreError:
+def refused(answer: HttpAnswer, bucket: str) -> StoreError:
     """Return the exception for a status that trying again won't change."""
     message = _message(answer)
     found = [advice for pattern, advice in _ADVICE if re.search(pattern, message)]

@@ -9,34 +9,34 @@ from typing import Final
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE
 from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.keys import FIELDS, Standing, Version
-from lockclient.stores.gcs.wire.http_client import Answer, Call, Calls
-from lockclient.stores.protocol import Sending
+from lockclient.stores.gcs.keys import FIELDS, ObjectState, Version
+from lockclient.stores.gcs.wire.http_client import HttpAnswer, HttpClient, HttpRequest
+from lockclient.stores.protocol import RequestState
 
 NOTHING: Final = Version(0, 0)
 """The version of what is not there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class GuardedObjects:
     """Asks the bucket on behalf of one request."""
 
-    calls: Calls
-    sending: Sending
+    calls: HttpClient
+    sending: RequestState
     deadline: Deadline
 
-    def ask(self, call: Call) -> Answer:
-        """See `Calls.ask`."""
+    def ask(self, call: HttpRequest) -> HttpAnswer:
+        """See `HttpClient.ask`."""
         return self.calls.ask(call, self.deadline, self.sending)
 
-    def stands(self, name: str) -> Standing | None:
+    def stands(self, name: str) -> ObjectState | None:
         """Return what stands under a lock's name now.
 
         Raises:
             StoreError: it is somebody else's, and nothing that may be written over.
         """
         answer = self.ask(self.calls.object("GET", name, (200, 404), query={"fields": FIELDS}))
-        there = None if answer.status == 404 else Standing.told(answer.said())
+        there = None if answer.status == 404 else ObjectState.told(answer.said())
         if there is not None and there.foreign:
             raise errors.foreign(self.calls.place.bucket, name)
         return there

@@ -112,7 +112,7 @@ FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ObjectState:
     """What stands under a lock's name."""
 
     version: Version
@@ -121,7 +121,7 @@ class Standing:
     created: float
 
     @classmethod
-    def told(cls, resource: Mapping[str, Any]) -> Standing:
+    def told(cls, resource: Mapping[str, Any]) -> ObjectState:
         """Return it as the API tells it."""
         return cls(
             Version.told(resource),
@@ -240,7 +240,9 @@ def in_record(removal: Removal) -> Removal:
 
 def record_written(removal: Removal) -> tuple[dict[str, str], bytes]:
     """Return the metadata and the body of a record: for lists it is in the metadata, in short."""
-    slim, _ = removal.apart()  # where it has a backtrace it says so, or has a very short one
+    slim, _ = (
+        removal.split_backtrace()
+    )  # where it has a backtrace it says so, or has a very short one
     for longest in (_LONGEST_LISTED, _SHORT // 2):
         texts = {each: text[:longest] for each in _TEXTS if (text := getattr(slim.holder, each))}
         needs = tuple(each[:longest] for each in (slim.holder.needs or ())[:10]) or None

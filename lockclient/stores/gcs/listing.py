@@ -28,9 +28,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_UUID, SUBKEYS, check_name
 from lockclient.stores.common.polling import Item, Key, Known
 from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.keys import FIELDS, Names, Standing, Version
-from lockclient.stores.gcs.wire.http_client import Calls
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
+from lockclient.stores.gcs.wire.http_client import HttpClient
+from lockclient.stores.protocol import Read, RequestState
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Listing:
     """
 
     def __init__(
-        self, calls: Calls, names: Names, half_done: Callable[[str, Standing], object]
+        self, calls: HttpClient, names: Names, half_done: Callable[[str, ObjectState], object]
     ) -> None:
         self._calls = calls
         self._names = names
@@ -106,12 +106,12 @@ class Listing:
             found = []
             for each in page:
                 wrote = missing.get(each["name"])
-                if wrote is not None and Standing.told(each).created >= wrote:
+                if wrote is not None and ObjectState.told(each).created >= wrote:
                     del missing[each["name"]]
                 if (sign := self._sign_of_life(each)) is not None:
                     found.append(sign)
                 elif (name := self._named(each["name"], self._names.locks)) is not None:
-                    there = Standing.told(each)
+                    there = ObjectState.told(each)
                     if there.foreign:
                         continue
                     if there.late_until:
@@ -143,7 +143,7 @@ class Listing:
                 folder, _, uuid = each["name"].rpartition("/")
                 name, uuid = self._named(folder, self._names.removed), unquote(uuid)
                 if name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID:
-                    there = Standing.told(each)
+                    there = ObjectState.told(each)
                     value = there.metadata.get("record", "").encode(errors="replace")
                     version = there.version.revision
                     said = {uuid: (value, version)}
@@ -154,7 +154,7 @@ class Listing:
         """Yield the names of held locks that begin with `prefix`."""
         for page in self._pages(f"{self._names.locks}{quote(prefix, safe='')}", deadline):
             for each in page:
-                there, name = Standing.told(each), self._named(each["name"], self._names.locks)
+                there, name = ObjectState.told(each), self._named(each["name"], self._names.locks)
                 if name is not None and there.uuid is not None and there.decision is None:
                     yield name
 
@@ -162,7 +162,7 @@ class Listing:
         """Yield the signs of life that have ended long ago."""
         for page in self._pages(self._names.unlockers, deadline):
             for each in page:
-                there = Standing.told(each)
+                there = ObjectState.told(each)
                 if there.created + _FORGOTTEN < self.now():
                     yield each["name"], there.version
 
@@ -200,7 +200,7 @@ class Listing:
         objects = size = 0
         while True:
             patience = Deadline(min(deadline, Deadline.after(_PAGE)))
-            answer = self._calls.ask(self._calls.page(query), patience, Sending(Read("")))
+            answer = self._calls.ask(self._calls.page(query), patience, RequestState(Read("")))
             said = answer.said()
             page = said.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)
@@ -218,7 +218,7 @@ class Listing:
             return None
         name, there = (
             unquote(resource["name"][len(self._names.unlockers) :]),
-            Standing.told(resource),
+            ObjectState.told(resource),
         )
         value = there.metadata.get("said", "").encode(errors="replace")
         if there.created + _lasting(value) + _SLACK < self.now():
@@ -239,7 +239,7 @@ class Listing:
         return name if quote(name, safe="") == segment else None
 
 
-def _standing(name: str, there: Standing) -> Item | None:
+def _standing(name: str, there: ObjectState) -> Item | None:
     version = there.version.revision
     if there.uuid is not None:
         said = there.found()

@@ -19,7 +19,7 @@ _LONGEST_ROOT = 150
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GcsLocation:
     """A bucket, and what all names in it begin with.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place:
             raise ValueError(f"The prefix {self.root!r} must not have . or .. as a segment.")
 
     @classmethod
-    def of(cls, url: str) -> Place:
+    def of(cls, url: str) -> GcsLocation:
         """Read a URL like `gs://bucket/prefix`.
 
         Raises:
@@ -68,23 +68,23 @@ class Place:
         """Return the place as a URL."""
         return f"gs://{self.bucket}/{self.root}".rstrip("/")
 
-    def rights(self, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG002
+    def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG002
         """See `settings.Place`."""
         raise ValueError(
             "A bucket's users are Google's, and it is there that they are given rights: "
             "docs/stores.md says which, under Rights."
         )
 
-    def opener(self) -> Callable[[Place], Any]:
+    def opener(self) -> Callable[[GcsLocation], Any]:
         """See `settings.Place`."""
         from lockclient.stores.gcs.store import GcsStore  # with all of Google's
 
         return GcsStore
 
 
-def place_of(url: str, environ: Mapping[str, str]) -> Place:  # noqa: ARG001
+def place_of(url: str, environ: Mapping[str, str]) -> GcsLocation:  # noqa: ARG001
     """Read a URL; see `settings.STORES`. Google's own variables are read where they are used."""
-    return Place.of(url)
+    return GcsLocation.of(url)
 
 
 def emulator() -> str | None:

@@ -21,10 +21,10 @@ from typing import Final
 
 from lockclient.model.holder import MAX_UUID, Holder
 from lockclient.model.removal import Removal
-from lockclient.stores.gcs.guarded_objects import Asking
+from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import (
     Names,
-    Standing,
+    ObjectState,
     Version,
     decided,
     decision,
@@ -38,7 +38,7 @@ _MOST: Final = 8000
 """Bytes of metadata: 8 KiB are refused."""
 
 
-class Removing:
+class RemovalSteps:
     """Removes locks.
 
     Args:
@@ -48,7 +48,7 @@ class Removing:
     def __init__(self, names: Names) -> None:
         self._names = names
 
-    def remove(self, at: Asking, request: Remove) -> Version | Standing | None:
+    def remove(self, at: GuardedObjects, request: Remove) -> Version | ObjectState | None:
         """Remove a lock; return the decision's version, or what stands there instead."""
         holder, where = request.removal.holder, self._names.lock(request.removal.holder.name)
         text = decision(request.removal, recorded=request.recorded)
@@ -66,7 +66,7 @@ class Removing:
         self._finish(at, request.removal, version, recorded=request.recorded)
         return version
 
-    def complete(self, at: Asking, name: str, there: Standing) -> Removal | None:
+    def complete(self, at: GuardedObjects, name: str, there: ObjectState) -> Removal | None:
         """Do what is left of a removal that was decided; None: somebody else has done it."""
         body = at.body(self._names.lock(name), there.version) if there.size else b""
         if body is None:
@@ -77,7 +77,7 @@ class Removing:
         return removal
 
     @staticmethod
-    def told(there: Standing, holder: Holder) -> Removal:
+    def told(there: ObjectState, holder: Holder) -> Removal:
         """Return the removal that was decided, of this holder."""
         return decided(holder, there.decision or "")
 
@@ -86,20 +86,22 @@ class Removing:
         """Tell whether a record is that of this request."""
         return found.value() == in_record(request.removal).value()
 
-    def _finish(self, at: Asking, removal: Removal, version: Version, *, recorded: bool) -> None:
+    def _finish(
+        self, at: GuardedObjects, removal: Removal, version: Version, *, recorded: bool
+    ) -> None:
         name, uuid = removal.holder.name, removal.holder.uuid or ""
         if recorded and uuid:
             at.put(self._names.record(name, uuid), *record_written(in_record(removal)))
         at.put(self._names.lock(name), trace(uuid), b"", version)
 
 
-def _as_seen(request: Remove, there: Standing) -> bool:
+def _as_seen(request: Remove, there: ObjectState) -> bool:
     """Tell whether nobody has written to the lock since the remover saw it."""
     seen = request.stamp_revisions
     return seen is None or max(seen) == there.version.revision
 
 
-def _with(there: Standing, text: str) -> dict[str, str | None]:
+def _with(there: ObjectState, text: str) -> dict[str, str | None]:
     """Return the change that decides.
 
     Where it would not fit, as somebody else has written too much there, all else goes but whose

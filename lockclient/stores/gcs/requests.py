@@ -65,25 +65,25 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
-from lockclient.stores.gcs.guarded_objects import NOTHING, Asking
-from lockclient.stores.gcs.keys import A_DAY, LATE, Names, Standing, Version, trace, written
-from lockclient.stores.gcs.removal import Removing
-from lockclient.stores.gcs.wire.http_client import Calls
+from lockclient.stores.gcs.guarded_objects import NOTHING, GuardedObjects
+from lockclient.stores.gcs.keys import A_DAY, LATE, Names, ObjectState, Version, trace, written
+from lockclient.stores.gcs.removal import RemovalSteps
+from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import (
+    Conflict,
     Done,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Remove,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     Unlock,
@@ -106,52 +106,52 @@ class Own(NamedTuple):
     late_until: float
 
 
-class Steps:
+class RequestExecutor:
     """Does the requests of all acquisitions on one bucket.
 
     It remembers of each lock that it took what its release will name, so that a release is one
     request; without that it looks.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: HttpClient) -> None:
         self._calls = calls
         self._names = Names(calls.place.root)
-        self._removing = Removing(self._names)
+        self._removing = RemovalSteps(self._names)
         self._own: dict[str, Own] = {}
         self._unsure: dict[str, None] = {}  # uuids of which a create may still arrive
         self._under_way: set[str] = set()  # those of takes that a thread is at
         self._answered: dict[str, None] = {}  # those whose last take was answered
         self._noting = threading.Lock()
 
-    def do(self, sending: Sending, deadline: Deadline) -> Outcome:
-        """Do a request. Errors: see `Calls.ask`."""
+    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        """Do a request. Errors: see `HttpClient.ask`."""
         request = sending.request
         step = _STEPS.get(type(request))
         if step is None:
             raise AssertionError(f"a store without a line was asked {request}")
-        asking = Asking(self._calls, sending, deadline)
+        asking = GuardedObjects(self._calls, sending, deadline)
         if not isinstance(request, Take | Reclaim):
             return step(self, request, asking)
         with self._taking(request.holder.uuid or "", sending):
             return step(self, request, asking)
 
     @contextmanager
-    def _taking(self, uuid: str, sending: Sending) -> Iterator[None]:
+    def _taking(self, uuid: str, sending: RequestState) -> Iterator[None]:
         """Take note of what is known afterwards of a take."""
         self._answered.pop(uuid, None)  # of an earlier one
         self._under_way.add(uuid)
         answered = False
         try:
             yield
-            answered = not sending.unknown
+            answered = not sending.ambiguous
         except ClusterMutexError:
-            answered = not (sending.unknown or sending.under_way)
+            answered = not (sending.ambiguous or sending.in_flight)
             raise
         finally:
             # First what is known, then that it is over: who waits for that looks then.
-            if sending.unknown:
+            if sending.ambiguous:
                 self._unsure[uuid] = None
-            if sending.given_up:  # whoever withdraws looks for itself
+            if sending.abandoned:  # whoever withdraws looks for itself
                 self._own.pop(uuid, None)
             if answered:
                 with self._noting:
@@ -170,43 +170,43 @@ class Steps:
 
     # ------------------------------------------------------------ getting it
 
-    def _take(self, request: Take, at: Asking) -> Outcome:
+    def _take(self, request: Take, at: GuardedObjects) -> Outcome:
         holder = request.holder
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
-        over: Standing | None = None
+        over: ObjectState | None = None
         for _ in range(ROUNDS):
             if (version := self._put_lock(at, name, holder, over)) is not None:
-                return Taken(version.token, disarmed=True)
+                return Taken(version.token, late_safe=True)
             over, there = None, at.stands(name)
             if there is None:
                 continue  # it was just let go of
             if there.decision is not None:
                 self._removing.complete(at, holder.name, there)
                 if there.uuid == uuid:
-                    return Refused(None, there.version.revision, used_up=True)
+                    return Refused(None, there.version.revision, uuid_spent=True)
             elif there.uuid == uuid:
                 return self._had(uuid, there)
             elif there.uuid is not None:
                 return Refused(there.uuid, there.version.revision)
             elif self._is_used_up(at, holder.name, uuid, there):
-                return Refused(None, there.version.revision, used_up=True)
+                return Refused(None, there.version.revision, uuid_spent=True)
             else:
                 over = there
         return Refused(None, 0)
 
     def _put_lock(
-        self, at: Asking, name: str, holder: Holder, over: Standing | None
+        self, at: GuardedObjects, name: str, holder: Holder, over: ObjectState | None
     ) -> Version | None:
         metadata, body = written(holder)
         uuid, late_until = holder.uuid or "", over.late_until if over is not None else 0.0
         if late_until > at.calls.now():
             metadata["late_until"] = f"{late_until:.0f}"
         unsure = {**metadata, "late_until": A_DAY}
-        if at.sending.unknown or uuid in self._unsure:  # of a create
+        if at.sending.ambiguous or uuid in self._unsure:  # of a create
             metadata = unsure
         if over is None:
             version = at.put(name, metadata, body, again=unsure)
-            if at.sending.unknown:
+            if at.sending.ambiguous:
                 metadata = unsure
         else:  # an upload that names what it is over does nothing, late
             version = at.put(name, metadata, body, over.version)
@@ -214,30 +214,30 @@ class Steps:
             if metadata is unsure:
                 late_until = at.calls.now() + LATE
             self._own[uuid] = Own(version, late_until)
-            at.sending.unknown = False
+            at.sending.ambiguous = False
             self._unsure.pop(uuid, None)
         return version
 
-    def _had(self, uuid: str, there: Standing) -> Taken:
+    def _had(self, uuid: str, there: ObjectState) -> Taken:
         """An earlier sending did it, one of perhaps many: the push that follows says so."""
         self._own[uuid] = Own(there.version, there.late_until)
-        return Taken(there.version.token, earlier=True, disarmed=True)
+        return Taken(there.version.token, by_earlier_send=True, late_safe=True)
 
-    def _is_used_up(self, at: Asking, name: str, uuid: str, there: Standing) -> bool:
+    def _is_used_up(self, at: GuardedObjects, name: str, uuid: str, there: ObjectState) -> bool:
         """Tell whether this uuid had the lock and lost it, or was withdrawn."""
         if there.gone == uuid:
             return True
         # Others may have had it since. Only who was not answered can have had it unawares.
-        unsure = at.sending.unknown or uuid in self._unsure
+        unsure = at.sending.ambiguous or uuid in self._unsure
         return unsure and self._record(at, name, uuid) is not None
 
-    def _look(self, request: Look, at: Asking) -> Outcome:
+    def _look(self, request: GetPosition, at: GuardedObjects) -> Outcome:
         there = at.stands(self._names.lock(request.name))
         if there is None or there.decision is not None:
             return Position(False, None, None, 0)
         return Position(False, None, there.uuid, there.version.revision)
 
-    def _reclaim(self, request: Reclaim, at: Asking) -> Outcome:
+    def _reclaim(self, request: Reclaim, at: GuardedObjects) -> Outcome:
         holder, previous = request.holder, request.previous
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         generation = Version.of(previous.fencing_token).generation
@@ -256,12 +256,12 @@ class Steps:
             if not same or seen not in (0, now.revision):
                 return Refused(there.uuid, now.revision)
             if (version := self._put_lock(at, name, holder, there)) is not None:
-                return Taken(version.token, disarmed=True)
+                return Taken(version.token, late_safe=True)
         return Refused(None, 0)
 
     # ------------------------------------------------------------ having it
 
-    def _push(self, request: Push, at: Asking) -> Outcome:
+    def _push(self, request: Push, at: GuardedObjects) -> Outcome:
         name = self._names.lock(request.name)
         said: dict[str, str | None] = {
             part: format_stamp(wall)
@@ -284,14 +284,14 @@ class Steps:
         done = there.metadata.get(STAMPS[0]) == said[STAMPS[0]]  # by an earlier sending
         if done:
             self._unsure.pop(request.uuid, None)
-        return (Done if done else Moved)(there.version.revision)
+        return (Done if done else Conflict)(there.version.revision)
 
     def _note(self, uuid: str, version: Version, late_until: float = 0.0) -> None:
         own = self._own.get(uuid)
         if own is not None:
             self._own[uuid] = Own(max(own.version, version), max(own.late_until, late_until))
 
-    def _unlock(self, request: Unlock, at: Asking) -> Outcome:
+    def _unlock(self, request: Unlock, at: GuardedObjects) -> Outcome:
         uuid, own, sent = request.uuid, self._own.get(request.uuid), False
         while True:
             if own is None:
@@ -306,7 +306,7 @@ class Steps:
                 return Done(own.version.revision)
             own, sent = None, True  # somebody has written to it, or it is not there any more
 
-    def _end(self, at: Asking, name: str, uuid: str, own: Own) -> bool:
+    def _end(self, at: GuardedObjects, name: str, uuid: str, own: Own) -> bool:
         """End a lock of ours; False: it is not as it was known."""
         where = self._names.lock(name)
         unsure = uuid in self._unsure
@@ -321,10 +321,10 @@ class Steps:
         with self._noting:
             self._answered.pop(uuid, None)
 
-    def _withdraw(self, request: Withdraw, at: Asking) -> Outcome:
+    def _withdraw(self, request: Withdraw, at: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
-        if request.mark and not self._is_settled(uuid, at.deadline):
+        if request.tombstone and not self._is_settled(uuid, at.deadline):
             self._unsure[uuid] = None
         until = 0
         while True:
@@ -343,7 +343,9 @@ class Steps:
         return Done(0)
 
     @staticmethod
-    def _leave_trace(at: Asking, where: str, uuid: str, there: Standing | None, until: int) -> bool:
+    def _leave_trace(
+        at: GuardedObjects, where: str, uuid: str, there: ObjectState | None, until: int
+    ) -> bool:
         """See to it that something stands there for a day; False: it has changed meanwhile."""
         if there is None or there.uuid is None:
             over = NOTHING if there is None else there.version
@@ -354,7 +356,7 @@ class Steps:
 
     # ------------------------------------------------------------ reading, removing
 
-    def _read(self, request: Read, at: Asking) -> Outcome:
+    def _read(self, request: Read, at: GuardedObjects) -> Outcome:
         where = self._names.lock(request.name)
         holder, removal = None, None
         for _ in range(ROUNDS):
@@ -371,9 +373,9 @@ class Steps:
         if request.uuid is not None and (removal is None or removal.holder.uuid != request.uuid):
             removal = self._record(at, request.name, request.uuid)
         at_revision = 0 if there is None else there.version.revision
-        return Seen(holder, (), removal if request.uuid is not None else None, at_revision)
+        return ReadResult(holder, (), removal if request.uuid is not None else None, at_revision)
 
-    def _remove(self, request: Remove, at: Asking) -> Outcome:
+    def _remove(self, request: Remove, at: GuardedObjects) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         gone = self._removing.remove(at, request)
         if isinstance(gone, Version):
@@ -383,30 +385,36 @@ class Steps:
         return Done(0) if ours else outcome
 
     def _gone(
-        self, at: Asking, name: str, uuid: str, there: Standing | None, *, resent: bool = False
-    ) -> Gone:
+        self,
+        at: GuardedObjects,
+        name: str,
+        uuid: str,
+        there: ObjectState | None,
+        *,
+        resent: bool = False,
+    ) -> NotHolder:
         """Return that a lock is not this uuid's any more; `resent`: by this request, perhaps."""
-        resent |= at.sending.unknown
+        resent |= at.sending.ambiguous
         if there is not None and there.decision is not None:
             removal = self._removing.complete(at, name, there)
             if there.uuid == uuid and removal is not None:
-                return Gone(None, removal, resent)
+                return NotHolder(None, removal, resent)
             there = None
         holder = None if there is None else there.uuid
-        return Gone(holder, self._record(at, name, uuid), resent)
+        return NotHolder(holder, self._record(at, name, uuid), resent)
 
-    def _record(self, at: Asking, name: str, uuid: str) -> Removal | None:
+    def _record(self, at: GuardedObjects, name: str, uuid: str) -> Removal | None:
         value = at.body(self._names.record(name, uuid), cut=MAX_RECORD)
         return None if value is None else Removal.read(name, uuid, value)
 
 
-_STEPS: Final[dict[type[Request], Callable[[Steps, Any, Asking], Outcome]]] = {
-    Take: Steps._take,
-    Look: Steps._look,
-    Reclaim: Steps._reclaim,
-    Push: Steps._push,
-    Unlock: Steps._unlock,
-    Withdraw: Steps._withdraw,
-    Read: Steps._read,
-    Remove: Steps._remove,
+_STEPS: Final[dict[type[Request], Callable[[RequestExecutor, Any, GuardedObjects], Outcome]]] = {
+    Take: RequestExecutor._take,
+    GetPosition: RequestExecutor._look,
+    Reclaim: RequestExecutor._reclaim,
+    Push: RequestExecutor._push,
+    Unlock: RequestExecutor._unlock,
+    Withdraw: RequestExecutor._withdraw,
+    Read: RequestExecutor._read,
+    Remove: RequestExecutor._remove,
 }

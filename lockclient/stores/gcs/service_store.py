@@ -13,14 +13,14 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.polled import PolledStore
 from lockclient.stores.common.polling import Polling
-from lockclient.stores.gcs.guarded_objects import Asking
-from lockclient.stores.gcs.keys import FIELDS, Names, Standing, Version
+from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
 from lockclient.stores.gcs.listing import Listing
-from lockclient.stores.gcs.removal import Removing
-from lockclient.stores.gcs.wire.http_client import Calls
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.gcs.removal import RemovalSteps
+from lockclient.stores.gcs.wire.http_client import HttpClient
+from lockclient.stores.protocol import Read, RequestState
 from lockclient.stores.service_protocol import Change
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +28,17 @@ _PATIENCE: Final = 10.0
 """Seconds for what is done beside."""
 
 
-class ServicesOfBucket(PolledStore):
+class GcsServiceStore(PolledStore):
     """The half of `GcsStore` that services use; the other half calls `_serve` as it connects."""
 
     background: Background
 
-    def _serve(self, calls: Calls) -> None:
+    def _serve(self, calls: HttpClient) -> None:
         self._bucket = calls
         self._objects = Names(calls.place.root)
         self._listing = Listing(calls, self._objects, self._complete)
         self._polling = Polling(self._listing, self._name)
-        self._beside = Crew("beside", 2)
+        self._beside = WorkerPool("beside", 2)
         self._announced = False
 
     # ------------------------------------------------------------ signs of life
@@ -51,11 +51,11 @@ class ServicesOfBucket(PolledStore):
         """
         name = self._objects.sign_of_life(unlocker)
         call = self._bucket.insert(name, {"said": value}, b"", {"fields": FIELDS})
-        said = self._bucket.ask(call, deadline, Sending(Read(""))).said()
-        self._listing.wrote(name, Standing.told(said).created)
+        said = self._bucket.ask(call, deadline, RequestState(Read(""))).said()
+        self._listing.wrote(name, ObjectState.told(said).created)
         if not self._announced:
             self._announced = True
-            self._beside.do(self._forget_the_dead)
+            self._beside.submit(self._forget_the_dead)
         return self._polling.revision_at(monotonic())
 
     def _forget_the_dead(self) -> None:
@@ -69,10 +69,10 @@ class ServicesOfBucket(PolledStore):
         name = self._objects.sign_of_life(unlocker)
         self._listing.wrote(name, None)  # first: a look under way may miss it from here on
         call = self._bucket.object("DELETE", name, (204, 200, 404))
-        self._bucket.ask(call, deadline, Sending(Read("")))
+        self._bucket.ask(call, deadline, RequestState(Read("")))
 
-    def tell_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
-        """See `ServiceStore.tell_restored`: there is nothing to tell."""
+    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
+        """See `ServiceStore.announce_restored`: there is nothing to tell."""
         raise StoreError(
             "In a bucket that need not be told: an object that is put back has a new generation, "
             "so that unlockers count its lock anew by themselves."
@@ -88,17 +88,19 @@ class ServicesOfBucket(PolledStore):
             name = self._objects.lock(change.name)
         return self._asking(deadline).delete(name, Version.of(change.version))
 
-    def _complete(self, name: str, there: Standing) -> None:
+    def _complete(self, name: str, there: ObjectState) -> None:
         """Do what is left of a removal whose remover has died: see `removing`.
 
         By unlockers alone, so that a dashboard that may only read does nothing else.
         """
         if self._announced:
-            self._beside.do(lambda: self._do_rest(name, there))
+            self._beside.submit(lambda: self._do_rest(name, there))
 
-    def _do_rest(self, name: str, there: Standing) -> None:
+    def _do_rest(self, name: str, there: ObjectState) -> None:
         with suppress(ClusterMutexError):  # who takes the lock next does it
-            Removing(self._objects).complete(self._asking(Deadline.after(_PATIENCE)), name, there)
+            RemovalSteps(self._objects).complete(
+                self._asking(Deadline.after(_PATIENCE)), name, there
+            )
             self._polling.look_soon()
 
     # ------------------------------------------------------------ reading
@@ -109,7 +111,7 @@ class ServicesOfBucket(PolledStore):
         def read() -> Iterator[str]:
             return islice(self._listing.held(prefix, deadline), limit)
 
-        return sorted(self.background.away(lambda: list(read())))
+        return sorted(self.background.run_shielded(lambda: list(read())))
 
-    def _asking(self, deadline: Deadline) -> Asking:
-        return Asking(self._bucket, Sending(Read("")), deadline)
+    def _asking(self, deadline: Deadline) -> GuardedObjects:
+        return GuardedObjects(self._bucket, RequestState(Read("")), deadline)

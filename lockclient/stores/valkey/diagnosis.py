@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.location import Place
-from lockclient.stores.valkey.wire.broadcast import Servers
-from lockclient.stores.valkey.wire.connection import Line, Refusal
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Connection, Refusal
 
 _KEEP = "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
 
 
-def examine(servers: Servers) -> Iterator[Finding]:
+def examine(servers: Broadcast) -> Iterator[Finding]:
     """Yield what is found, one server after the other, then what that comes to."""
     place, voting = servers.place, 0
     for i in servers.all:
@@ -30,7 +30,7 @@ def examine(servers: Servers) -> Iterator[Finding]:
     yield _sum(voting, len(servers.all), place.majority)
 
 
-def _server(endpoint: str, line: Line, place: Place) -> Iterator[Finding]:
+def _server(endpoint: str, line: Connection, place: ValkeyLocation) -> Iterator[Finding]:
     if line.waits:
         text = (
             f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "

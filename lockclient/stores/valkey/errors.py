@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from valkey import exceptions as valkey
 
 from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 
 Garbled = valkey.InvalidResponse
 """What came is no answer of a server's: another program is at its address, or in between."""
@@ -122,7 +122,7 @@ def refused(text: str) -> Exception:
     return NoScript(text) if text.startswith("NOSCRIPT") else Refused(text)
 
 
-def told(error: Exception, place: Place | None = None) -> Trouble:
+def told(error: Exception, place: ValkeyLocation | None = None) -> Trouble:
     """Return what an error means, whichever it is; with a place it came as a line was opened."""
     if isinstance(error, valkey.ResponseError):
         return answered(error)
@@ -187,7 +187,7 @@ def _cut(text: str) -> str:
 
 
 def no_majority(
-    place: Place, troubles: Mapping[int, Trouble], *, unknown: bool
+    place: ValkeyLocation, troubles: Mapping[int, Trouble], *, unknown: bool
 ) -> StoreError | StoreUnavailable:
     """Return the exception for too few votes, with what keeps each server from its own."""
     said = said_of(place, troubles)
@@ -206,7 +206,7 @@ def no_majority(
     return StoreError(f"{text} Trying again won't change that. {advice}".rstrip(), unknown=unknown)
 
 
-def said_of(place: Place, troubles: Mapping[int, Trouble]) -> str:
+def said_of(place: ValkeyLocation, troubles: Mapping[int, Trouble]) -> str:
     """Say what keeps each server from its vote; once where it is the same."""
     alike: dict[str, list[str]] = {}
     for i, endpoint in enumerate(place.endpoints):
@@ -225,7 +225,7 @@ def remedy(troubles: Iterable[Trouble]) -> str:
     return " ".join(to_do[number > 1] for number, to_do in found if number)
 
 
-def too_long(place: Place, seconds: float) -> StoreError:
+def too_long(place: ValkeyLocation, seconds: float) -> StoreError:
     """Return the exception for a lock that may be silent for longer than is agreed."""
     return StoreError(
         f"auto_unlock_after is {seconds:g} s, and no lock at {place.url()} may go for more than "
@@ -234,6 +234,6 @@ def too_long(place: Place, seconds: float) -> StoreError:
     )
 
 
-def closed(place: Place, *, unknown: bool = False) -> StoreClosed:
+def closed(place: ValkeyLocation, *, unknown: bool = False) -> StoreClosed:
     """Return the exception for a store that this program has closed."""
     return StoreClosed(f"The connections to {place.url()} were closed.", unknown=unknown)

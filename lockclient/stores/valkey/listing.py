@@ -27,19 +27,19 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName, StoreUnavailable
-from lockclient.model.clocks import Deadline, Jitter, monotonic
+from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found, check_name
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Item, Key, Known
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.protocol import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import number_of, revision_of, token_of
 from lockclient.stores.valkey.voting.lock_view import Views
 from lockclient.stores.valkey.voting.quorum import text
-from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Asking
+from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Rounds
 from lockclient.stores.valkey.voting.scan_merge import Folder, Stand, latest, recorded
-from lockclient.stores.valkey.wire.connection import Call
+from lockclient.stores.valkey.wire.connection import Command
 
 _STEP: Final = "500"
 """Keys that a server looks at in one step: less than a millisecond."""
@@ -79,7 +79,7 @@ class Listing:
         at: the way to them.
     """
 
-    def __init__(self, at: Asking) -> None:
+    def __init__(self, at: Rounds) -> None:
         self._at = at
         self._views = Views(at.keys, at.quorum)
         self._ahead: dict[int, float] = {}
@@ -279,7 +279,7 @@ class Listing:
     def _voted(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
         """Return what a majority says of a lock now."""
         call = self._views.call(name, whole=True)
-        sending = Sending(Read(name))
+        sending = RequestState(Read(name))
         answers = self._at.read(call, sending, deadline, self._views.known)
         return {"push": b"", **self._views.latest(answers)}
 
@@ -297,7 +297,7 @@ class Listing:
         for segment, i in place.items():
             keys.setdefault(i, []).append(segment)
         calls = {
-            i: Call(
+            i: Command(
                 lua_scripts.SHOW,
                 (self._at.keys.server,),
                 (str(most + 1), str(len(fields)), *fields, *(f"{folder}{each}" for each in said)),
@@ -316,7 +316,7 @@ class Listing:
 
     def _scan(self, what: str, deadline: Deadline) -> Scan:
         """Go through all servers' keys."""
-        pauses, until = Jitter(*PAUSES), Deadline(min(deadline, Deadline.after(_AGAIN)))
+        pauses, until = Backoff(*PAUSES), Deadline(min(deadline, Deadline.after(_AGAIN)))
         while True:
             try:
                 return self._scan_once(what, deadline)
@@ -334,7 +334,7 @@ class Listing:
         troubles: dict[int, Trouble] = {}
         while cursors:
             calls = {
-                i: Call(
+                i: Command(
                     lua_scripts.LIST,
                     (self._at.keys.server,),
                     (cursor, self._at.keys.all, _STEP, what),

@@ -23,7 +23,7 @@ _MOST_SERVERS = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValkeyLocation:
     """N servers that know nothing of each other, and what all keys in them begin with.
 
     Attributes:
@@ -82,7 +82,7 @@ class Place:
         return len(self.endpoints) // 2 + 1
 
     @property
-    def terms(self) -> str:
+    def config_fingerprint(self) -> str:
         """What all clients of this keyspace must have alike, as each server knows it.
 
         How many servers there are, and not which: they may have other names in another network.
@@ -98,20 +98,20 @@ class Place:
         bare = f"{'valkeys' if self.tls else 'valkey'}://{','.join(self.endpoints)}/{self.root}"
         return f"{bare}?{query}" if query else bare
 
-    def rights(self, users: Mapping[str, Sequence[str]]) -> str:
+    def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:
         """See `settings.Place`."""
         from lockclient.stores.valkey.roles import script
 
         return script(self, users)
 
-    def opener(self) -> Callable[[Place], Any]:
+    def opener(self) -> Callable[[ValkeyLocation], Any]:
         """See `settings.Place`."""
         from lockclient.stores.valkey.store import ValkeyStore  # with valkey-py
 
         return ValkeyStore
 
 
-def place_of(url: str, environ: Mapping[str, str] = os.environ) -> Place:
+def place_of(url: str, environ: Mapping[str, str] = os.environ) -> ValkeyLocation:
     """Read a URL like `valkey://host1,host2,host3/prefix?longest=3600`; see `settings.STORES`.
 
     Raises:
@@ -141,7 +141,7 @@ def place_of(url: str, environ: Mapping[str, str] = os.environ) -> Place:
     longest = said.get("longest", f"{DEFAULT_LONGEST:g}")
     if not re.fullmatch("[0-9]{1,8}", longest):
         raise ValueError("longest must be a whole number of seconds, like longest=3600.")
-    return Place(
+    return ValkeyLocation(
         endpoints=tuple(map(_with_port, parts.netloc.split(","))),
         root=root or DEFAULT_ROOT,
         tls=SCHEMES[parts.scheme],

@@ -60,19 +60,19 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
 from lockclient.stores.protocol import (
+    Conflict,
     Done,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Read,
+    ReadResult,
     Reclaim,
     Remove,
     Request,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Unlock,
     Withdraw,
@@ -92,19 +92,19 @@ from lockclient.stores.valkey.keys import (
 from lockclient.stores.valkey.take import Getting, Over
 from lockclient.stores.valkey.voting.lock_view import Views
 from lockclient.stores.valkey.voting.quorum import count
-from lockclient.stores.valkey.voting.rounds import TRY, Asking, Own
-from lockclient.stores.valkey.wire.connection import Answer, Call
+from lockclient.stores.valkey.voting.rounds import TRY, Own, Rounds
+from lockclient.stores.valkey.wire.connection import Command, Reply
 
 
-class Steps:
+class RequestExecutor:
     """Does the requests of all acquisitions on one set of servers."""
 
-    def __init__(self, at: Asking) -> None:
+    def __init__(self, at: Rounds) -> None:
         self._at = at
         self._getting = Getting(at)
         self._views = Views(at.keys, at.quorum)
 
-    def do(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do a request.
 
         Raises:
@@ -118,15 +118,15 @@ class Steps:
         try:
             return step(self, request, sending, deadline)
         except ClusterMutexError:
-            sending.under_way = False
+            sending.in_flight = False
             raise
 
     # ------------------------------------------------------------ getting it
 
-    def _take(self, request: Take, sending: Sending, deadline: Deadline) -> Outcome:
+    def _take(self, request: Take, sending: RequestState, deadline: Deadline) -> Outcome:
         return self._getting.get(request.holder, Over(), sending, deadline)
 
-    def _reclaim(self, request: Reclaim, sending: Sending, deadline: Deadline) -> Outcome:
+    def _reclaim(self, request: Reclaim, sending: RequestState, deadline: Deadline) -> Outcome:
         previous = request.previous
         uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
         if previous.fencing_token != token_of(uuid):
@@ -137,13 +137,13 @@ class Steps:
 
     # ------------------------------------------------------------ having it
 
-    def _push(self, request: Push, sending: Sending, deadline: Deadline) -> Outcome:
+    def _push(self, request: Push, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid, quorum = request.name, request.uuid, self._at.quorum
         # A number that was tried may stand on some servers, with the stamps of then, or come to.
         known = max(push_of(request.revision), self._at.tried.get(uuid, 0))
         number = self._at.tried[uuid] = following(known)
         alert_at, unlock_at = request.stamps
-        call = Call(
+        call = Command(
             lua_scripts.PUSH,
             (self._at.keys.server, self._at.keys.lock(name), self._at.keys.record(name, uuid)),
             (
@@ -162,10 +162,10 @@ class Steps:
             return Done(revision_of(uuid, max(pushed)))
         moved = [numbered(name, said.rest[0]) for said in answers.values() if said.kind == "moved"]
         if moved and quorum.can_agree(answers, "pushed", "moved"):
-            return Moved(revision_of(uuid, max(moved)))
-        return self._views.gone(name, uuid, answers, resent=sending.unknown)
+            return Conflict(revision_of(uuid, max(moved)))
+        return self._views.gone(name, uuid, answers, resent=sending.ambiguous)
 
-    def _unlock(self, request: Unlock, sending: Sending, deadline: Deadline) -> Outcome:
+    def _unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
         silent: set[int] = set()
         answers = self._let_go(request, sending, deadline, silent, mark=False)
         # Who was sent it before, and did not answer, has done it then.
@@ -178,22 +178,22 @@ class Steps:
         if gone < self._at.quorum.majority:
             self._tell(request.name, request.uuid, answers)
             return Done(0)
-        return self._views.gone(request.name, request.uuid, answers, resent=sending.unknown)
+        return self._views.gone(request.name, request.uuid, answers, resent=sending.ambiguous)
 
-    def _withdraw(self, request: Withdraw, sending: Sending, deadline: Deadline) -> Outcome:
-        answers = self._let_go(request, sending, deadline, set(), mark=request.mark)
+    def _withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
+        answers = self._let_go(request, sending, deadline, set(), mark=request.tombstone)
         self._tell(request.name, request.uuid, answers)
         return Done(0)
 
     def _let_go(
         self,
         request: Unlock | Withdraw,
-        sending: Sending,
+        sending: RequestState,
         deadline: Deadline,
         silent: set[int],
         *,
         mark: bool,
-    ) -> dict[int, Answer]:
+    ) -> dict[int, Reply]:
         """Have a uuid's lock deleted by a majority; the others that may have it are owed that."""
         name, uuid = request.name, request.uuid
         own = self._at.own.get(uuid) or Own(frozenset(self._at.all), frozenset())
@@ -211,18 +211,18 @@ class Steps:
         self._at.tried.pop(uuid, None)
         return answers
 
-    def _tell(self, name: str, uuid: str, answers: Mapping[int, Answer]) -> None:
+    def _tell(self, name: str, uuid: str, answers: Mapping[int, Reply]) -> None:
         """Tell who waits that it is free, where somebody listens; it is confirmed by now."""
         heard = [i for i, said in answers.items() if said.kind == "dropped" and said.rest[0]]
         if heard:
-            call = Call(lua_scripts.TELL, (), (self._at.keys.channel(name), uuid), votes=False)
+            call = Command(lua_scripts.TELL, (), (self._at.keys.channel(name), uuid), votes=False)
             self._at.servers.ask(
                 dict.fromkeys(heard, call), Deadline.after(TRY), lambda said: len(said) > 0
             )
 
     # ------------------------------------------------------------ reading, removing
 
-    def _look(self, request: Look, sending: Sending, deadline: Deadline) -> Outcome:
+    def _look(self, request: GetPosition, sending: RequestState, deadline: Deadline) -> Outcome:
         call = self._views.call(request.name)
         # A holder's watch asks for nobody: by its answer a lock is lost, for good.
         sure = not request.uuid
@@ -230,7 +230,7 @@ class Steps:
         uuid, push = self._views.who(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
-    def _read(self, request: Read, sending: Sending, deadline: Deadline) -> Outcome:
+    def _read(self, request: Read, sending: RequestState, deadline: Deadline) -> Outcome:
         call = self._views.call(request.name, request.uuid or "", whole=True)
         answers = self._at.read(call, sending, deadline, self._views.known)
         holder = self._views.holder(request.name, answers, request.uuid or "")
@@ -238,20 +238,20 @@ class Steps:
         if request.uuid is not None:
             removal = self._views.record(request.name, request.uuid, answers)
         at = 0 if holder is None else max(holder.stamp_revisions)
-        return Seen(holder, (), removal, at, self._views.few(request.name, answers))
+        return ReadResult(holder, (), removal, at, self._views.few(request.name, answers))
 
-    def _remove(self, request: Remove, sending: Sending, deadline: Deadline) -> Outcome:
+    def _remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         seen, quorum, keys = request.stamp_revisions, self._at.quorum, self._at.keys
         record = record_of(request.removal) if request.recorded else ""
         push = "" if seen is None else str(push_of(max(seen)))
-        call = Call(
+        call = Command(
             lua_scripts.REMOVE,
             (keys.server, keys.lock(name), keys.record(name, uuid), keys.mark(name, uuid)),
             (uuid, push, keys.channel(name), record, milliseconds(KEPT), milliseconds(DAY)),
         )
 
-        def enough(said: Mapping[int, Answer]) -> bool:
+        def enough(said: Mapping[int, Reply]) -> bool:
             hopeless = not count(said, "dropped") and not quorum.can_agree(said, "dropped")
             return hopeless or self._views.whose(uuid, said)[0]
 
@@ -270,31 +270,35 @@ class Steps:
             ours = {i for i, said in answers.items() if _has(said, record.encode())}
             self._at.debts.owe(ours, self._instead(keys.record(name, uuid), record, stands))
         removal = Removal.read(name, uuid, stands) if stands else None
-        return Gone(self._views.whose(uuid, answers)[1], removal, sending.unknown)
+        return NotHolder(self._views.whose(uuid, answers)[1], removal, sending.ambiguous)
 
     @staticmethod
-    def _instead(key: str, record: str, stands: bytes) -> Call:
+    def _instead(key: str, record: str, stands: bytes) -> Command:
         """Return what puts another record of a removal in place of ours, or (empty) none."""
         text = stands.decode(errors="replace")
-        return Call(lua_scripts.UNRECORD, (key,), (record, text, milliseconds(KEPT)), votes=False)
+        return Command(
+            lua_scripts.UNRECORD, (key,), (record, text, milliseconds(KEPT)), votes=False
+        )
 
 
-def _has(said: Answer, record: bytes) -> bool:
+def _has(said: Reply, record: bytes) -> bool:
     """Tell whether a server has our record of a removal, by this sending or an earlier one."""
     return said.kind == "dropped" or (said.kind == "gone" and said.rest[1] == record)
 
 
-def _is_gone(said: Answer | None) -> bool:
+def _is_gone(said: Reply | None) -> bool:
     return said is not None and said.kind in ("dropped", "gone")
 
 
-_STEPS: Final[dict[type[Request], Callable[[Steps, Any, Sending, Deadline], Outcome]]] = {
-    Take: Steps._take,
-    Look: Steps._look,
-    Reclaim: Steps._reclaim,
-    Push: Steps._push,
-    Unlock: Steps._unlock,
-    Withdraw: Steps._withdraw,
-    Read: Steps._read,
-    Remove: Steps._remove,
+_STEPS: Final[
+    dict[type[Request], Callable[[RequestExecutor, Any, RequestState, Deadline], Outcome]]
+] = {
+    Take: RequestExecutor._take,
+    GetPosition: RequestExecutor._look,
+    Reclaim: RequestExecutor._reclaim,
+    Push: RequestExecutor._push,
+    Unlock: RequestExecutor._unlock,
+    Withdraw: RequestExecutor._withdraw,
+    Read: RequestExecutor._read,
+    Remove: RequestExecutor._remove,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 from typing import Final
 
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 
 _ALL: Final = (
     "~$root/* -@all +eval +evalsha +info +config|get +time +hget +hmget +hgetall +get +pttl +scan "
@@ -82,7 +82,7 @@ main # at the end, so that a script that was cut short does nothing
 """)
 
 
-def script(place: Place, users: Mapping[str, Sequence[str]]) -> str:
+def script(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
     """Return a script for sh; see `settings.Place.rights`."""
     if not any(users.values()):
         raise ValueError("Valkey has no roles: name the users that are to be, like --client shop.")
@@ -103,14 +103,14 @@ def script(place: Place, users: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _options(place: Place) -> Iterator[str]:
+def _options(place: ValkeyLocation) -> Iterator[str]:
     """Yield what valkey-cli is told of each server."""
     for endpoint in place.endpoints:
         host, _, port = endpoint.rpartition(":")
         yield f"-h {shlex.quote(host.strip('[]'))} -p {port}"
 
 
-def _made(place: Place, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _made(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, names in users.items():
         rules = shlex.join(_words(Template(f"{_ALL} {_RULES[kind]}").substitute(root=place.root)))
         variable = f"{kind.upper()}_PASSWORD"

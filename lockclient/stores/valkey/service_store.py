@@ -9,20 +9,20 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled import PolledStore
 from lockclient.stores.common.polling import Polling
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.protocol import Read, RequestState
 from lockclient.stores.service_protocol import Change, Member
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import milliseconds
 from lockclient.stores.valkey.listing import Listing
-from lockclient.stores.valkey.voting.rounds import Asking
-from lockclient.stores.valkey.wire.connection import Call
-from lockclient.stores.valkey.wire.pubsub import Hints
+from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.wire.connection import Command
+from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ServicesOfServers(PolledStore):
+class ValkeyServiceStore(PolledStore):
     """The half of `ValkeyStore` that services use; the other half calls `_serve` as it connects."""
 
-    def _serve(self, at: Asking, hints: Hints) -> None:
+    def _serve(self, at: Rounds, hints: PubSub) -> None:
         self._at = at
         self._listing = Listing(at)
         self._polling = Polling(self._listing, self._name, hints.listen_to_all)
@@ -38,7 +38,7 @@ class ServicesOfServers(PolledStore):
         """
         self._said = max(self._said + 1, time.time_ns() // 10**6)
         keys = self._at.keys
-        call = Call(
+        call = Command(
             lua_scripts.SAY,
             (keys.server, keys.sign_of_life(unlocker)),
             (str(self._said), value, milliseconds(ttl)),
@@ -49,10 +49,10 @@ class ServicesOfServers(PolledStore):
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """See `ServiceStore.withdraw_announcement`."""
         key = self._at.keys.sign_of_life(unlocker)
-        self._agreed(Call(lua_scripts.FORGET, (key,), (), votes=False), deadline)
+        self._agreed(Command(lua_scripts.FORGET, (key,), (), votes=False), deadline)
 
-    def tell_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
-        """See `ServiceStore.tell_restored`: there is nothing to tell."""
+    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
+        """See `ServiceStore.announce_restored`: there is nothing to tell."""
         raise StoreError(
             "Servers of Valkey can't be told that they were restored: let nobody hold a lock while "
             "they are, and begin with a new prefix if somebody may have."
@@ -66,17 +66,17 @@ class ServicesOfServers(PolledStore):
         Servers that are away are told as they come back; until then it may be seen again.
         """
         key = self._at.keys.record(change.name, change.part)
-        call = Call(lua_scripts.FORGET, (key,), (), votes=False)
+        call = Command(lua_scripts.FORGET, (key,), (), votes=False)
         done = self._agreed(call, deadline)
         self._at.debts.owe(set(self._at.all) - done, call)
         return True
 
-    def _agreed(self, call: Call, deadline: Deadline) -> set[int]:
+    def _agreed(self, call: Command, deadline: Deadline) -> set[int]:
         """Have this done by a majority; return who did it."""
         majority = self._at.quorum.majority
         return set(
             self._at.until_enough(
-                lambda _: call, Sending(Read("")), deadline, lambda said: len(said) >= majority
+                lambda _: call, RequestState(Read("")), deadline, lambda said: len(said) >= majority
             )
         )
 
@@ -94,8 +94,8 @@ class ServicesOfServers(PolledStore):
         """See `ServiceStore.votes`."""
         return self._at.servers.votes()
 
-    def remarks(self) -> Sequence[str]:
-        """See `ServiceStore.remarks`."""
+    def warnings_for_display(self) -> Sequence[str]:
+        """See `ServiceStore.warnings_for_display`."""
         return (*self._at.servers.remarks(), *self._listing.remarks())
 
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked

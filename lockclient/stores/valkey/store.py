@@ -8,32 +8,39 @@ from functools import partial
 
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.async_bridge import Looking
+from lockclient.stores.common.async_bridge import PollWatch
 from lockclient.stores.common.threaded import CLOSING, ThreadedStore
-from lockclient.stores.protocol import Abilities, Event, Outcome, Sending, Subscription, Target
+from lockclient.stores.protocol import (
+    Capabilities,
+    Outcome,
+    RequestState,
+    Subscription,
+    WatchEvent,
+    WatchTarget,
+)
 from lockclient.stores.service_protocol import Finding, Voter
 from lockclient.stores.valkey import errors, vouch
 from lockclient.stores.valkey.diagnosis import examine
 from lockclient.stores.valkey.keys import Keys
-from lockclient.stores.valkey.location import Place
-from lockclient.stores.valkey.requests import Steps
-from lockclient.stores.valkey.service_store import ServicesOfServers
-from lockclient.stores.valkey.voting.rounds import Asking
-from lockclient.stores.valkey.voting.undo_queue import Debts
-from lockclient.stores.valkey.wire.broadcast import Servers
-from lockclient.stores.valkey.wire.pubsub import Hints
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.requests import RequestExecutor
+from lockclient.stores.valkey.service_store import ValkeyServiceStore
+from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ValkeyStore(ThreadedStore, ServicesOfServers):
+class ValkeyStore(ThreadedStore, ValkeyServiceStore):
     """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
 
     Args:
         place: which servers, and where in them.
     """
 
-    can = Abilities(
+    can = Capabilities(
         "Valkey",
-        line=False,
+        queue=False,
         watch=False,
         fencing=False,
         guard=False,
@@ -41,7 +48,7 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
     )
     _name = "valkey"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ValkeyLocation) -> None:
         self.place = place
         self.can = replace(type(self).can, expires=place.expire)
         super().__init__()
@@ -53,11 +60,11 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
 
     def _connect(self) -> None:
         super()._connect()
-        self._servers = Servers(self.place, lambda i: self._debts.pay(i))
-        self._debts = Debts(self._servers)
-        at = Asking(self._servers, self._debts)
-        self._steps = Steps(at)
-        self._hints = Hints(self._servers)
+        self._servers = Broadcast(self.place, lambda i: self._debts.pay(i))
+        self._debts = UndoQueue(self._servers)
+        at = Rounds(self._servers, self._debts)
+        self._steps = RequestExecutor(at)
+        self._hints = PubSub(self._servers)
         self._serve(at, self._hints)
 
     def _disconnect(self) -> None:
@@ -66,13 +73,15 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
         self._servers.close()
         self._debts.close()
 
-    def _do(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def _do(self, sending: RequestState, deadline: Deadline) -> Outcome:
         return self._steps.do(sending, deadline)
 
     def _was_closed(self) -> StoreClosed:
         return errors.closed(self.place)
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Subscription:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Subscription:
         """See `MutexStore.watch`: from a revision on it is looked every few seconds who has it.
 
         From now on, as who waits asks and looks for itself besides, there are hints and nothing
@@ -80,7 +89,7 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
         """
         if not revision:
             return self._hints.listen(target.name, notify)
-        return Looking(self.ask, target, notify, self._lookers)
+        return PollWatch(self.ask, target, notify, self._lookers)
 
     def endpoints(self) -> tuple[str, ...]:
         """Name the store's addresses, for messages."""
@@ -99,7 +108,7 @@ class ValkeyStore(ThreadedStore, ServicesOfServers):
         Raises:
             StoreUnavailable: a server can't be told.
         """
-        self.background.away(partial(vouch.vouch, self._servers))
+        self.background.run_shielded(partial(vouch.vouch, self._servers))
 
     def voters(self) -> Iterator[Voter]:
         """See `Voting.voters`."""

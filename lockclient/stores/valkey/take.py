@@ -6,16 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from lockclient.model.clocks import Deadline, Jitter, monotonic
+from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import Outcome, Refused, Sending, Taken
+from lockclient.stores.protocol import Outcome, Refused, RequestState, Taken
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import DAY, drifted, milliseconds, revision_of, token_of, written
 from lockclient.stores.valkey.voting.quorum import HAD, count, text
-from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Asking, Own
+from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Own, Rounds
 from lockclient.stores.valkey.wire.broadcast import Round
-from lockclient.stores.valkey.wire.connection import Answer, Call
+from lockclient.stores.valkey.wire.connection import Command, Reply
 
 _SPLITS: Final = 4
 """How often a take is tried again at once because several have taken votes from each other."""
@@ -36,7 +36,7 @@ class Left(NamedTuple):
     take: str
 
     @classmethod
-    def of(cls, held: Answer, longest: float) -> Left | None:
+    def of(cls, held: Reply, longest: float) -> Left | None:
         """Read who has a lock there; None: it may be in the middle of its take, or alive.
 
         A key that expires after more than `longest` has a day besides its own time; of others it
@@ -55,7 +55,7 @@ class Getting:
         at: how the servers are asked.
     """
 
-    def __init__(self, at: Asking) -> None:
+    def __init__(self, at: Rounds) -> None:
         self._at = at
         self._longest = float(milliseconds(drifted(at.place.longest)))
 
@@ -63,15 +63,15 @@ class Getting:
         self,
         holder: Holder,
         over: Over,
-        sending: Sending,
+        sending: RequestState,
         deadline: Deadline,
     ) -> Outcome:
-        """Take a lock. Errors: see `Steps.do`."""
+        """Take a lock. Errors: see `RequestExecutor.do`."""
         after = holder.auto_unlock_after
         if after is not None and after > self._at.place.longest:
             raise errors.too_long(self._at.place, after)
-        splits, undecided, pauses = 0, 0, Jitter(*_SPLIT_PAUSES)
-        waits, spent = Jitter(*PAUSES), dict[int, Left]()
+        splits, undecided, pauses = 0, 0, Backoff(*_SPLIT_PAUSES)
+        waits, spent = Backoff(*PAUSES), dict[int, Left]()
         while True:
             if self._at.servers.closed:
                 raise errors.closed(self._at.place)
@@ -81,7 +81,7 @@ class Getting:
             spent = self._clear(holder.name, found.answers, spent)
             if not self._at.quorum.can_agree(found.answers, *HAD):
                 splits += 1
-                if splits > _SPLITS or deadline.remaining() < LEAST or sending.given_up:
+                if splits > _SPLITS or deadline.remaining() < LEAST or sending.abandoned:
                     return Refused(None, 0)
                 time.sleep(pauses.next())
                 continue
@@ -93,19 +93,19 @@ class Getting:
             self._at.pause_or_raise(error, sending, deadline, waits)
 
     def _try(
-        self, holder: Holder, over: Over, sending: Sending, until: Deadline
+        self, holder: Holder, over: Over, sending: RequestState, until: Deadline
     ) -> tuple[Outcome | None, Round]:
         """Try once; None: nobody has a majority, or too few have answered, and it is undone."""
         quorum = self._at.quorum
         name, uuid, after = holder.name, holder.uuid or "", holder.auto_unlock_after
         number, began = str(next(self._at.tries)), monotonic()
         expiry = self._expiry(after)
-        call = Call(
+        call = Command(
             lua_scripts.TAKE,
             (self._at.keys.server, self._at.keys.lock(name), self._at.keys.mark(name, uuid)),
             (uuid, number, milliseconds(expiry), *over, *written(holder)),
         )
-        sending.under_way = True
+        sending.in_flight = True
         found = self._at.servers.ask(
             dict.fromkeys(self._at.all, call), until, lambda said: quorum.decided(said, *HAD)
         )
@@ -122,22 +122,22 @@ class Getting:
                 # As in `_clear`; here the majority that was asked after that names us.
                 for i, left in self._spent(found.answers).items():
                     self._at.debts.owe({i}, self._at.drop(name, left.uuid, left.take, mark=False))
-                return Taken(token_of(uuid), earlier=earlier), found
+                return Taken(token_of(uuid), by_earlier_send=earlier), found
             found.troubles |= dict.fromkeys(self._at.all, Trouble("it did not keep the lock"))
             found.answers.clear()
         self._undo(name, uuid, number)
         return self._refused(found.answers), found
 
-    def _refused(self, answers: Mapping[int, Answer]) -> Outcome | None:
+    def _refused(self, answers: Mapping[int, Reply]) -> Outcome | None:
         """Return who has it, if a majority says so."""
         if count(answers, "used_up"):
-            return Refused(None, 0, used_up=True)
+            return Refused(None, 0, uuid_spent=True)
         if self._at.quorum.can_agree(answers, *HAD):
             return None
         _, holder = self._at.quorum.holder(_holder(said) for said in answers.values())
         return None if holder is None else Refused(holder, revision_of(holder, 0))
 
-    def _may_hold(self, answers: Mapping[int, Answer]) -> Outcome | None:
+    def _may_hold(self, answers: Mapping[int, Reply]) -> Outcome | None:
         """Return who may have it, as far as the votes of a majority go; the others are away."""
         if len(answers) < self._at.quorum.majority:
             return None
@@ -145,7 +145,7 @@ class Getting:
         return None if holder is None else Refused(holder, revision_of(holder, 0))
 
     def _clear(
-        self, name: str, answers: Mapping[int, Answer], before: Mapping[int, Left]
+        self, name: str, answers: Mapping[int, Reply], before: Mapping[int, Left]
     ) -> dict[int, Left]:
         """Delete what is left of locks that are over, where this and the try before found it.
 
@@ -166,7 +166,7 @@ class Getting:
                 self._at.servers.ask({i: call}, Deadline.after(TRY), bool)
         return spent
 
-    def _spent(self, answers: Mapping[int, Answer]) -> dict[int, Left]:
+    def _spent(self, answers: Mapping[int, Reply]) -> dict[int, Left]:
         return {
             i: left
             for i, said in answers.items()
@@ -180,7 +180,7 @@ class Getting:
 
     def _keep(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
         """Take the expiry off a lock that is never auto-unlocked."""
-        call = Call(
+        call = Command(
             lua_scripts.KEEP, (self._at.keys.server, self._at.keys.lock(name)), (uuid, number)
         )
         found = self._at.servers.ask(
@@ -206,6 +206,6 @@ class Getting:
         self._at.debts.owe(owed, self._at.drop(name, uuid, number, mark=True))
 
 
-def _holder(said: Answer) -> str | None:
+def _holder(said: Reply) -> str | None:
     """Return whom a server names that was asked for a lock, but for us."""
     return text(said.rest[0]) if said.kind == "held" else None

@@ -10,14 +10,14 @@ from lockclient.errors import StoreUnavailable
 from lockclient.stores.service_protocol import Voter
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.voting.quorum import text
-from lockclient.stores.valkey.wire.broadcast import Servers
-from lockclient.stores.valkey.wire.connection import Call, Line, Refusal
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Command, Connection, Refusal
 
 _STEP: Final = "500"
 """Keys that a server looks at in one step: less than a millisecond."""
 
 
-def voters(servers: Servers) -> Iterator[Voter]:
+def voters(servers: Broadcast) -> Iterator[Voter]:
     """Yield what each server says, also those whose votes do not count yet."""
     for i in servers.all:
         endpoint = servers.place.endpoints[i]
@@ -34,7 +34,7 @@ def voters(servers: Servers) -> Iterator[Voter]:
             line.close()
 
 
-def vouch(servers: Servers) -> None:
+def vouch(servers: Broadcast) -> None:
     """Let all servers vote at once, for somebody who knows that nobody holds a lock.
 
     Raises:
@@ -54,11 +54,11 @@ def vouch(servers: Servers) -> None:
         )
 
 
-def _left(servers: Servers, line: Line) -> Iterator[str]:
+def _left(servers: Broadcast, line: Connection) -> Iterator[str]:
     """Yield the names of locks that stand in one server, whatever the others say of them."""
     keys, cursor = servers.keys, "0"
     while True:
-        call = Call(lua_scripts.LEFT, (keys.server,), (cursor, keys.locks, _STEP), votes=False)
+        call = Command(lua_scripts.LEFT, (keys.server,), (cursor, keys.locks, _STEP), votes=False)
         said, names = line.ask(call).rest
         yield from (unquote(text(each)) for each in names)
         if (cursor := text(said)) == "0":

@@ -9,7 +9,7 @@ import pytest
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Push, Sending
+from lockclient.stores.protocol import Done, Push, RequestState
 from tests.contract.asking import NAME
 from tests.support.bucket.server import Asked, BucketServer, Fault
 from tests.support.http_requests import PATIENCE, ask, has, take
@@ -23,8 +23,8 @@ def test_who_waits_outlasts_it(
     server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, timeout: float
 ) -> None:
     """Also beyond the time after which a bucket that does not answer is an error."""
-    monkeypatch.setattr("lockclient.stores.protocol.PATIENCE", 1.0)
-    monkeypatch.setattr("lockclient.acquisition.attempt.ONE_ANSWER", 1.0)
+    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("lockclient.acquisition.attempt.ONE_ANSWER_S", 1.0)
     first: list[float] = []
 
     def refuse(_: Asked) -> Fault | None:
@@ -42,7 +42,7 @@ def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
     """It is told that neither push nor release was done; the release goes on by itself."""
     held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
     held.acquire()
-    monkeypatch.setattr("lockclient.stores.protocol.PATIENCE", 0.3)
+    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 0.3)
     server.trouble = lambda _: BUSY
     with pytest.raises(StoreUnavailable):
         held.alive(force=True)
@@ -64,10 +64,10 @@ def test_it_is_told_for_what_it_is(
         monkeypatch.setattr(f"lockclient.stores.gcs.wire.http_client.{each}", PATIENCE)
     uuid, token = take(store)
     push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
-    sending, asked = Sending(push), server.counted("PATCH")
+    sending, asked = RequestState(push), server.counted("PATCH")
 
     def refuse(_: Asked) -> Fault:
-        sending.given_up = server.counted("PATCH") >= asked + 3
+        sending.abandoned = server.counted("PATCH") >= asked + 3
         return BUSY
 
     server.trouble = refuse

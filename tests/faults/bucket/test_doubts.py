@@ -89,7 +89,7 @@ def test_a_take_that_waits_for_a_thread_is_not_sent_once_nobody_wants_it(
         let_go(attempt)
 
     queued = list[Callable[[], object]]()
-    to_thread = store._askers._getting.do
+    to_thread = store._askers._getting.submit
 
     def hand_over(work: Callable[[], object]) -> None:
         if server.counted("GET") > 1:  # it is free: the take

@@ -11,9 +11,18 @@ import pytest
 from lockclient import ClusterMutex, StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
-from lockclient.stores.gcs.keys import LATE, Standing
+from lockclient.stores.gcs.keys import LATE, ObjectState
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Read, Reclaim, Remove, Seen, Take, Taken, Withdraw
+from lockclient.stores.protocol import (
+    Done,
+    Read,
+    ReadResult,
+    Reclaim,
+    Remove,
+    Take,
+    Taken,
+    Withdraw,
+)
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer
@@ -40,7 +49,7 @@ class TestSomebodyElseS:
         for request in (
             Take(mine),
             Reclaim(mine, previous),
-            Withdraw(NAME, mine.uuid or "", mark=True),
+            Withdraw(NAME, mine.uuid or "", tombstone=True),
             Remove(removal(mine), None),
             Read(NAME),
         ):
@@ -83,7 +92,7 @@ def test_what_is_no_lock_of_ours_can_be_removed(
     """By hand, as it is seen; then the name is free."""
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata=metadata)
     seen = ask(store, Read(NAME))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     assert seen.holder is not None
     by_hand = Removal(seen.holder, time.time(), "ann" * 30, "force-unlock", "\x01" * 180)
     assert isinstance(ask(store, Remove(by_hand, None)), Done)
@@ -94,7 +103,7 @@ def test_what_is_no_lock_of_ours_can_be_removed(
 def test_a_time_that_is_none_is_a_day(server: BucketServer, store: GcsStore, said: str) -> None:
     """And no list fails by it."""
     metadata = {"gone": "z", "late_until": said}
-    there = Standing.told(server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata))
+    there = ObjectState.told(server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata))
     assert math.isclose(there.late_until, there.created + LATE)
     [item] = (item for page in store._listing.live(Deadline.after(60), {}) for item in page)
     assert item.kind == "withdrawn"

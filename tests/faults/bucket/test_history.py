@@ -10,9 +10,9 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, Seen
+from lockclient.stores.protocol import Read, ReadResult
 from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer, Fault
 from tests.support.processes import Figure, wait_until
 
@@ -58,7 +58,7 @@ def test_there_are_never_two_holders_and_nothing_is_left(
 ) -> None:
     with BucketServer() as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        stores = [GcsStore(Place(server.bucket.name)) for _ in range(CLIENTS)]
+        stores = [GcsStore(GcsLocation(server.bucket.name)) for _ in range(CLIENTS)]
         held: list[tuple[float, float]] = []
 
         def work(store: GcsStore) -> None:
@@ -93,7 +93,7 @@ def test_there_are_never_two_holders_and_nothing_is_left(
         assert all(held[i][1] <= held[i + 1][0] for i in range(len(held) - 1))
         assert len(held) > CLIENTS
         seen = stores[0].ask(Read("x"), Deadline.after(10))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.holder is None
         for store in stores:
             store.close()

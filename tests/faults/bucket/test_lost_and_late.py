@@ -15,15 +15,15 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.gcs.keys import LATE, Version
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import (
+    Conflict,
     Done,
-    Gone,
-    Moved,
+    NotHolder,
     Push,
     Read,
+    ReadResult,
     Reclaim,
     Remove,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     Unlock,
@@ -44,7 +44,7 @@ class TestLostAnswers:
         mine = holder()
         got = ask(store, Take(mine))
         assert isinstance(got, Taken)
-        assert got.earlier
+        assert got.by_earlier_send
         assert has(store) == mine.uuid
 
     def test_a_push_finds_itself(self, server: BucketServer, store: GcsStore) -> None:
@@ -54,12 +54,12 @@ class TestLostAnswers:
         assert isinstance(pushed, Done)
         assert Version.of(pushed.revision).metageneration == 2
         server.fault("PATCH", LOSE)
-        assert isinstance(ask(store, Push(NAME, uuid, Stamps(260.0, 360.0), token)), Moved)
+        assert isinstance(ask(store, Push(NAME, uuid, Stamps(260.0, 360.0), token)), Conflict)
 
     def test_a_release_was_done(self, server: BucketServer, store: GcsStore) -> None:
         uuid, _ = take(store)
         server.fault("DELETE", LOSE)
-        assert ask(store, Unlock(NAME, uuid)) == Gone(None, None, resent=True)
+        assert ask(store, Unlock(NAME, uuid)) == NotHolder(None, None, resent=True)
         assert server.bucket.names() == []
 
     def test_one_that_is_lost_in_the_middle_of_anything_harms_nothing(
@@ -83,7 +83,7 @@ class TestLostAnswers:
         server.fault(part, LOSE, times=2)
         assert isinstance(ask(store, Remove(removal(mine), (got.token, got.token))), Done)
         seen = ask(store, Read(NAME, mine.uuid))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.holder is None
         assert seen.removal is not None
         assert seen.removal.removed_by == "unlocker-1"
@@ -96,7 +96,7 @@ class TestLateCreates:
         """Send a take that nobody answers and that is on its way; return its uuid."""
         server.fault("POST", COMES_LATE)
         mine = holder()
-        sending = Sending(Take(mine))
+        sending = RequestState(Take(mine))
         server.fault("POST", DROP, times=100)
         with pytest.raises(StoreUnavailable) as caught:
             store.send(sending, Deadline.after(0.5))
@@ -108,7 +108,7 @@ class TestLateCreates:
     def test_after_giving_up(self, server: BucketServer, store: GcsStore) -> None:
         """The trace stands in its way; without one it would have taken the lock."""
         uuid = self.given_up(server, store)
-        ask(store, Withdraw(NAME, uuid, mark=True))
+        ask(store, Withdraw(NAME, uuid, tombstone=True))
         assert server.deliver() == [412]
         assert has(store) is None
 
@@ -117,7 +117,7 @@ class TestLateCreates:
     ) -> None:
         """What stands in its way goes from hand to hand, also through another program's."""
         uuid = self.given_up(server, store)
-        ask(store, Withdraw(NAME, uuid, mark=True))
+        ask(store, Withdraw(NAME, uuid, tombstone=True))
         # The last is let go of by who has not taken it, and has to look.
         for taker, releaser in ((other, other), (store, store), (other, store)):
             theirs, _ = take(taker)
@@ -132,11 +132,11 @@ class TestLateCreates:
         """It is written onto that one's lock, whose release can't overlook it."""
         uuid = self.given_up(server, store)
         theirs, token = take(other)
-        ask(store, Withdraw(NAME, uuid, mark=True))
+        ask(store, Withdraw(NAME, uuid, tombstone=True))
         for _ in range(pushes):
             push = Push(NAME, theirs, Stamps(250.0, 350.0), token)
             moved = ask(other, push)
-            assert isinstance(moved, Moved)
+            assert isinstance(moved, Conflict)
             assert isinstance(ask(other, replace(push, revision=moved.revision)), Done)
         assert has(other) == theirs
         assert isinstance(ask(other, Unlock(NAME, theirs)), Done)
@@ -153,12 +153,12 @@ class TestLateCreates:
         mine = holder(identity="me")
         got = ask(store, Take(mine))
         assert isinstance(got, Taken)
-        assert not got.earlier
+        assert not got.by_earlier_send
         uuid = mine.uuid or ""
         if how == "release":
             assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
         elif how == "let go":
-            ask(store, Withdraw(NAME, uuid, mark=True))
+            ask(store, Withdraw(NAME, uuid, tombstone=True))
         elif how == "removed":
             assert isinstance(ask(other, Remove(removal(mine), None)), Done)
         else:
@@ -167,17 +167,17 @@ class TestLateCreates:
             assert isinstance(ask(store, Reclaim(heir, before)), Taken)
             assert isinstance(ask(store, Unlock(NAME, heir.uuid or "")), Done)
         if how == "reclaimed":  # its first process knew of it, and withdraws
-            ask(store, Withdraw(NAME, uuid, mark=True))
+            ask(store, Withdraw(NAME, uuid, tombstone=True))
         assert server.deliver() == [412]
         assert has(store) is None
 
     def test_over_a_trace(self, server: BucketServer, store: GcsStore, other: GcsStore) -> None:
         """A take over a trace names it, and who gives that up leaves another one."""
         first = self.given_up(server, store)
-        ask(store, Withdraw(NAME, first, mark=True))
+        ask(store, Withdraw(NAME, first, tombstone=True))
         server.deliver()
         mine = holder()
-        sending = Sending(Take(mine))
+        sending = RequestState(Take(mine))
         asked = server.counted("POST")
 
         def second_post() -> None:
@@ -192,14 +192,14 @@ class TestLateCreates:
             store.send(sending, Deadline.after(2.0))
         thread.join(PATIENCE)
         server.heal()
-        ask(store, Withdraw(NAME, mine.uuid or "", mark=True))
+        ask(store, Withdraw(NAME, mine.uuid or "", tombstone=True))
         assert server.deliver() == [412]
         assert has(store) is None
 
     def test_a_day_later_nothing_is_left(self, server: BucketServer, store: GcsStore) -> None:
         """By the bucket's clock: then no token is accepted that was sent with it."""
         uuid = self.given_up(server, store)
-        ask(store, Withdraw(NAME, uuid, mark=True))
+        ask(store, Withdraw(NAME, uuid, tombstone=True))
         theirs, _ = take(store)
         server.ahead = LATE - 60
         ask(store, Unlock(NAME, theirs))
@@ -241,9 +241,9 @@ class TestTheHole:
         assert before["metageneration"] == "1"
         for _ in range(3):
             gone = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
-            assert isinstance(gone, Gone)
+            assert isinstance(gone, NotHolder)
             assert gone.holder == successor
-            assert isinstance(ask(store, Unlock(NAME, uuid)), Gone)
+            assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
             ask(store, Withdraw(NAME, uuid))
         after, _ = server.bucket.get(OBJECT, Conditions())
         assert after == before

@@ -11,19 +11,19 @@ import pytest
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
 from lockclient.acquisition import holding
 from lockclient.model.clocks import Stamps
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.protocol import (
     Done,
-    Gone,
+    NotHolder,
     Push,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Remove,
     Request,
-    Seen,
     Take,
     Taken,
     Unlock,
@@ -58,20 +58,20 @@ class TestRemovals:
             assert isinstance(ask(store, Take(holder())), Taken)
         elif by == "holder":
             lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), got.token))
-            assert isinstance(lost, Gone)
+            assert isinstance(lost, NotHolder)
             assert lost.removal is not None
             assert lost.removal.removed_by == "unlocker-1"
         elif by == "remover":
             second = ask(store, Remove(replace(record, removed_by="unlocker-2"), None))
-            assert isinstance(second, Gone)
+            assert isinstance(second, NotHolder)
         else:
             ask(store, Withdraw(NAME, uuid))
         seen = ask(store, Read(NAME, uuid))
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.removal is not None
         assert (seen.removal.removed_by, seen.removal.why) == ("unlocker-1", "No sign of life.")
         assert seen.removal.holder.backtrace == "  File x"
-        assert isinstance(ask(store, Unlock(NAME, uuid)), Gone)
+        assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
 
     def test_a_push_and_a_removal_at_once_have_one_winner(
         self, store: GcsStore, other: GcsStore
@@ -121,7 +121,7 @@ class TestTakeovers:
         else:
             assert isinstance(ask(other, reclaim), Taken)
             gone = ask(store, push)
-            assert isinstance(gone, Gone)
+            assert isinstance(gone, NotHolder)
             assert gone.holder == has(store) == theirs.uuid
 
     def test_at_once_there_is_one_winner(self, store: GcsStore, other: GcsStore) -> None:
@@ -160,7 +160,7 @@ class TestTakeovers:
 
 class TestContention:
     def test_of_sixteen_that_take_it_one_has_it(self, server: BucketServer) -> None:
-        stores = [GcsStore(Place(server.bucket.name)) for _ in range(16)]
+        stores = [GcsStore(GcsLocation(server.bucket.name)) for _ in range(16)]
         for _ in range(5):
             outcomes: list[object] = []
 
@@ -195,7 +195,7 @@ class TestContention:
         """One write a second and object: a life of several is slow, and no error."""
         with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            store = GcsStore(Place(server.bucket.name))
+            store = GcsStore(GcsLocation(server.bucket.name))
             with ClusterMutex("x", store=store, expected_runtime=60) as held:
                 held.alive(force=True)
                 held.alive(force=True)
@@ -208,7 +208,7 @@ class TestContention:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
             for module, patience in ((http_client, "FIRST_TRY"), (holding, "PUSH_TRY")):
                 patch.setattr(module, patience, PATIENCE)  # else a try that is late is repeated
-            store = GcsStore(Place(server.bucket.name))
+            store = GcsStore(GcsLocation(server.bucket.name))
             held = ClusterMutex("x", store=store, keepalive=True)
             held.acquire()
             while server.counted("PATCH") < 2:

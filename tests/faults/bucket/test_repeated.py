@@ -11,12 +11,12 @@ from lockclient.model.holder import Holder
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import (
     Done,
-    Gone,
+    NotHolder,
     Push,
     Read,
+    ReadResult,
     Reclaim,
     Remove,
-    Seen,
     Taken,
     Unlock,
     Withdraw,
@@ -43,7 +43,7 @@ def repeating(server: BucketServer) -> BucketServer:
 def mine(request: pytest.FixtureRequest, repeating: BucketServer, store: GcsStore) -> Holder:
     """Who has the lock, which it created, or took over a trace."""
     if request.param:
-        ask(store, Withdraw(NAME, "nobody", mark=True))
+        ask(store, Withdraw(NAME, "nobody", tombstone=True))
         assert repeating.bucket.names() == [OBJECT]
     mine = holder(identity="me")
     _, token = take(store, mine)
@@ -63,7 +63,7 @@ def test_a_release_is_done_by_its_own_trace(
     """What is refused is its own second trace. A second deletion might be somebody else's."""
     traced = "late_until" in repeating.bucket.get(OBJECT, Conditions())[0]["metadata"]
     gone = ask(store, Unlock(NAME, mine.uuid or ""))
-    assert gone == Gone(None, None, resent=traced)
+    assert gone == NotHolder(None, None, resent=traced)
     assert has(store) is None
 
 
@@ -71,10 +71,10 @@ def test_a_removal_has_its_record(store: GcsStore, other: GcsStore, mine: Holder
     """And who was removed is told so, by its push as by its release."""
     assert isinstance(ask(other, Remove(removal(mine), None)), Done)
     seen = ask(store, Read(NAME, mine.uuid))
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     assert seen.holder is None
     gone = ask(store, Unlock(NAME, mine.uuid or ""))
-    assert isinstance(gone, Gone)
+    assert isinstance(gone, NotHolder)
     assert gone.removal == seen.removal is not None
 
 
@@ -89,7 +89,7 @@ def test_who_gives_up_writes_once_onto_another_one_s_lock(
 ) -> None:
     """And is not refused for ever because of its own writing."""
     asked = repeating.counted("PATCH")
-    assert isinstance(ask(store, Withdraw(NAME, "nobody", mark=True)), Done)
+    assert isinstance(ask(store, Withdraw(NAME, "nobody", tombstone=True)), Done)
     assert repeating.counted("PATCH") <= asked + 1
     said, _ = repeating.bucket.get(OBJECT, Conditions())
     assert (said["metadata"]["uuid"], "late_until" in said["metadata"]) == (mine.uuid, True)

@@ -13,7 +13,7 @@ import pytest
 from lockclient import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, Seen, Take
+from lockclient.stores.protocol import Read, ReadResult, Take
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
 
@@ -79,5 +79,5 @@ def test_one_address_that_nobody_answers_leaves_time_for_another(
 ) -> None:
     silent(1, ["127.0.0.1"])
     other = GcsStore(store.place)
-    assert isinstance(other.ask(Read(NAME), Deadline.after(60)), Seen)
+    assert isinstance(other.ask(Read(NAME), Deadline.after(60)), ReadResult)
     other.close()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import (
     Take,
@@ -39,7 +39,7 @@ class TestErrors:
             ClusterMutex("x", store=store).acquire()
 
     def test_no_bucket_says_so(self, server: BucketServer) -> None:
-        store = GcsStore(Place("another"))
+        store = GcsStore(GcsLocation("another"))
         lock = ClusterMutex("x", store=store)
         for ask_it in (lock.acquire, lock.holder):
             with pytest.raises(StoreError, match=r"bucket another .*Create the bucket"):
@@ -85,7 +85,7 @@ class TestErrors:
         with BucketServer() as server:
             url = server.url
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-        store = GcsStore(Place("locks"))
+        store = GcsStore(GcsLocation("locks"))
         with pytest.raises(StoreUnavailable, match="connection refused") as caught:
             ask(store, Take(holder()), 0.5)
         assert not caught.value.unknown

@@ -18,7 +18,7 @@ from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
 from lockclient.aio import LoopInbox
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.wire.async_channels import _Turns
-from lockclient.stores.protocol import Event
+from lockclient.stores.protocol import WatchEvent
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -204,10 +204,10 @@ class TestInbox:
 
         async def main() -> None:
             inbox = LoopInbox()
-            inbox.put(Event(1))
-            assert await inbox.get(10) == Event(1)
-            asyncio.get_running_loop().call_later(0.05, inbox.put, Event(2))
-            assert await inbox.get(10) == Event(2)
+            inbox.put(WatchEvent(1))
+            assert await inbox.get(10) == WatchEvent(1)
+            asyncio.get_running_loop().call_later(0.05, inbox.put, WatchEvent(2))
+            assert await inbox.get(10) == WatchEvent(2)
             assert await inbox.get(0.01) is None
 
         asyncio.run(main())
@@ -218,7 +218,7 @@ class TestInbox:
         async def main() -> LoopInbox:
             return LoopInbox()
 
-        asyncio.run(main()).put(Event(1))
+        asyncio.run(main()).put(WatchEvent(1))
 
 
 async def lose(store: MemoryStore, mutex: AsyncClusterMutex) -> None:

@@ -44,7 +44,7 @@ def job():
     begun.set()
     return 0.6
 
-scheduler.clock.after(0, job)
+scheduler.shared.after(0, job)
 """
 _INBOX = """
 def wait():

@@ -14,25 +14,25 @@ from lockclient.model.process_identity import fingerprint
 from lockclient.model.removal import Removal
 from lockclient.stores.protocol import (
     Claim,
+    Conflict,
     Done,
-    Event,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Queued,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
-    Seen,
-    Sending,
+    RequestState,
     Take,
     Taken,
     TakeOrQueue,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 
@@ -60,7 +60,7 @@ def begun(
     return acquisition
 
 
-def sending(acquisition: Acquisition) -> Sending:
+def sending(acquisition: Acquisition) -> RequestState:
     """Its last request, of which a store has noted nothing yet."""
     assert acquisition.sending is not None
     return acquisition.sending
@@ -120,10 +120,10 @@ class TestGettingIt:
         """From the revision after the answer on, so that nothing is missed."""
         first = begun()
         steps(first, Refused("other", 7))
-        assert steps(first, Queued(8, None, "other", 9)) == Wait(Target("x"), 10)
+        assert steps(first, Queued(8, None, "other", 9)) == Wait(WatchTarget("x"), 10)
         second = begun()
         steps(second, Refused("other", 7))
-        assert steps(second, Queued(8, "ahead", "other", 9)) == Wait(Target("x", "ahead"), 10)
+        assert steps(second, Queued(8, "ahead", "other", 9)) == Wait(WatchTarget("x", "ahead"), 10)
 
     def test_the_head_of_a_free_lock_claims_with_its_place(self) -> None:
         """Nobody ahead and nobody inside: the ticket's own revision is what claims."""
@@ -135,41 +135,43 @@ class TestGettingIt:
         """The head claims when the holder went; behind, the one ahead decides what it means."""
         head = begun()
         steps(head, Refused("other", 7), Queued(8, None, "other", 9))
-        assert isinstance(head.woken(Event(12), at(5)), Claim)
+        assert isinstance(head.woken(WatchEvent(12), at(5)), Claim)
         behind = begun()
         steps(behind, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert behind.woken(Event(12), at(5)) == Look("x", "me", 8, "ahead", 12)
+        assert behind.woken(WatchEvent(12), at(5)) == GetPosition("x", "me", 8, "ahead", 12)
 
     def test_a_holder_that_was_replaced_is_still_in_the_way(self) -> None:
         """A heir took over: the head watches on from there."""
         head = begun()
         steps(head, Refused("other", 7), Queued(8, None, "other", 9))
-        assert head.woken(Event(12, "heir"), at(5)) == Wait(Target("x"), 13)
+        assert head.woken(WatchEvent(12, "heir"), at(5)) == Wait(WatchTarget("x"), 13)
 
     def test_who_may_have_missed_something_looks(self) -> None:
         """When the watch says so, the whole place is looked up."""
         acquisition = begun()
         steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert acquisition.woken(Event(0, missed=True), at(60)) == Look("x", "me", 8)
+        assert acquisition.woken(WatchEvent(0, gap=True), at(60)) == GetPosition("x", "me", 8)
 
     def test_who_has_heard_nothing_for_a_minute_looks_cheaply(self) -> None:
         """Most likely the ticket ahead still stands; if not, the whole place is looked up."""
         acquisition = begun()
         steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert acquisition.woken(None, at(60)) == Look("x", "me", 8, "ahead")
+        assert acquisition.woken(None, at(60)) == GetPosition("x", "me", 8, "ahead")
         wait = steps(acquisition, Position(True, "ahead", "other", 20))
-        assert wait == Wait(Target("x", "ahead"), 21)
+        assert wait == Wait(WatchTarget("x", "ahead"), 21)
         acquisition.woken(None, at(120))
         gone = Position(True, None, "other", 30, ambiguous=True)
-        assert steps(acquisition, gone) == Look("x", "me", 8)
+        assert steps(acquisition, gone) == GetPosition("x", "me", 8)
 
     def test_a_place_that_can_t_be_told_is_looked_up(self) -> None:
         """Queued twice with others behind, or a predecessor that did not get the lock."""
         acquisition = begun()
         look = steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9, ambiguous=True))
-        assert look == Look("x", "me", 8)
+        assert look == GetPosition("x", "me", 8)
         assert steps(acquisition, Position(True, None, "o", 9, ambiguous=True)) == look
-        assert steps(acquisition, Position(True, "ahead", "o", 9)) == Wait(Target("x", "ahead"), 10)
+        assert steps(acquisition, Position(True, "ahead", "o", 9)) == Wait(
+            WatchTarget("x", "ahead"), 10
+        )
 
     def test_whose_ticket_is_gone_queues_again(self, caplog: pytest.LogCaptureFixture) -> None:
         """Found in a look or in the claim, said in the log; the time of coming stays."""
@@ -189,14 +191,14 @@ class TestGettingIt:
         """A client that does not know the line barged in: its uuid is watched now."""
         acquisition = begun()
         steps(acquisition, Refused(None, 7), Queued(8, None, None, 8))
-        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(Target("x"), 12)
+        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(WatchTarget("x"), 12)
 
 
 class TestLostAnswers:
     def test_it_is_asked_again_with_stamps_of_now(self) -> None:
         """The same request; what the first one did, the answer tells."""
         acquisition = begun()
-        sending(acquisition).unknown = True
+        sending(acquisition).ambiguous = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
@@ -204,9 +206,9 @@ class TestLostAnswers:
     def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
         """Its stamps are older than we know: a push, with stamps of its own each time."""
         acquisition = begun()
-        sending(acquisition).unknown = True
+        sending(acquisition).ambiguous = True
         acquisition.again(at(0.1))
-        push = acquisition.answered(Taken(5, earlier=True), at(0.2))
+        push = acquisition.answered(Taken(5, by_earlier_send=True), at(0.2))
         assert isinstance(push, Push)
         assert (push.stamps.alert_at, push.revision) == (5_300.2, 5)
         push = acquisition.again(at(20))
@@ -223,8 +225,8 @@ class TestLostAnswers:
     def test_a_lock_that_was_removed_meanwhile_ends_this_uuid(self) -> None:
         """The confirming push finds it gone: it begins again with a new uuid, or gives up."""
         patient, hasty = begun(), begun(queue=False)
-        assert steps(patient, Taken(5, earlier=True), Gone("o", None)) == UsedUp()
-        assert steps(hasty, Taken(5, earlier=True), Gone("o", None)) == Busy("o")
+        assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) == UsedUp()
+        assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) == Busy("o")
         assert hasty.abandon() == Withdraw("x", "me")
         again = patient.anew("me-again").begin(at(1))
         assert isinstance(again, Take)
@@ -233,7 +235,7 @@ class TestLostAnswers:
     def test_a_uuid_that_was_removed_is_not_used_again(self) -> None:
         """It had the lock and nobody was told; its removal has marked it."""
         acquisition = begun()
-        assert steps(acquisition, Refused(None, 7), Refused(None, 8, used_up=True)) == UsedUp()
+        assert steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True)) == UsedUp()
 
     @pytest.mark.parametrize(
         "outcomes", [[Taken(5)], [Refused("o", 5)], [Refused("o", 5), Queued(5, None, "o", 5)]]
@@ -241,17 +243,17 @@ class TestLostAnswers:
     def test_what_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
         """A take that was sent twice may come again when all is over, whatever came after it."""
         acquisition = begun()
-        sending(acquisition).unknown = True
+        sending(acquisition).ambiguous = True
         steps(acquisition, *outcomes)
         assert acquisition.may_be_out_there
-        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
 
     def test_nobody_answered(self) -> None:
         """Unknown is not the same as not sent: only one of them can leave something."""
         acquisition = begun()
         assert acquisition.abandon() is None
-        sending(acquisition).unknown = True
-        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+        sending(acquisition).ambiguous = True
+        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
     def test_an_interrupt_under_way_leaves_a_mark(self, identity: str | None) -> None:
@@ -259,10 +261,10 @@ class TestLostAnswers:
         acquisition = begun(identity=identity)
         if identity is not None:
             previous = Holder("x", "dead", identity=identity)
-            reclaim = steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+            reclaim = steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
             assert isinstance(reclaim, Reclaim)
-        sending(acquisition).under_way = True
-        assert acquisition.abandon() == Withdraw("x", "me", mark=True)
+        sending(acquisition).in_flight = True
+        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
 
     def test_a_ticket_is_a_trace(self) -> None:
         """Who gives up in line has something to take back, and nothing can arrive late."""
@@ -281,7 +283,7 @@ class TestIdentity:
         acquisition = begun(identity="worker")
         assert steps(acquisition, Refused("dead", 4)) == Read("x")
         previous = Holder("x", "dead", identity="worker")
-        reclaim = steps(acquisition, Seen(previous, (), None, 4))
+        reclaim = steps(acquisition, ReadResult(previous, (), None, 4))
         assert isinstance(reclaim, Reclaim)
         assert reclaim.previous == previous
         assert steps(acquisition, Taken(6)) == Acquired()
@@ -309,7 +311,7 @@ class TestIdentity:
     )
     def test_nobody_else_s_lock_is(self, previous: Holder | None) -> None:
         """Another identity, a process that certainly runs, a need: it waits, or gives up."""
-        seen = Seen(previous, (), None, 4)
+        seen = ReadResult(previous, (), None, 4)
         patient = begun(identity="worker")
         assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
         hasty = begun(identity="worker", queue=False)
@@ -321,7 +323,7 @@ class TestIdentity:
         """Nor is it looked every second whether its process has ended: that would not help."""
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", hostname="h", identity="worker", needs=("warp",))
-        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+        steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
         assert not acquisition.has_rival
         assert "'x'" in caplog.text
         assert "needs what this version does not know (warp)" in caplog.text
@@ -330,7 +332,7 @@ class TestIdentity:
         """Somebody else was quicker: then it is a waiter like any other."""
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", identity="worker")
-        steps(acquisition, Refused("dead", 4), Seen(previous, (), None, 4))
+        steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
         assert isinstance(steps(acquisition, Refused("o", 5)), TakeOrQueue)
 
 
@@ -360,7 +362,7 @@ class TestHoldingIt:
         acquisition = held()
         deadline, before = acquisition.deadline, acquisition.holder
         push = acquisition.push(at(50))
-        assert not acquisition.pushed(push, Moved(9), at(50).monotonic)
+        assert not acquisition.pushed(push, Conflict(9), at(50).monotonic)
         assert (acquisition.deadline, acquisition.holder) == (deadline, before)
         again = acquisition.push(at(50.1))
         assert (again.stamps.alert_at, again.revision) == (START.wall + 50.1 + 300, 9)
@@ -370,9 +372,9 @@ class TestHoldingIt:
     def test_a_lock_that_an_earlier_sending_got_is_pushed_until_it_is_confirmed(self) -> None:
         """Also if somebody writes its stamps in between."""
         acquisition = begun()
-        sending(acquisition).unknown = True
-        assert isinstance(steps(acquisition, Taken(5, earlier=True)), Push)
-        again = acquisition.answered(Moved(9), at(0.2))
+        sending(acquisition).ambiguous = True
+        assert isinstance(steps(acquisition, Taken(5, by_earlier_send=True)), Push)
+        again = acquisition.answered(Conflict(9), at(0.2))
         assert isinstance(again, Push)
         assert (again.stamps.alert_at, again.revision) == (5_300.2, 9)
         assert acquisition.answered(Done(10), at(0.3)) == Acquired()
@@ -398,28 +400,28 @@ class TestHoldingIt:
         """The record of the removal is in the text and in the field."""
         acquisition = held()
         removal = Removal(acquisition.holder, 6_000.0, "ann", "force-unlock", "web-1 burnt down.")
-        acquisition.pushed(acquisition.push(at(9)), Gone("next", removal), at(9).monotonic)
+        acquisition.pushed(acquisition.push(at(9)), NotHolder("next", removal), at(9).monotonic)
         loss = acquisition.loss
         assert loss is not None
         assert loss.removal == removal
         assert "force-unlock by ann at 1970-01-01 01:40:00 UTC: web-1 burnt down." in str(loss)
         assert "now held by next" in str(loss)
 
-    @pytest.mark.parametrize("event", [Event(9), Event(9, "other")])
-    def test_the_watch_tells(self, event: Event) -> None:
+    @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
+    def test_the_watch_tells(self, event: WatchEvent) -> None:
         """Deleted, or another one's: lost. What the record says is added when it is known."""
         acquisition = held()
         acquisition.observed(event)
         assert acquisition.loss is not None
         removal = Removal(acquisition.holder, 1.0, "ann", "force-unlock", "")
-        acquisition.saw(Seen(None, (), removal, 10))
+        acquisition.saw(ReadResult(None, (), removal, 10))
         assert acquisition.loss.removal == removal
 
     def test_its_own_uuid_is_no_loss(self) -> None:
         """An event or a read that shows the own uuid changes nothing."""
         acquisition = held()
-        acquisition.observed(Event(9, "me"))
-        acquisition.saw(Seen(acquisition.holder, (), None, 10))
+        acquisition.observed(WatchEvent(9, "me"))
+        acquisition.saw(ReadResult(acquisition.holder, (), None, 10))
         assert acquisition.loss is None
 
     def test_its_own_release_is_no_loss(self) -> None:
@@ -427,21 +429,21 @@ class TestHoldingIt:
         acquisition = held()
         push = acquisition.push(at(9))
         assert acquisition.release() == Unlock("x", "me")
-        acquisition.observed(Event(9))
-        acquisition.saw(Seen(None, (), None, 10))
-        acquisition.pushed(push, Gone(None, None), at(9).monotonic)
-        acquisition.released(Gone(None, None, resent=True))
+        acquisition.observed(WatchEvent(9))
+        acquisition.saw(ReadResult(None, (), None, 10))
+        acquisition.pushed(push, NotHolder(None, None), at(9).monotonic)
+        acquisition.released(NotHolder(None, None, resent=True))
         assert acquisition.check(at(10_000).monotonic) is None
 
     def test_an_unlock_that_finds_it_gone_is_a_loss(self) -> None:
         """Unless it was sent twice and nobody left a record: then the first one did it."""
         removal = Removal(Holder("x", "me"), 1.0, "ann", "force-unlock", "")
         for outcome, lost in [
-            (Gone(None, None), True),
-            (Gone("other", None), True),
-            (Gone(None, None, resent=True), False),
-            (Gone("other", None, resent=True), False),
-            (Gone(None, removal, resent=True), True),
+            (NotHolder(None, None), True),
+            (NotHolder("other", None), True),
+            (NotHolder(None, None, resent=True), False),
+            (NotHolder("other", None, resent=True), False),
+            (NotHolder(None, removal, resent=True), True),
         ]:
             acquisition = held()
             acquisition.release()

@@ -33,16 +33,16 @@ from lockclient.model.holder import Holder
 from lockclient.stores.protocol import (
     Claim,
     Done,
-    Event,
-    Gone,
+    NotHolder,
     Push,
     Reclaim,
     Request,
-    Sending,
+    RequestState,
     Take,
     Taken,
     TakeOrQueue,
     Unlock,
+    WatchEvent,
     Withdraw,
 )
 from tests.support.memory_store import Model
@@ -87,7 +87,7 @@ class Actor:
         self.removed = False
         """Its lock was taken away, by whoever may do that, or by itself."""
 
-    def sending(self) -> Sending | None:
+    def sending(self) -> RequestState | None:
         """What the engine keeps of the request that is asked."""
         sending = self.engine.sending
         return sending if sending is not None and sending.request is self.asking else None
@@ -160,7 +160,7 @@ class World:
     def send(self, actor: Actor, request: Request) -> None:
         actor.asking, actor.resent, actor.sent_at = request, False, self.time
         if (sending := actor.sending()) is not None:
-            sending.under_way = True
+            sending.in_flight = True
         actor.process.has_line |= isinstance(request, TakeOrQueue)
 
     def abandon(self, actor: Actor) -> None:
@@ -263,9 +263,9 @@ class World:
         assert request is not None
         outcome = self.apply(actor, request, actor.process.lease, resent=actor.resent)
         if (sending := actor.sending()) is not None:
-            sending.under_way = False
+            sending.in_flight = False
         if isinstance(request, Unlock):
-            if isinstance(outcome, Gone):
+            if isinstance(outcome, NotHolder):
                 engine.released(outcome)
             lock = self.model.lock(NAME)
             assert lock.uuid() != actor.uuid
@@ -292,7 +292,7 @@ class World:
             self.late.append((actor, actor.asking, actor.process.lease))
         actor.resent = True
         if (sending := actor.sending()) is not None:
-            sending.unknown = True
+            sending.ambiguous = True
 
     def no_answer(self, actor: Actor, *, unknown: bool) -> None:
         """The store is given up on, and asked anew."""
@@ -300,8 +300,8 @@ class World:
         if unknown:
             self.late.append((actor, actor.asking, actor.process.lease))
         if (sending := actor.sending()) is not None:
-            sending.under_way = False
-            sending.unknown |= unknown
+            sending.in_flight = False
+            sending.ambiguous |= unknown
         if not actor.held:
             self.follow(actor, actor.engine.again(self.now()))
         elif isinstance(actor.asking, Unlock):
@@ -309,11 +309,11 @@ class World:
         else:
             actor.asking = None  # a push: the next one tells
 
-    def news(self, actor: Actor) -> Event | None:
+    def news(self, actor: Actor) -> WatchEvent | None:
         """The next event that a waiter's watch has for it."""
         assert actor.waiting is not None
         if actor.missed:
-            return Event(0, missed=True)
+            return WatchEvent(0, gap=True)
         found = self.model.events(actor.waiting.target, actor.waiting.revision)
         if actor.waiting.target.ticket is not None:
             found = [each for each in found if each.uuid is None]

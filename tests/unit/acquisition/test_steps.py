@@ -16,18 +16,18 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
-    Event,
     Outcome,
     Queued,
     Read,
     Refused,
     Request,
-    Sending,
+    RequestState,
     Take,
     Taken,
     TakeOrQueue,
-    Target,
     Unlock,
+    WatchEvent,
+    WatchTarget,
     Withdraw,
 )
 from tests.support.memory_store import MemoryStore
@@ -72,7 +72,7 @@ def test_a_store_that_never_answered_is_unavailable() -> None:
 
 def test_who_waits_for_ever_outlasts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store was there once: it is waited for, however long it takes."""
-    monkeypatch.setattr(protocol, "PATIENCE", 0.05)
+    monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 0.05)
     store = taken(SlowStore(TakeOrQueue))
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire)
@@ -106,7 +106,9 @@ def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> No
 class LateStore(MemoryStore):
     """A store in which the lock is released just before a watch on its holder begins."""
 
-    def watch(self, target: Target, revision: int, notify: Callable[[Event], None]) -> Any:
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Any:
         """See `MutexStore.watch`."""
         if target.ticket is None:
             self.ask(Unlock("x", "other"), Deadline.after(1))
@@ -161,7 +163,7 @@ def test_a_closed_watch_is_forgotten() -> None:
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire)
     thread.start()
-    wait_until(lambda: store.model.events(Target("x"), 0) and store.watching())
+    wait_until(lambda: store.model.events(WatchTarget("x"), 0) and store.watching())
     store.ask(Unlock("x", "other"), Deadline.after(1))
     thread.join(60)
     wait_until(store.watching, what="the watch for its loss, after a second")
@@ -172,10 +174,10 @@ def test_a_closed_watch_is_forgotten() -> None:
 class DoublingStore(MemoryStore):
     """A store that has sent each take twice; the second sending is still under way."""
 
-    def send(self, sending: Sending, deadline: Deadline) -> Outcome:
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """See `MutexStore.send`."""
         outcome = super().send(sending, deadline)
-        sending.unknown = isinstance(outcome, Taken | Refused | Queued)
+        sending.ambiguous = isinstance(outcome, Taken | Refused | Queued)
         return outcome
 
 

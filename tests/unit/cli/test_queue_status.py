@@ -8,14 +8,14 @@ import pytest
 
 from lockclient.cli.scripts.queue_status import sentence
 from lockclient.model.holder import Holder, Ticket, in_utc
-from lockclient.stores.protocol import Seen
+from lockclient.stores.protocol import ReadResult
 
 HOST = "cron-1.prod.example.com"
 
 
-def seen(since: float) -> Seen:
+def seen(since: float) -> ReadResult:
     holder = Holder("n", "u", hostname=HOST, pid=20857, locked_at=since, reason="totals")
-    return Seen(holder, tuple(Ticket("n", f"{number}") for number in range(6)), None, 1)
+    return ReadResult(holder, tuple(Ticket("n", f"{number}") for number in range(6)), None, 1)
 
 
 @pytest.mark.parametrize("name", ["deploy/prod", "deploy/" + "a-long-name/" * 10])
@@ -40,5 +40,5 @@ def test_where_there_is_room_it_says_all() -> None:
 
 
 def test_a_lock_that_is_free_just_now() -> None:
-    free = Seen(None, (), None, 1)
+    free = ReadResult(None, (), None, 1)
     assert sentence("deploy/prod", free, None, 79) == "Waiting for deploy/prod"

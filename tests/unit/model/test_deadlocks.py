@@ -16,7 +16,7 @@ from lockclient.aio import _this_task
 from lockclient.model.deadlocks import deadlocks
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import this_thread
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from mutexdash.security.access import Access
 from mutexdash.web.metrics import LocksCollector
 from tests.support.dashboard_fakes import Board
@@ -187,7 +187,7 @@ def test_it_is_a_metric(board: Board) -> None:
 def test_who_waits_is_read_when_a_line_has_changed_and_not_otherwise(board: Board) -> None:
     embrace(board)
     board.settle()
-    lines = Lines(board.table, board.store)
+    lines = WaitQueues(board.table, board.store)
     lines.look(1)
     assert [sorted(each.names) for each in lines.deadlocks()] == [["x", "y"]]
     board.store.answers = False

@@ -10,7 +10,7 @@ import pytest
 
 from lockclient.model.clocks import Deadline
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Abilities, Subscription
+from lockclient.stores.protocol import Capabilities, Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from tests.support.processes import wait_until
 
@@ -21,7 +21,7 @@ class Store:
     """What `Table` asks of a store that has these records, and later those that it is told of."""
 
     def __init__(self, times: Sequence[float], *, watch: bool) -> None:
-        self.can = Abilities("Made-up", watch=watch)
+        self.can = Capabilities("Made-up", watch=watch)
         self.times = times
         self.notify: Callable[[Batch], None] | None = None
 

@@ -10,7 +10,7 @@ import pytest
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.columns import SORTS
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import Lines
+from lockclient.overview.waiters import WaitQueues
 from mutexdash.data.picture import Live, Moment
 from mutexdash.web.query import BadParameter, Query
 from tests.support.dashboard_fakes import Board
@@ -79,7 +79,7 @@ def test_of_a_line_that_was_read_in_part_nobody_knows_the_first(board: Board) ->
     for name in ("a", "b", "b"):
         board.store.wait(name, f"w{board.store.revision}")
     board.settle()
-    lines = Lines(board.table, board.store)
+    lines = WaitQueues(board.table, board.store)
     lines.look(1)
     assert {name: head.revision for name, head in lines.heads.items()} == {"a": 2, "b": 3}
     del lines.tickets[-1]  # type: ignore[attr-defined]

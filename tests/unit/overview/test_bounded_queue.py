@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from lockclient.overview import bounded_queue
-from lockclient.overview.bounded_queue import Backlog
+from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.stores.service_protocol import Batch, Change
 from tests.support.processes import wait_until
 
@@ -18,7 +18,7 @@ def batch(revision: int, size: int = 0) -> Batch:
 
 def test_who_brings_more_than_there_is_room_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_queue, "ROOM", 10_000)
-    box, brought = Backlog(), list[int]()
+    box, brought = BoundedQueue(), list[int]()
 
     def bring() -> None:
         for revision in range(20):
@@ -28,10 +28,10 @@ def test_who_brings_more_than_there_is_room_for_waits(monkeypatch: pytest.Monkey
     thread = threading.Thread(target=bring, daemon=True)
     thread.start()
     wait_until(lambda: len(brought) == 3, what="as many as there is room for")
-    box.put(Batch((), 0, missed=True), wait=False)  # who only asks for something is not kept
+    box.put(Batch((), 0, gap=True), wait=False)  # who only asks for something is not kept
     found: list[int] = []
     while len(found) < 20:
-        if (got := box.get()) is not None and not got.missed:
+        if (got := box.get()) is not None and not got.gap:
             found.append(got.revision)
         assert len(brought) <= len(found) + 4
     assert found == list(range(20))
@@ -41,7 +41,7 @@ def test_who_brings_more_than_there_is_room_for_waits(monkeypatch: pytest.Monkey
 
 def test_its_end_lets_everybody_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_queue, "ROOM", 0)
-    box = Backlog()
+    box = BoundedQueue()
     box.put(batch(1))
     thread = threading.Thread(target=box.put, args=(batch(2),), daemon=True)
     thread.start()

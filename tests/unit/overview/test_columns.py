@@ -28,9 +28,9 @@ from lockclient.overview.columns import (
     COLUMNS,
     SORTS,
     Listed,
+    fact_rows,
     fact_text,
     in_order,
-    lines_of,
     undecided,
 )
 from mutexdash.web.openapi import description
@@ -146,11 +146,11 @@ def described() -> Any:
 
 
 def test_missing_facts_have_their_word_or_no_line() -> None:
-    words = {line.fact.name: line.word for line in lines_of(Holder("a", "u", "h", alert_at=NOW))}
+    words = {line.fact.name: line.word for line in fact_rows(Holder("a", "u", "h", alert_at=NOW))}
     assert words["auto_unlock_at"] == words["auto_unlock_after"] == "never"
     assert words["locked_at"] == "unknown"
     assert "reason" not in words
-    broken = {line.fact.name: line.word for line in lines_of(Holder("a"))}
+    broken = {line.fact.name: line.word for line in fact_rows(Holder("a"))}
     assert broken["auto_unlock_at"] == "unknown"
     assert broken["uuid"] == "none, so that nobody holds it"
 

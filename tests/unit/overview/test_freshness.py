@@ -44,7 +44,7 @@ class Case:
             self.now += 1
             if beats and second % 3 == 0:
                 self.fresh.expect(self.revision + 1, self.now)
-            self.fresh.look()
+            self.fresh.escalate()
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_what_is_shown_in_time_is_proof(case: Case) -> None:
         assert not case.fresh.stale()
         case.now += LATE
         case.shown(case.revision + 1)
-        assert case.fresh.proven_at() == case.now - LATE
-        case.fresh.look()
+        assert case.fresh.verified_at() == case.now - LATE
+        case.fresh.escalate()
     assert case.done == []
 
 
@@ -73,7 +73,7 @@ def test_what_is_confirmed_and_not_shown_makes_it_stale_within_five_seconds(case
     case.fresh.expect(11, case.now)
     case.now += LATE + 0.01
     assert case.fresh.stale()
-    assert case.now - case.fresh.proven_at() < 5.1
+    assert case.now - case.fresh.verified_at() < 5.1
     case.shown(11)
     assert not case.fresh.stale()
 
@@ -83,7 +83,7 @@ def test_what_is_refused_or_not_answered_says_nothing(case: Case) -> None:
     case.look(3600, beats=False)
     assert not case.fresh.stale()
     assert case.done == []
-    assert case.now - case.fresh.proven_at() >= 3600
+    assert case.now - case.fresh.verified_at() >= 3600
 
 
 def test_what_is_done_about_a_silent_watch_and_when(case: Case) -> None:
@@ -92,15 +92,15 @@ def test_what_is_done_about_a_silent_watch_and_when(case: Case) -> None:
     case.look(READ_AFTER)
     assert case.done == ["reopened", "reopened", "read"]
     assert case.fresh.stale(), "read anew, but the watch has shown nothing yet"
-    proven_at = case.fresh.proven_at()
+    proven_at = case.fresh.verified_at()
     case.look(READ_AGAIN_AFTER * READINGS - 5)
     assert case.done == ["reopened", *(["reopened", "read"] * READINGS)]
-    assert not case.fresh.hopeless()
+    assert not case.fresh.failed()
     case.look(20)
-    assert case.fresh.hopeless()
-    assert case.fresh.proven_at() == proven_at
+    assert case.fresh.failed()
+    assert case.fresh.verified_at() == proven_at
     case.shown(case.revision + 50)
-    assert not case.fresh.hopeless()
+    assert not case.fresh.failed()
     assert not case.fresh.stale()
 
 
@@ -109,7 +109,7 @@ def test_no_confirmed_write_no_hopelessness(case: Case) -> None:
     case.look(LATE + READ_AFTER + 3)
     assert "read" in case.done
     case.look(3600, beats=False)
-    assert not case.fresh.hopeless()
+    assert not case.fresh.failed()
 
 
 def test_a_reading_that_is_under_way_is_left_alone(case: Case) -> None:
@@ -117,7 +117,7 @@ def test_a_reading_that_is_under_way_is_left_alone(case: Case) -> None:
     case.look(3600)
     assert case.done == []
     assert case.fresh.stale()
-    assert not case.fresh.hopeless()
+    assert not case.fresh.failed()
 
 
 def test_while_the_store_confirms_nothing_the_watch_is_left_alone(case: Case) -> None:

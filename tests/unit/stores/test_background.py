@@ -13,7 +13,7 @@ from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.common import background
-from lockclient.stores.protocol import Event, Outcome, Request, Take, Withdraw
+from lockclient.stores.protocol import Outcome, Request, Take, WatchEvent, Withdraw
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -52,7 +52,7 @@ class BusyInbox(ThreadInbox):
 class TestTickets:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(background, "TICKET_RENEWAL", 0.1)
+        monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.1)
 
     def test_they_are_kept_while_somebody_waits(self) -> None:
         """And no longer: an idle process sends nothing."""
@@ -87,7 +87,7 @@ class TestTickets:
         for each in inboxes:
             store.background.tickets.join(each)
         for each in inboxes:
-            assert each.get(10) == Event(0, missed=True)
+            assert each.get(10) == WatchEvent(0, gap=True)
         wait_until(lambda: store.kept >= 3)
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("no right")])
@@ -165,7 +165,7 @@ class TestCleaningUp:
         monkeypatch.setattr(background, "REFUSED_PAUSE", 0.3)
         store = FailingStore(error)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        store.background.clean_up(Withdraw("x", "me", mark=True))
+        store.background.clean_up(Withdraw("x", "me", tombstone=True))
         wait_until(lambda: store.model.lock("x").holder is None)
         assert not store.model.lock("x").marks
         wait_until(lambda: store.model.lock("x").marks == {"me"}, what="the mark")
@@ -199,9 +199,9 @@ class TestDeputies:
             where.append(threading.current_thread())
             return "done"
 
-        assert store.background.away(work) == "done"
+        assert store.background.run_shielded(work) == "done"
         assert where[0].name == "clustermutex-deputy"
-        other = threading.Thread(target=lambda: store.background.away(work))
+        other = threading.Thread(target=lambda: store.background.run_shielded(work))
         other.start()
         other.join(60)
         assert where[1] is other
@@ -215,20 +215,20 @@ class TestDeputies:
 
         for _ in range(3):
             with pytest.raises(KeyError) as caught:
-                store.background.away(work)
+                store.background.run_shielded(work)
             assert caught.value is error
         assert not store.background.unfinished()
 
     def test_one_that_waits_holds_up_no_other(self) -> None:
         """The handler of a signal may ask while the main thread, which it interrupts, waits."""
         store, inner = MemoryStore(), threading.Event()
-        store.background._deputies.do(inner.wait)
-        assert store.background.away(lambda: 7) == 7
+        store.background._deputies.submit(inner.wait)
+        assert store.background.run_shielded(lambda: 7) == 7
         inner.set()
 
     def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As a store that can't be reached; nothing was done."""
-        monkeypatch.setattr(background, "ONE_ANSWER", 0.2)
+        monkeypatch.setattr(background, "ONE_ANSWER_S", 0.2)
         store, done = MemoryStore(), list[int]()
         store.background.ready()
 
@@ -237,6 +237,6 @@ class TestDeputies:
 
         monkeypatch.setattr(threading, "_start_new_thread", refuse)
         with pytest.raises(StoreUnavailable, match="the system gives no thread") as caught:
-            store.background.away(lambda: done.append(1))
+            store.background.run_shielded(lambda: done.append(1))
         assert caught.value.unknown is False
         assert not done

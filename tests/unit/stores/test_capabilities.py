@@ -10,11 +10,11 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, StoreError
 from lockclient.acquisition.state_machine import Acquired, Acquisition, Pause, Step
-from lockclient.model.clocks import Jitter, Now, Runtime
+from lockclient.model.clocks import Backoff, Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.protocol import (
-    Abilities,
-    Look,
+    Capabilities,
+    GetPosition,
     Position,
     Refused,
     Request,
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 class Plain(MemoryStore):
     """A store that has locks, and nothing besides."""
 
-    can = Abilities("A plain store", line=False, watch=False, fencing=False, guard=False)
+    can = Capabilities("A plain store", queue=False, watch=False, fencing=False, guard=False)
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ def test_who_waits_without_a_line_gets_the_lock_all_the_same(store: Plain) -> No
     held.acquire()
     thread = threading.Thread(target=waiter.acquire, daemon=True)
     thread.start()
-    wait_until(lambda: any(isinstance(each, Look) for each in store.asked), what="a look")
+    wait_until(lambda: any(isinstance(each, GetPosition) for each in store.asked), what="a look")
     held.release()
     thread.join(PATIENCE)
     assert waiter.locked()
     waiter.release()
-    assert {type(each) for each in store.asked} == {Take, Look, Unlock}
+    assert {type(each) for each in store.asked} == {Take, GetPosition, Unlock}
 
 
 def test_who_gives_up_while_it_pauses_is_gone_at_once(store: Plain) -> None:
@@ -88,7 +88,7 @@ def test_who_gives_up_while_it_pauses_is_gone_at_once(store: Plain) -> None:
 
     async def main() -> None:
         task = asyncio.create_task(AsyncClusterMutex("x", store=store).acquire())
-        while not any(isinstance(each, Look) for each in store.asked):
+        while not any(isinstance(each, GetPosition) for each in store.asked):
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -142,7 +142,7 @@ class TestEngine:
 
 def test_pauses_grow_and_are_never_in_step() -> None:
     """The first is short; then each is between the least and three times the last, to the most."""
-    pauses = (Jitter(0.2, 1.0, 30.0), Jitter(0.2, 1.0, 30.0))
+    pauses = (Backoff(0.2, 1.0, 30.0), Backoff(0.2, 1.0, 30.0))
     runs = [[each.next() for _ in range(40)] for each in pauses]
     for first, *others in runs:
         assert 0 <= first <= 0.2

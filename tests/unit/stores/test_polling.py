@@ -217,7 +217,7 @@ class TestTrouble:
         told = Told(polling)
         shop.error = StoreError("no right")
         batch = told.next()
-        assert (batch.missed, batch.refused) == (True, "no right")
+        assert (batch.gap, batch.refused) == (True, "no right")
         shop.error = None
         shop.put("locks", "a", uuid="1")
         news: Queue[Batch] = Queue()
@@ -229,12 +229,12 @@ class TestTrouble:
         told = Told(polling)
         shop.error = RuntimeError("oh")
         batch = told.next()
-        assert (batch.missed, batch.refused) == (True, "")
+        assert (batch.gap, batch.refused) == (True, "")
 
     def test_nobody_goes_on_from_where_nobody_was(self, polling: Polling) -> None:
         news: Queue[Batch] = Queue()
         polling.follow(7, news.put)
-        assert news.get(timeout=30).missed
+        assert news.get(timeout=30).gap
 
     def test_closed_it_tells_nothing_more(self, polling: Polling) -> None:
         told = Told(polling)

@@ -13,7 +13,7 @@ from lockclient import ClusterMutex, Settings, open_store
 from lockclient.settings import made_of
 from lockclient.stores import registry
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.gcs.location import Place
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 
 
@@ -155,7 +155,7 @@ class TestOtherStores:
     def test_the_scheme_says_which_store_it_is(self) -> None:
         """And etcd's variables, which are for etcdctl, say nothing of it, malformed or not."""
         settings = load(BUCKET, ETCDCTL_USER="ann", ETCDCTL_ENDPOINTS="nonsense")
-        assert settings == load(CLUSTERMUTEX_URL=BUCKET) == Settings(place=Place.of(BUCKET))
+        assert settings == load(CLUSTERMUTEX_URL=BUCKET) == Settings(place=GcsLocation.of(BUCKET))
         assert settings.url() == settings.where == BUCKET
         store = open_store(settings)
         assert isinstance(store, GcsStore)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import Crew, NoThread, Timers
+from lockclient.threads.scheduler import NoThread, Scheduler, WorkerPool
 from tests.support.processes import wait_until
 
 
 class TestJobs:
     def test_they_run_at_their_times(self) -> None:
         """The one that is due first runs first, whenever it was given."""
-        jobs, ran = Timers(), list[str]()
+        jobs, ran = Scheduler(), list[str]()
         for name, seconds in [("last", 0.3), ("first", 0.0), ("middle", 0.15)]:
             jobs.after(seconds, lambda name=name: ran.append(name))  # type: ignore[misc]
         wait_until(lambda: len(ran) == 3)
@@ -26,7 +26,7 @@ class TestJobs:
 
     def test_one_that_wants_to_runs_again(self) -> None:
         """It says in how many seconds, and None when it is done."""
-        jobs, ran = Timers(), list[float]()
+        jobs, ran = Scheduler(), list[float]()
 
         def job() -> float | None:
             ran.append(time.monotonic())
@@ -41,7 +41,7 @@ class TestJobs:
 
     def test_a_cancelled_one_runs_no_more(self) -> None:
         """Also when its time has come already."""
-        jobs, ran = Timers(), list[str]()
+        jobs, ran = Scheduler(), list[str]()
         task = jobs.after(0.05, lambda: ran.append("cancelled"))
         task.cancel()
         jobs.after(0.1, lambda: ran.append("other"))
@@ -53,7 +53,7 @@ class TestJobs:
     ) -> None:
         """Nothing ends a job but its own end; it is logged once, and the others go on."""
         monkeypatch.setattr(scheduler, "RETRY", 0.02)
-        jobs, tries, ran = Timers(), list[int](), list[str]()
+        jobs, tries, ran = Scheduler(), list[int](), list[str]()
 
         def fail() -> float | None:
             tries.append(1)
@@ -69,7 +69,7 @@ class TestJobs:
 
     def test_short_ones_do_not_wake_the_thread(self) -> None:
         """A lock that is released at once costs no thread switch: its job waits its time."""
-        jobs = Timers()
+        jobs = Scheduler()
         jobs.after(60, lambda: None)
         wait_until(lambda: 0 < jobs._wakes_at < float("inf"), what="the thread to sleep")
         wakes_at = jobs._wakes_at
@@ -84,7 +84,7 @@ class TestJobs:
 class TestThreads:
     def test_work_is_done_at_once_up_to_the_limit(self) -> None:
         """And what is more waits for one of those threads; no work is left undone."""
-        crew, go, at_once, most = Crew("test", 4), threading.Event(), set[int](), list[int]()
+        crew, go, at_once, most = WorkerPool("test", 4), threading.Event(), set[int](), list[int]()
 
         def work() -> None:
             at_once.add(threading.get_ident())
@@ -92,7 +92,7 @@ class TestThreads:
             go.wait(10)
 
         for _ in range(20):
-            crew.do(work)
+            crew.submit(work)
         wait_until(lambda: len(most) == 4)
         go.set()
         wait_until(lambda: len(most) == 20)
@@ -101,26 +101,26 @@ class TestThreads:
     def test_they_end_when_there_is_nothing_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And begin again when there is."""
         monkeypatch.setattr(scheduler, "IDLE", 0.05)
-        crew, done = Crew("test", 4), list[int]()
+        crew, done = WorkerPool("test", 4), list[int]()
         for number in range(200):
-            crew.do(lambda number=number: done.append(number))  # type: ignore[misc]
+            crew.submit(lambda number=number: done.append(number))  # type: ignore[misc]
             if number % 50 == 49:
                 wait_until(lambda: len(done) == number + 1 and not crew.threads())  # noqa: B023
         assert sorted(done) == list(range(200))
 
     def test_work_that_raises_ends_no_thread(self, caplog: pytest.LogCaptureFixture) -> None:
         """It is logged, and the next one is done."""
-        crew, done = Crew("test", 1), list[int]()
-        crew.do(lambda: 1 / 0)
-        crew.do(lambda: done.append(1))
+        crew, done = WorkerPool("test", 1), list[int]()
+        crew.submit(lambda: 1 / 0)
+        crew.submit(lambda: done.append(1))
         wait_until(lambda: done)
         assert "ZeroDivisionError" in caplog.text
 
     def test_a_closed_crew_ends(self) -> None:
         """When it is done with what there is."""
-        crew, done = Crew("test", 2), list[int]()
+        crew, done = WorkerPool("test", 2), list[int]()
         for _ in range(10):
-            crew.do(lambda: done.append(1))
+            crew.submit(lambda: done.append(1))
         wait_until(lambda: len(done) == 10)
         crew.close()
         wait_until(lambda: not crew.threads(), 3, "the end, long before it would be idle")
@@ -146,17 +146,17 @@ class TestRefusedThreads:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is logged once, and no work is lost."""
-        scheduler.clock.start()
+        scheduler.shared.start()
         left = refusing(monkeypatch, 3)
-        crew, done = Crew("test", 2), list[int]()
-        crew.do(lambda: done.append(1))
+        crew, done = WorkerPool("test", 2), list[int]()
+        crew.submit(lambda: done.append(1))
         wait_until(lambda: done)
         assert left() == 0
         assert caplog.text.count("The system refuses a thread") == 1
 
     def test_the_clock_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who needs it is told; a job is kept, and runs as soon as it can be started."""
-        jobs, ran = Timers(), list[int]()
+        jobs, ran = Scheduler(), list[int]()
         refusing(monkeypatch, 2)
         with pytest.raises(NoThread, match="can't start new thread"):
             jobs.start()

@@ -11,7 +11,7 @@ import pytest
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
-from unlocker.deadlines import KEPT, Watchlist
+from unlocker.deadlines import KEPT, Deadlines
 from unlocker.policy import ClockCheck
 
 WALL = 1_800_000_000.0
@@ -41,12 +41,12 @@ def row(
 FOUR_KEYS: dict[str, Any] = {"unlock": None, "expected_runtime": None}
 
 
-def put(watchlist: Watchlist, after: Row | None, name: str = "a") -> None:
+def put(watchlist: Deadlines, after: Row | None, name: str = "a") -> None:
     """Tell of a lock's new row; None: it is gone."""
     watchlist.update([Transition(name, None, after, live=True)])
 
 
-def names(watchlist: Watchlist, now: float) -> tuple[list[str], list[str]]:
+def names(watchlist: Deadlines, now: float) -> tuple[list[str], list[str]]:
     """Go on in time and return the names of alerts, and of locks that are due."""
     progress = watchlist.advance(now)
     return (
@@ -56,11 +56,11 @@ def names(watchlist: Watchlist, now: float) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def watchlist() -> Watchlist:
-    return Watchlist()
+def watchlist() -> Deadlines:
+    return Deadlines()
 
 
-def test_a_silent_lock_goes_past_its_alert_once_and_is_due_once(watchlist: Watchlist) -> None:
+def test_a_silent_lock_goes_past_its_alert_once_and_is_due_once(watchlist: Deadlines) -> None:
     put(watchlist, row())
     assert names(watchlist, 29) == ([], [])
     assert names(watchlist, 31) == (["a"], [])
@@ -69,7 +69,7 @@ def test_a_silent_lock_goes_past_its_alert_once_and_is_due_once(watchlist: Watch
     assert names(watchlist, 1000) == ([], [])
 
 
-def test_a_push_moves_both_moments_back(watchlist: Watchlist) -> None:
+def test_a_push_moves_both_moments_back(watchlist: Deadlines) -> None:
     put(watchlist, row())
     put(watchlist, row(seen_at=29))
     assert names(watchlist, 58) == ([], [])
@@ -78,14 +78,14 @@ def test_a_push_moves_both_moments_back(watchlist: Watchlist) -> None:
     assert names(watchlist, 90) == ([], ["a"])
 
 
-def test_a_push_may_also_shorten_the_time(watchlist: Watchlist) -> None:
+def test_a_push_may_also_shorten_the_time(watchlist: Deadlines) -> None:
     put(watchlist, row())
     put(watchlist, row(alert=1, unlock=2))
     assert names(watchlist, 3) == (["a"], ["a"])
     assert names(watchlist, 1000) == ([], [])
 
 
-def test_after_a_push_the_alert_comes_again(watchlist: Watchlist) -> None:
+def test_after_a_push_the_alert_comes_again(watchlist: Deadlines) -> None:
     put(watchlist, row())
     assert names(watchlist, 31) == (["a"], [])
     put(watchlist, row(seen_at=32))
@@ -93,7 +93,7 @@ def test_after_a_push_the_alert_comes_again(watchlist: Watchlist) -> None:
     assert names(watchlist, 63) == (["a"], [])
 
 
-def test_a_write_that_is_no_push_repeats_no_alert(watchlist: Watchlist) -> None:
+def test_a_write_that_is_no_push_repeats_no_alert(watchlist: Deadlines) -> None:
     put(watchlist, row())
     assert names(watchlist, 31) == (["a"], [])
     put(watchlist, row(hostname="elsewhere"))
@@ -102,14 +102,14 @@ def test_a_write_that_is_no_push_repeats_no_alert(watchlist: Watchlist) -> None:
     assert names(watchlist, 61) == ([], ["a"])
 
 
-def test_a_new_holder_has_an_alert_of_its_own(watchlist: Watchlist) -> None:
+def test_a_new_holder_has_an_alert_of_its_own(watchlist: Deadlines) -> None:
     put(watchlist, row())
     assert names(watchlist, 31) == (["a"], [])
     put(watchlist, row(uuid="other"))
     assert names(watchlist, 31) == (["a"], [])
 
 
-def test_a_lock_that_is_gone_is_forgotten(watchlist: Watchlist) -> None:
+def test_a_lock_that_is_gone_is_forgotten(watchlist: Deadlines) -> None:
     put(watchlist, row())
     names(watchlist, 31)
     put(watchlist, None)
@@ -118,7 +118,7 @@ def test_a_lock_that_is_gone_is_forgotten(watchlist: Watchlist) -> None:
     assert watchlist.past_alert(10).listed == []
 
 
-def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Watchlist) -> None:
+def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Deadlines) -> None:
     put(watchlist, row())
     [item] = watchlist.advance(61).due
     assert watchlist.current(item)
@@ -127,7 +127,7 @@ def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Watchl
 
 
 def test_a_lock_that_is_due_and_changes_without_a_push_is_handed_out_again(
-    watchlist: Watchlist,
+    watchlist: Deadlines,
 ) -> None:
     put(watchlist, row())
     names(watchlist, 61)
@@ -135,24 +135,24 @@ def test_a_lock_that_is_due_and_changes_without_a_push_is_handed_out_again(
     assert names(watchlist, 62) == ([], ["a"])
 
 
-def test_the_alert_comes_first_even_if_its_stamp_is_later(watchlist: Watchlist) -> None:
+def test_the_alert_comes_first_even_if_its_stamp_is_later(watchlist: Deadlines) -> None:
     put(watchlist, row(alert=90))
     assert names(watchlist, 61) == (["a"], ["a"])
 
 
-def test_a_lock_without_auto_unlock_is_alerted_on_and_never_due(watchlist: Watchlist) -> None:
+def test_a_lock_without_auto_unlock_is_alerted_on_and_never_due(watchlist: Deadlines) -> None:
     put(watchlist, row(unlock=None))
     assert names(watchlist, 31) == (["a"], [])
     assert names(watchlist, 1e12) == ([], [])
 
 
-def test_broken_locks_are_counted_and_nothing_else(watchlist: Watchlist) -> None:
+def test_broken_locks_are_counted_and_nothing_else(watchlist: Deadlines) -> None:
     put(watchlist, row(alert=None))
     assert names(watchlist, 1e12) == ([], [])
     assert watchlist.counts() == {"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 1}
 
 
-def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: Watchlist) -> None:
+def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: Deadlines) -> None:
     """Whatever a clock check says of its stamps: that only tells when to ring."""
     put(watchlist, row(found=True, seen_at=1000, alert_at=WALL - 30, auto_unlock_at=WALL))
     assert names(watchlist, 1029) == ([], [])
@@ -162,7 +162,7 @@ def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: 
     assert names(watchlist, 1061) == ([], ["a"])
 
 
-def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Watchlist) -> None:
+def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Deadlines) -> None:
     for name, after in {
         "seen": row("seen"),
         "found": row("found", found=True),
@@ -183,7 +183,7 @@ def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist:
     assert watchlist.kept(WALL + 1e6) == 0
 
 
-def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Watchlist) -> None:
+def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Deadlines) -> None:
     put(watchlist, row(found=True, **FOUR_KEYS))
     watchlist.reconsider(ClockCheck(Now(10, WALL + 10), None))
     assert names(watchlist, 31) == ([], [])
@@ -192,7 +192,7 @@ def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Watchlist) -> 
     assert names(watchlist, 1e12) == ([], [])
 
 
-def test_it_says_whether_a_clock_check_is_of_use(watchlist: Watchlist) -> None:
+def test_it_says_whether_a_clock_check_is_of_use(watchlist: Deadlines) -> None:
     assert not watchlist.waiting()
     put(watchlist, row(seen_at=50, **FOUR_KEYS))
     assert watchlist.waiting()
@@ -216,7 +216,7 @@ def test_it_says_whether_a_clock_check_is_of_use(watchlist: Watchlist) -> None:
     ids=lambda facts: ", ".join(facts),
 )
 def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_asked_again(
-    watchlist: Watchlist, facts: dict[str, Any]
+    watchlist: Deadlines, facts: dict[str, Any]
 ) -> None:
     put(watchlist, row(**facts))
     undecided = {"ok": 0, "alert": 0, "overdue": 0, "undecided": 1, "broken": 0}
@@ -232,7 +232,7 @@ def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_aske
     assert watchlist.current(item)
 
 
-def test_the_next_push_decides(watchlist: Watchlist) -> None:
+def test_the_next_push_decides(watchlist: Deadlines) -> None:
     put(watchlist, row(alert_at=WALL + 500))
     watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
     assert watchlist.counts()["undecided"] == 1
@@ -242,7 +242,7 @@ def test_the_next_push_decides(watchlist: Watchlist) -> None:
     assert names(watchlist, 161) == ([], ["a"])
 
 
-def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Watchlist) -> None:
+def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Deadlines) -> None:
     put(watchlist, row("four keys", **FOUR_KEYS), "four keys")
     put(watchlist, row("never", unlock=None), "never")
     put(watchlist, row("broken", alert=None), "broken")
@@ -250,7 +250,7 @@ def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Watchlist) -
     assert watchlist.counts()["undecided"] == 0
 
 
-def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Watchlist) -> None:
+def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Deadlines) -> None:
     """A wall clock put forward by an hour rings nothing, not even if the members' is as well."""
     put(watchlist, row(found=True))
     watchlist.reconsider(ClockCheck(Now(1, WALL + 1), 0.0))
@@ -260,7 +260,7 @@ def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Watc
     assert names(watchlist, 61) == ([], ["a"])
 
 
-def test_states_are_counted(watchlist: Watchlist) -> None:
+def test_states_are_counted(watchlist: Deadlines) -> None:
     for name, after in {
         "fine": row("fine", seen_at=50),
         "silent": row("silent", seen_at=10),
@@ -272,7 +272,7 @@ def test_states_are_counted(watchlist: Watchlist) -> None:
     assert watchlist.counts() == {"ok": 1, "alert": 1, "overdue": 1, "undecided": 0, "broken": 1}
 
 
-def test_the_longest_past_their_alert_are_listed_first(watchlist: Watchlist) -> None:
+def test_the_longest_past_their_alert_are_listed_first(watchlist: Deadlines) -> None:
     for number in range(5):
         put(watchlist, row(f"{number}", seen_at=-number), f"{number}")
     names(watchlist, 40)
@@ -280,7 +280,7 @@ def test_the_longest_past_their_alert_are_listed_first(watchlist: Watchlist) -> 
 
 
 def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
-    watchlist: Watchlist,
+    watchlist: Deadlines,
 ) -> None:
     """The most urgent is listed: what can't be removed, what is due, what nobody else frees."""
     for name, after in {
@@ -301,7 +301,7 @@ def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
         assert found.unlisted == {"alert": 0, "overdue": 0, "undecided": 0} | states
 
 
-def test_the_hundred_and_first_is_counted(watchlist: Watchlist) -> None:
+def test_the_hundred_and_first_is_counted(watchlist: Deadlines) -> None:
     for number in range(101):
         put(watchlist, row(f"{number}", unlock=None), f"{number}")
     names(watchlist, 40)
@@ -309,14 +309,14 @@ def test_the_hundred_and_first_is_counted(watchlist: Watchlist) -> None:
     assert (len(found.listed), found.unlisted) == (100, {"alert": 1, "overdue": 0, "undecided": 0})
 
 
-def test_pushes_leave_nothing_behind(watchlist: Watchlist) -> None:
+def test_pushes_leave_nothing_behind(watchlist: Deadlines) -> None:
     """500 pushes a second for 15 minutes: one entry a lock, not one a push."""
     for second in range(900):
         put(watchlist, row(seen_at=second, alert=1800, unlock=3600))
     assert len(watchlist._heap) == 1
 
 
-def test_locks_that_come_and_go_leave_nothing_behind(watchlist: Watchlist) -> None:
+def test_locks_that_come_and_go_leave_nothing_behind(watchlist: Deadlines) -> None:
     for number in range(10_000):
         put(watchlist, row(f"{number}", found=True), f"{number}")
         put(watchlist, None, f"{number}")
@@ -325,7 +325,7 @@ def test_locks_that_come_and_go_leave_nothing_behind(watchlist: Watchlist) -> No
     assert len(watchlist._stamps) < 2000
 
 
-def test_clearing_what_was_left_behind_loses_no_lock(watchlist: Watchlist) -> None:
+def test_clearing_what_was_left_behind_loses_no_lock(watchlist: Deadlines) -> None:
     put(watchlist, row("kept"), "kept")
     for number in range(10_000):
         put(watchlist, row(f"{number}"), f"{number}")

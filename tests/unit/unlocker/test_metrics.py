@@ -29,13 +29,13 @@ from lockclient.text.escaping import plain
 from tests.support.processes import needed
 from unlocker.deadlines import Item
 from unlocker.metrics import collector
-from unlocker.metrics.collector import LISTED, TASKS, Metrics, Picture, Skews
-from unlocker.metrics.counting_store import CountedStore
-from unlocker.metrics.series_limit import Labels
+from unlocker.metrics.collector import LISTED, TASKS, Metrics, MetricsSnapshot, Skews
+from unlocker.metrics.counting_store import CountingStore
+from unlocker.metrics.series_limit import SeriesLimit
 from unlocker.policy import ClockCheck, judge
 from unlocker.rate_limit import Braking
 
-QUIET = Picture(
+QUIET = MetricsSnapshot(
     locks={"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 0},
     kept=0,
     lines=(),
@@ -68,7 +68,7 @@ def past_alert(holder: Holder = SILENT, *, found: bool = False) -> Item:
     return Item(row, judge(row, None), "alert", told=True)
 
 
-def samples(picture: Picture = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
+def samples(picture: MetricsSnapshot = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
     """Return what a scrape shows: (name, labels…) to value. No sample may come twice."""
     metrics = metrics or Metrics("1.2.3")
     metrics.show(lambda: picture)
@@ -115,7 +115,7 @@ def test_every_combination_of_labels_is_there_at_0_from_the_start(
 
 
 def test_nothing_is_computed_before_a_scrape() -> None:
-    def picture() -> Picture:
+    def picture() -> MetricsSnapshot:
         raise AssertionError("asked for a picture")
 
     Metrics("1").show(picture)
@@ -253,7 +253,7 @@ def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
         skews.note(f"host-{number}", number)
     skews.note("host-0", 0.5)
     skews.note("new", 1.0)
-    kept = skews.all(Labels())
+    kept = skews.all(SeriesLimit())
     assert len(kept) == LISTED
     assert kept["host-0"] == 0.5
     assert kept["new"] == 1.0
@@ -269,7 +269,7 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
     later = monotonic() + 3601
     monkeypatch.setattr(collector, "monotonic", lambda: later)
     skews.note("here", 1.0)
-    assert skews.all(Labels()) == {"here": 1.0}
+    assert skews.all(SeriesLimit()) == {"here": 1.0}
 
 
 def test_promtool_has_nothing_to_say() -> None:
@@ -332,7 +332,7 @@ class FlakyStore:
 def test_every_request_and_failure_is_counted_for_its_task() -> None:
     """And what is no request is handed on as it is."""
     metrics, flaky = Metrics("1"), FlakyStore()
-    store = cast("ServiceStore", CountedStore(cast("ServiceStore", flaky), metrics))
+    store = cast("ServiceStore", CountingStore(cast("ServiceStore", flaky), metrics))
     soon = Deadline.after(1)
 
     def all_of_them() -> None:

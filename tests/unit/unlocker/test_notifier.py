@@ -13,8 +13,8 @@ from lockclient.model.clocks import monotonic
 from tests.support.processes import wait_until
 from unlocker.notifications import notifier as notifier_module
 from unlocker.notifications import pending
-from unlocker.notifications.notifier import Look, Notifier, Target
-from unlocker.notifications.pending import PAST_ALERT, Event, Message
+from unlocker.notifications.notifier import Notifier, Recipient, UnlockerState
+from unlocker.notifications.pending import PAST_ALERT, Message, Notification
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,18 @@ def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def running(notifier: Notifier, look: Callable[[], Look] | None = None) -> Iterator[Notifier]:
-    notifier.start("me", look or (lambda: Look(None, False, 10, {})))
+def running(
+    notifier: Notifier, look: Callable[[], UnlockerState] | None = None
+) -> Iterator[Notifier]:
+    notifier.start("me", look or (lambda: UnlockerState(None, False, 10, {})))
     try:
         yield notifier
     finally:
         notifier.stop()
 
 
-def event(line: str) -> Event:
-    return Event(PAST_ALERT, line, monotonic(), 5)
+def event(line: str) -> Notification:
+    return Notification(PAST_ALERT, line, monotonic(), 5)
 
 
 def test_what_one_url_does_not_take_the_others_get_once() -> None:
@@ -52,7 +54,7 @@ def test_what_one_url_does_not_take_the_others_get_once() -> None:
         good.append(message.body)
         return True
 
-    targets = [Target("bad", refuse), Target("good", take)]
+    targets = [Recipient("bad", refuse), Recipient("good", take)]
     with running(Notifier(targets, "/")) as notifier:
         notifier.tell(event("one"))
         wait_until(lambda: good == ["one"])
@@ -71,7 +73,7 @@ def test_a_service_that_hangs_keeps_nobody_waiting() -> None:
         asked.set()
         return let_go.wait(60)
 
-    notifier = Notifier([Target("slow", hang)], "/")
+    notifier = Notifier([Recipient("slow", hang)], "/")
     with running(notifier):
         notifier.tell(event("one"))
         assert asked.wait(30)
@@ -85,16 +87,16 @@ def test_a_look_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixt
     told: list[str] = []
     looks = iter([RuntimeError("a bug"), None])
 
-    def look() -> Look:
+    def look() -> UnlockerState:
         if error := next(looks, None):
             raise error
-        return Look(None, False, 10, {})
+        return UnlockerState(None, False, 10, {})
 
     def take(message: Message) -> bool:
         told.append(message.body)
         return True
 
-    with running(Notifier([Target("good", take)], "/"), look) as notifier:
+    with running(Notifier([Recipient("good", take)], "/"), look) as notifier:
         notifier.tell(event("one"))
         wait_until(lambda: told == ["one"])
     assert "could not be seen to" in caplog.text
@@ -108,8 +110,8 @@ def test_the_brake_is_told_once_until_it_was_off() -> None:
         told.append(message.title)
         return True
 
-    notifier = Notifier([Target("good", take)], "/")
-    with running(notifier, lambda: Look(None, braking.is_set(), 10, {})):
+    notifier = Notifier([Recipient("good", take)], "/")
+    with running(notifier, lambda: UnlockerState(None, braking.is_set(), 10, {})):
         braking.set()
         wait_until(lambda: told == ["ClusterMutex /: 1 brake on"])
         notifier.tell(event("another"))
@@ -128,7 +130,7 @@ def test_with_nobody_to_tell_there_is_no_thread_and_no_word_in_the_sign_of_life(
 def test_it_is_said_once_that_a_service_does_not_work(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     answers = iter([False, False, True, True])
-    target = Target("chat", lambda _message: next(answers))
+    target = Recipient("chat", lambda _message: next(answers))
     for _ in range(4):
         target.take(Message("t", "b", good=False))
     assert [each.getMessage().split(";")[0] for each in caplog.records] == [

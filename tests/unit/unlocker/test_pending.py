@@ -20,9 +20,9 @@ from unlocker.notifications.pending import (
     PAUSE,
     SEES,
     TAKEOVER,
-    Event,
-    Outbox,
-    Sight,
+    BlindnessDetector,
+    Notification,
+    NotificationQueue,
 )
 
 
@@ -34,11 +34,13 @@ def signs(**told: int | None) -> dict[str, str]:
     }
 
 
-def event(line: str = "it", at: float = 0.0, revision: int | None = 10) -> Event:
-    return Event(PAST_ALERT, line, at, revision)
+def event(line: str = "it", at: float = 0.0, revision: int | None = 10) -> Notification:
+    return Notification(PAST_ALERT, line, at, revision)
 
 
-def when(box: Outbox, unlockers: Mapping[str, str], until: float = 400) -> list[tuple[int, str]]:
+def when(
+    box: NotificationQueue, unlockers: Mapping[str, str], until: float = 400
+) -> list[tuple[int, str]]:
     """Return what is told in which second, all of it being sent."""
     found = []
     for second in range(int(until)):
@@ -49,9 +51,9 @@ def when(box: Outbox, unlockers: Mapping[str, str], until: float = 400) -> list[
 
 
 def test_what_comes_within_some_seconds_is_one_message() -> None:
-    box = Outbox("me", "/root")
+    box = NotificationQueue("me", "/root")
     box.put(event("one", 0))
-    box.put(Event(AUTO_UNLOCKED, "two", 4, 11))
+    box.put(Notification(AUTO_UNLOCKED, "two", 4, 11))
     assert box.take(GATHER - 1, signs(me=9)) is None
     message = box.take(GATHER, signs(me=9))
     assert message is not None
@@ -61,7 +63,7 @@ def test_what_comes_within_some_seconds_is_one_message() -> None:
 
 
 def test_a_flood_is_counted_and_its_messages_come_less_and_less_often() -> None:
-    box = Outbox("me", "/root")
+    box = NotificationQueue("me", "/root")
     told: list[int] = []
     for second in range(600):
         for number in range(5):
@@ -82,7 +84,7 @@ def test_a_flood_is_counted_and_its_messages_come_less_and_less_often() -> None:
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "_MOST", 3)
-    box = Outbox("me", "/root")
+    box = NotificationQueue("me", "/root")
     for number in range(10):
         box.put(event(f"{number}"))
     message = box.take(10, signs(me=9))
@@ -97,7 +99,7 @@ def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_oldest_tells_and_the_others_forget_what_it_says_to_be_told() -> None:
-    first, second = Outbox("a", "/"), Outbox("b", "/")
+    first, second = NotificationQueue("a", "/"), NotificationQueue("b", "/")
     for box in (first, second):
         box.put(event())
     assert first.told(15) == 9
@@ -130,13 +132,13 @@ def test_the_oldest_tells_and_the_others_forget_what_it_says_to_be_told() -> Non
     ],
 )
 def test_the_next_one_tells_what_the_oldest_does_not(left: dict[str, str], at: float) -> None:
-    box = Outbox("b", "/")
+    box = NotificationQueue("b", "/")
     box.put(event())
     assert when(box, left) == [(at, "it")]
 
 
 def test_a_younger_one_that_has_noticed_nothing_keeps_nobody_from_telling() -> None:
-    box = Outbox("a", "/")
+    box = NotificationQueue("a", "/")
     box.put(event())
     box.take(20, signs(a=9, b=50))
     box.failed(20)
@@ -147,14 +149,14 @@ def test_a_younger_one_that_has_noticed_nothing_keeps_nobody_from_telling() -> N
 
 
 def test_what_does_not_stand_any_more_is_not_told() -> None:
-    box = Outbox("me", "/")
-    box.put(Event(PAST_ALERT, "it", 0, 10, stands=lambda: False))
+    box = NotificationQueue("me", "/")
+    box.put(Notification(PAST_ALERT, "it", 0, 10, stands=lambda: False))
     assert box.take(10, signs(me=9)) is None
     assert box.told(12) == 12
 
 
 def test_what_nobody_takes_is_tried_on_and_at_last_given_up() -> None:
-    box = Outbox("me", "/")
+    box = NotificationQueue("me", "/")
     box.put(event())
     tries = []
     for second in range(5000):
@@ -168,14 +170,14 @@ def test_what_nobody_takes_is_tried_on_and_at_last_given_up() -> None:
 
 def test_one_that_ends_leaves_the_rest_to_the_others_or_tells_it_now() -> None:
     for unlockers, told in ((signs(me=9, b=9), False), (signs(me=9), True), ({}, True)):
-        box = Outbox("me", "/")
+        box = NotificationQueue("me", "/")
         box.put(event())
         assert (box.take(0, unlockers, end=True) is not None) == told
 
 
 def blindness(blind: Mapping[int, bool], rank: int = 0) -> list[tuple[int, str]]:
     """Return what is told in which second; `blind` maps a second to what begins with it."""
-    sight, now_blind, told = Sight("me"), False, []
+    sight, now_blind, told = BlindnessDetector("me"), False, []
     for second in range(1000):
         now_blind = blind.get(second, now_blind)
         if found := sight.look("Why." if now_blind else None, rank, second):
@@ -197,7 +199,7 @@ def test_one_that_comes_and_goes_is_blind() -> None:
 
 
 def test_one_that_was_stopped_is_not_blind_for_that() -> None:
-    sight = Sight("me")
+    sight = BlindnessDetector("me")
     assert sight.look(None, 0, 0) is None
     assert sight.look("It was stopped.", 0, 900) is None
     assert sight.look(None, 0, 901) is None

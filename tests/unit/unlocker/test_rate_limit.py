@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from unlocker import rate_limit as module
 from unlocker.cli import Limit, main
-from unlocker.rate_limit import WINDOW, Brake
+from unlocker.rate_limit import WINDOW, RateLimit
 
 
 class Clock:
@@ -37,7 +37,7 @@ def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
 
 
 def test_so_many_pass_in_any_minute(clock: Clock) -> None:
-    brake = Brake(5)
+    brake = RateLimit(5)
     brake.count(keys(3))
     assert not brake.full(0)
     clock.now += 30
@@ -52,7 +52,7 @@ def test_so_many_pass_in_any_minute(clock: Clock) -> None:
 
 
 def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
-    brake = Brake(5)
+    brake = RateLimit(5)
     assert brake.state(24).limit == 5
     assert brake.state(1000).limit == 200
     brake.count(keys(199))
@@ -63,7 +63,7 @@ def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
 
 def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
     """By the answer to its own request, then by the watch: it was made no later than that."""
-    brake = Brake(2)
+    brake = RateLimit(2)
     brake.count(keys(1))
     clock.now += 1
     brake.count(keys(1))
@@ -78,7 +78,7 @@ def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
 def test_it_lets_go_a_minute_after_it_kept_something_back(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brake = Brake(1)
+    brake = RateLimit(1)
     brake.withhold(0, 10)
     assert not brake.state(10).engaged
     for left in (9, 8, 0, 3, 0):
@@ -97,7 +97,7 @@ def test_it_lets_go_a_minute_after_it_kept_something_back(
 
 
 def test_without_a_limit_everything_passes() -> None:
-    brake = Brake(None)
+    brake = RateLimit(None)
     brake.count(keys(10_000))
     assert brake.off
     assert not brake.full(0)
@@ -106,7 +106,7 @@ def test_without_a_limit_everything_passes() -> None:
 
 def test_what_it_counts_is_forgotten(clock: Clock) -> None:
     """With no limit, too, where nobody asks."""
-    brake = Brake(None)
+    brake = RateLimit(None)
     brake.count(keys(10_000))
     clock.now += WINDOW
     brake.count(keys(1, start=10_000))
@@ -114,7 +114,7 @@ def test_what_it_counts_is_forgotten(clock: Clock) -> None:
 
 
 def test_ten_thousand_removals_are_counted_in_no_time() -> None:
-    brake = Brake(50)
+    brake = RateLimit(50)
     started = time.monotonic()
     for each in keys(10_000):
         brake.count([each])

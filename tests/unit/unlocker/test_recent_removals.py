@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from unlocker.metrics.recent_removals import SHOWN, Removed
-from unlocker.metrics.series_limit import Labels
+from unlocker.metrics.series_limit import SeriesLimit
 
 HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
 
@@ -23,7 +23,7 @@ def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Re
 def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
     """Return labels to age, as Prometheus would read it."""
     registry = CollectorRegistry()
-    registry.register(Removed(lambda: removals, Labels()))
+    registry.register(Removed(lambda: removals, SeriesLimit()))
     family, unlisted = parse(generate_latest(registry).decode())
     assert unlisted.samples[0].value == 0
     assert family.name == "clustermutex_lock_auto_unlocked_timestamp_seconds"

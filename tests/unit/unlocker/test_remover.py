@@ -20,12 +20,12 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.rows import Row, Transition
-from lockclient.stores.protocol import Done, Gone, Outcome, Read, Remove, Request, Seen
+from lockclient.stores.protocol import Done, NotHolder, Outcome, Read, ReadResult, Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.records import REVISION, found, written
-from unlocker.deadlines import Item, Watchlist
+from unlocker.deadlines import Deadlines, Item
 from unlocker.metrics.collector import Metrics
-from unlocker.rate_limit import Brake
+from unlocker.rate_limit import RateLimit
 from unlocker.remover import Remover
 
 ME = "unlocker@here:1-abcd"
@@ -44,7 +44,7 @@ class FakeStore:
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         assert deadline.remaining() <= 2
         if isinstance(request, Read):
-            return Seen(self.locks.get(request.name), (), self.removals.get(request.name), 1)
+            return ReadResult(self.locks.get(request.name), (), self.removals.get(request.name), 1)
         assert isinstance(request, Remove)
         name = request.removal.holder.name
         self.asked.append(name)
@@ -58,7 +58,7 @@ class FakeStore:
             or there.uuid != holder.uuid
             or there.stamp_revisions != request.stamp_revisions
         ):
-            return Gone(there.uuid if there else None, self.removals.get(holder.name))
+            return NotHolder(there.uuid if there else None, self.removals.get(holder.name))
         del self.locks[holder.name]
         self.removals[holder.name] = request.removal
         self.on_removed(holder.name)
@@ -75,10 +75,10 @@ class Case:
 
     def __init__(self, most: int | None = 1000, *, told: bool = True) -> None:
         self.store = FakeStore()
-        self.watchlist = Watchlist()
+        self.watchlist = Deadlines()
         self.metrics = Metrics("1")
         self.ending = threading.Event()
-        self.brake = Brake(most)
+        self.brake = RateLimit(most)
         store = cast("ServiceStore", self.store)
         self.remover = Remover(store, self.watchlist, self.brake, ME, self.metrics, self.ending)
         if told:
@@ -176,7 +176,7 @@ def test_the_removal_compares_both_stamps(case: Case) -> None:
 
 
 def test_a_push_after_the_look_wins(case: Case) -> None:
-    case.store.instead["a"] = lambda _request: Gone("uuid-a", None)
+    case.store.instead["a"] = lambda _request: NotHolder("uuid-a", None)
     case.remover.run(case.due("a"))
     assert case.results() == {"changed": 1}
 
@@ -206,7 +206,7 @@ def test_a_lock_whose_data_broke_meanwhile_is_left_alone(case: Case) -> None:
 
 def test_another_replica_that_got_in_first_is_no_failure(case: Case) -> None:
     removal = Removal(Holder("a", "uuid-a"), 1.0, "unlocker@there:2-ef01", "auto-unlock", "")
-    case.store.instead["a"] = lambda _request: Gone(None, removal)
+    case.store.instead["a"] = lambda _request: NotHolder(None, removal)
     case.remover.run(case.due("a"))
     assert case.results() == {"gone": 1}
 

@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.service_protocol import Line
+from lockclient.stores.service_protocol import WaitQueue
 from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
 from unlocker.metrics import series_limit
 from unlocker.metrics.collector import FREE, KINDS, LISTED, OTHERS, UNLOCKED, Metrics
 from unlocker.metrics.recent_removals import Removed
-from unlocker.metrics.series_limit import HOUR, NEW, Labels
+from unlocker.metrics.series_limit import HOUR, NEW, SeriesLimit
 from unlocker.unclaimed import NORMAL, Unclaimed
 
 FROM_LOCKS = ("name", "hostname")
@@ -54,8 +54,8 @@ class Store:
     def unclaimed(self) -> list[str]:
         return list(self.heads)
 
-    def line(self, name: str, _first: int, _deadline: Deadline) -> Line:
-        return Line(1, (self.heads[name],))
+    def wait_queue(self, name: str, _first: int, _deadline: Deadline) -> WaitQueue:
+        return WaitQueue(1, (self.heads[name],))
 
     def scrape(self) -> list[Any]:
         """Return all samples."""
@@ -138,7 +138,7 @@ def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:
 def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = monotonic()
     monkeypatch.setattr(series_limit, "monotonic", lambda: now)
-    shown = Labels()
+    shown = SeriesLimit()
     for number in range(5000):
         now += 60
         shown.admit((str(number),))
@@ -148,7 +148,7 @@ def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch
 def test_what_is_urgent_has_room_of_its_own() -> None:
     """A hundred that were silent first do not hide the name of one that is overdue."""
     left_out: list[bool] = []
-    shown = Labels(lambda: left_out.append(True))
+    shown = SeriesLimit(lambda: left_out.append(True))
     assert all(shown.admit((f"silent {number}",)) for number in range(NEW))
     assert not shown.admit(("one more",))
     assert all(shown.admit((f"overdue {number}",), urgent=True) for number in range(NEW))

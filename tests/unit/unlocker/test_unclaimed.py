@@ -15,11 +15,11 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE, Ticket
 from lockclient.overview.table import Table
 from lockclient.stores.protocol import Subscription
-from lockclient.stores.service_protocol import Batch, Change, Kind, Line, ServiceStore
+from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore, WaitQueue
 from lockclient.text.escaping import plain
 from tests.support.processes import wait_until
 from unlocker.metrics.collector import LISTED
-from unlocker.metrics.series_limit import Labels
+from unlocker.metrics.series_limit import SeriesLimit
 from unlocker.unclaimed import ASK, NORMAL, Unclaimed
 
 COUNT = "clustermutex_locks_free_with_waiters"
@@ -38,7 +38,7 @@ class Board:
         self.deaf = False
         self._notify: Callable[[Batch], None] = lambda _: None
         self.table = Table(cast("ServiceStore", self), on_change=lambda e: self.unclaimed.update(e))
-        self.unclaimed = Unclaimed(self.table, cast("ServiceStore", self), Labels())
+        self.unclaimed = Unclaimed(self.table, cast("ServiceStore", self), SeriesLimit())
 
     # -------------------------------------------------------- the store
 
@@ -60,14 +60,14 @@ class Board:
     def connected(self) -> bool:
         return True
 
-    def line(self, name: str, limit: int, deadline: Deadline) -> Line:
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         tickets = [
             Ticket.read(name, part, value if len(value) <= MAX_VALUE else b"", created)
             for (kind, of, part), (value, created) in self.keys.items()
             if (kind, of) == ("queue", name)
         ]
         tickets.sort(key=lambda each: each.revision)
-        return Line(len(tickets), tuple(tickets[:limit]))
+        return WaitQueue(len(tickets), tuple(tickets[:limit]))
 
     # -------------------------------------------------------- who writes to it
 

@@ -31,7 +31,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     credentials_of,
     make_call,
 )
-from lockclient.stores.protocol import Sending
+from lockclient.stores.protocol import RequestState
 
 IN_FLIGHT = 32
 """Requests of one loop that are under way at once. A thousand tasks that ask at the same moment
@@ -63,7 +63,11 @@ class AioChannels:
         self._asking = _Turns(IN_FLIGHT)
 
     async def call(
-        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+        self,
+        method: Method,
+        request: Message,
+        deadline: Deadline,
+        sending: RequestState | None = None,
     ) -> Any:
         """See `Channels.call`; for methods that are no streams."""
         tries = Tries(self._failover, request, deadline, sending)
@@ -113,7 +117,7 @@ class AioChannels:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self.loop.call_soon_threadsafe(tell, error)
 
-        self._background.pushes.do(do)
+        self._background.pushes.submit(do)
         error = await ended
         if error is not None:
             raise error

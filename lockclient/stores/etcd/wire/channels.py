@@ -29,7 +29,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     credentials_of,
     make_call,
 )
-from lockclient.stores.protocol import Sending
+from lockclient.stores.protocol import RequestState
 
 
 class _Connection:
@@ -108,7 +108,11 @@ class Channels:
     # ------------------------------------------------------------ unary calls
 
     def call(
-        self, method: Method, request: Message, deadline: Deadline, sending: Sending | None = None
+        self,
+        method: Method,
+        request: Message,
+        deadline: Deadline,
+        sending: RequestState | None = None,
     ) -> Any:
         """Return the answer; what is not known of the request is noted in `sending`.
 

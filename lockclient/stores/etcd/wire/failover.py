@@ -18,7 +18,7 @@ from lockclient.errors import StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.settings import Settings
 from lockclient.stores.etcd.errors import (
-    Fault,
+    ErrorKind,
     diagnose,
     more_telling,
     reason,
@@ -27,7 +27,7 @@ from lockclient.stores.etcd.errors import (
 )
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata
-from lockclient.stores.protocol import Read, Sending
+from lockclient.stores.protocol import Read, RequestState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ NEW_TOKENS = 10
 stale, and such changes come in rows."""
 
 
-class FaultError(Exception):
+class WireError(Exception):
     """A member answered with something that trying again won't change.
 
     Attributes:
@@ -51,7 +51,7 @@ class FaultError(Exception):
         said: ours.
     """
 
-    def __init__(self, fault: Fault, error: grpc.RpcError, said: StoreError) -> None:
+    def __init__(self, fault: ErrorKind, error: grpc.RpcError, said: StoreError) -> None:
         super().__init__(fault.name)
         self.fault = fault
         self.error = error
@@ -136,7 +136,7 @@ def _cooling(member: Endpoint) -> float:
 class Tries:
     """One request: send it as `next` says, and tell it what came of that, until it is answered.
 
-    What is not known of it is noted in its `Sending` before and after each try.
+    What is not known of it is noted in its `RequestState` before and after each try.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Tries:
     )
 
     def __init__(
-        self, failover: Failover, request: Message, deadline: Deadline, sending: Sending | None
+        self, failover: Failover, request: Message, deadline: Deadline, sending: RequestState | None
     ) -> None:
         self._failover = failover
         self._request = request
@@ -154,7 +154,7 @@ class Tries:
         self._last = "the time was up before it could be asked"
         self._member: Endpoint | None = None
         self._new_tokens = 0
-        self._sending = Sending(_OTHER) if sending is None else sending
+        self._sending = RequestState(_OTHER) if sending is None else sending
         self._answers = 0
         self.metadata: Metadata | None = None
         """What the last try was sent with, where a token is."""
@@ -177,18 +177,18 @@ class Tries:
         timeout = min(longest, self._deadline - now)
         if failover.closed:
             raise self.closed()
-        if timeout <= 0 or sending.given_up:
-            raise unavailable(failover.settings.endpoints, self._last, unknown=sending.unknown)
-        sending.under_way = True
+        if timeout <= 0 or sending.abandoned:
+            raise unavailable(failover.settings.endpoints, self._last, unknown=sending.ambiguous)
+        sending.in_flight = True
         self._answers = failover.answers
         return member, timeout
 
     def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
         sending, where = self._sending, ", ".join(self._failover.settings.endpoints)
-        sending.unknown |= sending.under_way
+        sending.ambiguous |= sending.in_flight
         return StoreClosed(
-            f"The connection to etcd at {where} was closed.", unknown=sending.unknown
+            f"The connection to etcd at {where} was closed.", unknown=sending.ambiguous
         )
 
     def failed(self, error: grpc.RpcError) -> float:
@@ -200,9 +200,9 @@ class Tries:
         failover, member = self._failover, self._member
         assert member is not None
         fault = diagnose(error)
-        self._sending.under_way = False
+        self._sending.in_flight = False
         renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
-        if fault is Fault.NEW_TOKEN and renewable:
+        if fault is ErrorKind.NEW_TOKEN and renewable:
             # Of all the requests that were under way with a stale token, only the first finds it
             # here: the others would throw away the new one, and each costs etcd a bcrypt.
             if member.metadata() == self.metadata:
@@ -210,11 +210,11 @@ class Tries:
             self._last = reason(error)
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
-        if fault not in (Fault.NOT_SENT, Fault.UNKNOWN):
+        if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
             said = refused(error, member.endpoint, failover.settings, self._request)
-            said.unknown = self._sending.unknown
-            raise FaultError(fault, error, said)
-        return self._unanswered(reason(error), unknown=fault is Fault.UNKNOWN)
+            said.unknown = self._sending.ambiguous
+            raise WireError(fault, error, said)
+        return self._unanswered(reason(error), unknown=fault is ErrorKind.UNKNOWN)
 
     def broken(self, error: Exception) -> float:
         """Return the seconds to wait after an error that is no answer, and not gRPC's word for one.
@@ -222,7 +222,7 @@ class Tries:
         What the system refuses (a thread, a descriptor, a certificate's file that is just being
         replaced) is a failed try like any other.
         """
-        self._sending.under_way = False
+        self._sending.in_flight = False
         # Files are read before anything is sent; of all else nobody knows.
         return self._unanswered(f"{error}", unknown=not isinstance(error, OSError))
 
@@ -232,7 +232,7 @@ class Tries:
         if failover.closed:
             raise self.closed()
         self._new_tokens = 0
-        self._sending.unknown |= unknown
+        self._sending.ambiguous |= unknown
         self._last = more_telling(self._last, why)
         failover.failed(member)
         self._count += 1
@@ -245,4 +245,4 @@ class Tries:
 
     def refused(self) -> None:
         """Take note that nothing is under way: nobody was asked."""
-        self._sending.under_way = False
+        self._sending.in_flight = False

@@ -39,7 +39,7 @@ from lockclient.stores.etcd.wire.watch_state import (
     Watches,
 )
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import IDLE, Crew
+from lockclient.threads.scheduler import IDLE, WorkerPool
 
 __all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
 
@@ -133,7 +133,7 @@ class WatchStream:
         if other is not None:
             other._beside = self
         self.member: Endpoint | None = None
-        self._crew = Crew("watch", 1)
+        self._crew = WorkerPool("watch", 1)
         self._lock = threading.Lock()  # of all that follows
         self._watches = Watches()
         self._requests: _Requests | None = None
@@ -178,7 +178,7 @@ class WatchStream:
             self._send([self._watches.add(wanted)])
             if not self._running and not self._closing.is_set():
                 self._running = True
-                self._crew.do(self._run)
+                self._crew.submit(self._run)
 
     def remove(self, wanted: Wanted) -> None:
         """End one watch; when it is the last for a while, the stream ends, too."""
@@ -188,7 +188,7 @@ class WatchStream:
             if not self._watches.empty() or self._idle_check:
                 return
             self._idle_check = True
-        scheduler.clock.after(IDLE, self._end_if_idle)
+        scheduler.shared.after(IDLE, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
         with self._lock:
@@ -350,7 +350,7 @@ class WatchStream:
             self._late.append((wanted, news))
             if len(self._late) > 1:  # the timer runs
                 return
-        scheduler.clock.after(PAUSE, self._tell_late)
+        scheduler.shared.after(PAUSE, self._tell_late)
 
     def _tell_late(self) -> None:
         with self._lock:

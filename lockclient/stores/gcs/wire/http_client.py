@@ -1,7 +1,7 @@
 """Requests to one bucket, each tried until it is answered or the time is up.
 
 The JSON API by google-auth's session, which repeats nothing but what was answered with 401. All
-other repeating is done here, where it is noted in the `Sending` what is not known afterwards.
+other repeating is done here, where it is noted in the `RequestState` what is not known afterwards.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import requests
 from google.auth import exceptions as auth
 from urllib3 import Timeout
 
-from lockclient.model.clocks import Deadline, Jitter, monotonic
+from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.fields import json_object
 from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.location import Place, emulator
+from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.http_session import open_session
-from lockclient.stores.protocol import Sending
+from lockclient.stores.protocol import RequestState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ MAX_PAGE = 32 << 20
 """Bytes of an answer, and of a page of a thousand objects with 8 KiB of metadata each."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What the bucket answered."""
 
     status: int
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HttpRequest:
     """A request: its method, its path behind the host, and which statuses are answers to it.
 
     With `cut` no more than so many bytes of the answer are read; else a longer one is an error.
@@ -70,17 +70,17 @@ class Call:
     content_type: str = ""
     cut: int = 0
     longest: int = MAX_ANSWER
-    again: Call | None = None
+    again: HttpRequest | None = None
 
 
-class Calls:
+class HttpClient:
     """The way to one bucket; safe to share between threads.
 
     Args:
         place: which one.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GcsLocation) -> None:
         self.place = place
         self.closed = False
         self._base = emulator()
@@ -91,14 +91,14 @@ class Calls:
 
     # ------------------------------------------------------------ what can be asked
 
-    def object(self, method: str, name: str, answers: tuple[int, ...], **how: Any) -> Call:
+    def object(self, method: str, name: str, answers: tuple[int, ...], **how: Any) -> HttpRequest:
         """Return a request about an object that is there."""
         path = f"/storage/v1/b/{self.place.bucket}/o/{quote(name, safe='')}"
-        return Call(method, path, answers, **how)
+        return HttpRequest(method, path, answers, **how)
 
     def insert(
         self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> Call:
+    ) -> HttpRequest:
         """Return an upload, which its preconditions may refuse: in one request, never resumable.
 
         (Of a resumable one the pieces may come within a week.)
@@ -110,7 +110,7 @@ class Calls:
             % (boundary, each)
             for each in (about, body)
         )
-        return Call(
+        return HttpRequest(
             *("POST", f"/upload/storage/v1/b/{self.place.bucket}/o", (200, 412)),
             query={"uploadType": "multipart", "name": name, **query},
             body=parts + b"--%b--\r\n" % boundary,
@@ -119,7 +119,7 @@ class Calls:
 
     def patch(
         self, name: str, metadata: Mapping[str, str | None], query: Mapping[str, str]
-    ) -> Call:
+    ) -> HttpRequest:
         """Return a change of custom metadata, which its preconditions may refuse."""
         return self.object(
             *("PATCH", name, (200, 404, 412)),
@@ -128,14 +128,14 @@ class Calls:
             content_type="application/json; charset=UTF-8",
         )
 
-    def page(self, query: Mapping[str, str]) -> Call:
+    def page(self, query: Mapping[str, str]) -> HttpRequest:
         """Return a request for a page of a listing."""
         path = f"/storage/v1/b/{self.place.bucket}/o"
-        return Call("GET", path, (200,), query=query, longest=MAX_PAGE)
+        return HttpRequest("GET", path, (200,), query=query, longest=MAX_PAGE)
 
     # ------------------------------------------------------------ asking
 
-    def ask(self, call: Call, deadline: Deadline, sending: Sending) -> Answer:
+    def ask(self, call: HttpRequest, deadline: Deadline, sending: RequestState) -> HttpAnswer:
         """Return the answer; what is not known of it is noted in `sending`.
 
         Raises:
@@ -143,20 +143,20 @@ class Calls:
             StoreError: it refuses, for a reason that trying again won't cure.
             StoreClosed: the connections are closed.
         """
-        pauses, longest, last = Jitter(*_PAUSES), FIRST_TRY, "the time was up before it was asked"
+        pauses, longest, last = Backoff(*_PAUSES), FIRST_TRY, "the time was up before it was asked"
         busy = ""
         while True:
             timeout = min(deadline.remaining(), longest)
-            unknown, bucket = sending.unknown, self.place.bucket
-            if self.closed or timeout <= 0 or sending.given_up:
-                sending.under_way = False  # whoever has handed it over may have said otherwise
+            unknown, bucket = sending.ambiguous, self.place.bucket
+            if self.closed or timeout <= 0 or sending.abandoned:
+                sending.in_flight = False  # whoever has handed it over may have said otherwise
                 if self.closed:
                     raise errors.closed(bucket, unknown=unknown)
                 if busy:  # all the time: by now that is news
                     self._report(busy, busy=True)
                 raise errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
-            sending.under_way = True
-            if sending.unknown and call.again is not None:
+            sending.in_flight = True
+            if sending.ambiguous and call.again is not None:
                 call = call.again
             failure: Exception | int
             answer = None
@@ -170,15 +170,15 @@ class Calls:
                 failure = error
             except auth.GoogleAuthError as error:
                 if not error.retryable:
-                    sending.under_way = False
+                    sending.in_flight = False
                     raise errors.no_credentials(self.place.bucket, error) from error
                 failure = error
             if answer is not None and not errors.may_be_tried_again(failure):
                 self._report(None)
                 return self._checked(call, answer, sending)
-            sending.under_way = False
+            sending.in_flight = False
             # What only reads does nothing, however late.
-            sending.unknown |= call.method != "GET" and errors.may_have_happened(failure)
+            sending.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
             last = errors.why(failure, answer)
             if failure == errors.BUSY:
                 busy = last  # it is there, though a later try may have too little time to hear so
@@ -187,15 +187,15 @@ class Calls:
             longest = min(2 * longest, LONGEST_TRY)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
-    def _checked(self, call: Call, answer: Answer, sending: Sending) -> Answer:
+    def _checked(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
         if answer.status in call.answers and not errors.is_bucket_missing(answer):
             return answer
-        sending.under_way = False
+        sending.in_flight = False
         refusal = errors.refused(answer, self.place.bucket)
-        refusal.unknown = sending.unknown
+        refusal.unknown = sending.ambiguous
         raise refusal
 
-    def _once(self, call: Call, timeout: float) -> Answer:
+    def _once(self, call: HttpRequest, timeout: float) -> HttpAnswer:
         """Make one try, of so many seconds."""
         headers = {"Content-Type": call.content_type} if call.content_type else {}
         response = self._opened().request(
@@ -217,7 +217,7 @@ class Calls:
                 if len(body) > call.longest:
                     raise requests.ReadTimeout("The answer is too long.")
             self._note_time(response.headers.get("Date", ""))
-            return Answer(response.status_code, bytes(body))
+            return HttpAnswer(response.status_code, bytes(body))
 
     def _opened(self) -> requests.Session:
         session = self._session

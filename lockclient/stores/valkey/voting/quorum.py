@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockclient.stores.valkey.wire.connection import Answer
+from lockclient.stores.valkey.wire.connection import Reply
 
 _SHOWN = 40
 """Characters of a uuid in a sentence: ours have 36, another program's may be any text."""
@@ -29,15 +29,15 @@ class Quorum:
         """More than half of them."""
         return self.servers // 2 + 1
 
-    def agree(self, answers: Mapping[int, Answer], *kinds: str) -> bool:
+    def agree(self, answers: Mapping[int, Reply], *kinds: str) -> bool:
         """Tell whether a majority answered one of these."""
         return count(answers, *kinds) >= self.majority
 
-    def can_agree(self, answers: Mapping[int, Answer], *kinds: str) -> bool:
+    def can_agree(self, answers: Mapping[int, Reply], *kinds: str) -> bool:
         """Tell whether a majority may have answered one of these, when all have."""
         return self.servers - len(answers) + count(answers, *kinds) >= self.majority
 
-    def decided(self, answers: Mapping[int, Answer], *kinds: str) -> bool:
+    def decided(self, answers: Mapping[int, Reply], *kinds: str) -> bool:
         """Tell whether those who have not answered can't change whether a majority says so."""
         return self.agree(answers, *kinds) or not self.can_agree(answers, *kinds)
 
@@ -76,7 +76,7 @@ class Quorum:
         return f"{said}: {self.servers - asked} could not be asked, so that it may be held"
 
 
-def count(answers: Mapping[int, Answer], *kinds: str) -> int:
+def count(answers: Mapping[int, Reply], *kinds: str) -> int:
     """Return how many answered one of these."""
     return sum(each.kind in kinds for each in answers.values())
 

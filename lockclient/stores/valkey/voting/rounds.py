@@ -10,14 +10,14 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from lockclient.model.clocks import Deadline, Jitter
-from lockclient.stores.protocol import Sending
+from lockclient.model.clocks import Backoff, Deadline
+from lockclient.stores.protocol import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import DAY, milliseconds
 from lockclient.stores.valkey.voting.quorum import Quorum
-from lockclient.stores.valkey.voting.undo_queue import Debts
-from lockclient.stores.valkey.wire.broadcast import Enough, Servers
-from lockclient.stores.valkey.wire.connection import Answer, Call
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough
+from lockclient.stores.valkey.wire.connection import Command, Reply
 
 TRY: Final = 2.0
 """Seconds that the servers have for one round."""
@@ -42,10 +42,10 @@ class Own:
     silent: frozenset[int]
 
 
-class Asking:
+class Rounds:
     """Asks one set of servers on behalf of all acquisitions."""
 
-    def __init__(self, servers: Servers, debts: Debts) -> None:
+    def __init__(self, servers: Broadcast, debts: UndoQueue) -> None:
         self.servers = servers
         self.debts = debts
         self.keys = servers.keys
@@ -58,14 +58,14 @@ class Asking:
 
     def until_enough(
         self,
-        call: Callable[[int], Call],
-        sending: Sending,
+        call: Callable[[int], Command],
+        sending: RequestState,
         deadline: Deadline,
         enough: Enough,
         silent: set[int] | None = None,
         early: Enough | None = None,
         settled: float | None = None,
-    ) -> dict[int, Answer]:
+    ) -> dict[int, Reply]:
         """Ask all servers, and those that have not answered again, until there are enough votes.
 
         For what may be sent twice to a server. `silent` is told those of which an earlier sending
@@ -73,12 +73,12 @@ class Asking:
         With `settled` each round forgets what the one before was told, and after so many rounds
         the answers of a majority are enough whatever they say: see `read`.
         """
-        answers: dict[int, Answer] = {}
-        pauses, rounds = Jitter(*PAUSES), 0
+        answers: dict[int, Reply] = {}
+        pauses, rounds = Backoff(*PAUSES), 0
         while True:
             if self.servers.closed:
-                raise errors.closed(self.place, unknown=sending.unknown)
-            sending.under_way = True
+                raise errors.closed(self.place, unknown=sending.ambiguous)
+            sending.in_flight = True
             if settled is not None:
                 answers.clear()
             asked = {i: call(i) for i in self.all if i not in answers}
@@ -93,32 +93,32 @@ class Asking:
                 settled is not None and rounds >= settled and len(answers) >= self.quorum.majority
             ):
                 return answers
-            sending.unknown |= bool(found.silent)
-            error = errors.no_majority(self.place, found.troubles, unknown=sending.unknown)
+            sending.ambiguous |= bool(found.silent)
+            error = errors.no_majority(self.place, found.troubles, unknown=sending.ambiguous)
             self.pause_or_raise(error, sending, deadline, pauses)
 
     @staticmethod
     def pause_or_raise(
-        error: Exception, sending: Sending, deadline: Deadline, pauses: Jitter
+        error: Exception, sending: RequestState, deadline: Deadline, pauses: Backoff
     ) -> None:
         """Wait before another round; raise what kept the last one, if none can help or be had."""
         hopeless = not isinstance(error, ConnectionError)
         pause = pauses.next()
-        if not hopeless and deadline.remaining() < pause + LEAST and not sending.given_up:
+        if not hopeless and deadline.remaining() < pause + LEAST and not sending.abandoned:
             time.sleep(deadline.remaining())  # the time was given, and is up when this returns
-        if hopeless or sending.given_up or deadline.expired():
+        if hopeless or sending.abandoned or deadline.expired():
             raise error
         time.sleep(pause)
 
     def read(
         self,
-        call: Call,
-        sending: Sending,
+        call: Command,
+        sending: RequestState,
         deadline: Deadline,
         enough: Enough,
         *,
         sure: bool = False,
-    ) -> dict[int, Answer]:
+    ) -> dict[int, Reply]:
         """Ask all servers, and all of them anew, until what they say at one time is enough.
 
         A lock may just be taken or removed: two servers tell of before it and two of after it, and
@@ -131,11 +131,11 @@ class Asking:
         settled = inf if sure else _SETTLED
         return self.until_enough(lambda _: call, sending, deadline, enough, settled=settled)
 
-    def drop(self, name: str, uuid: str, up_to: str, *, mark: bool) -> Call:
+    def drop(self, name: str, uuid: str, up_to: str, *, mark: bool) -> Command:
         """Return what deletes a uuid's lock, and makes its takes do nothing up to that try."""
         keys = self.keys
         alone = len(self.all) == 1 and up_to == "all"  # then it is confirmed as it is done
-        return Call(
+        return Command(
             lua_scripts.DROP,
             (keys.lock(name), keys.mark(name, uuid), keys.record(name, uuid)),
             (
@@ -146,6 +146,6 @@ class Asking:
         )
 
 
-def _with(enough: Enough, known: dict[int, Answer], new: Mapping[int, Answer]) -> bool:
+def _with(enough: Enough, known: dict[int, Reply], new: Mapping[int, Reply]) -> bool:
     """Tell whether these answers are enough, with those that are known."""
     return enough({**known, **new})

@@ -20,10 +20,10 @@ from functools import partial
 from typing import Final
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.valkey.wire.broadcast import Servers
-from lockclient.stores.valkey.wire.connection import Call
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +36,21 @@ _MOST: Final = 10_000
 """Of one server; each is less than a kilobyte."""
 
 
-class Debts:
+class UndoQueue:
     """What is owed to each server, paid in the background.
 
     Args:
         servers: whose.
     """
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._owed: list[OrderedDict[Call, None]] = [OrderedDict() for _ in servers.all]
+        self._owed: list[OrderedDict[Command, None]] = [OrderedDict() for _ in servers.all]
         self._paying: set[int] = set()
         self._pause = [_AGAIN] * len(servers.all)
-        self._crew = Crew("undo", len(servers.all))
+        self._crew = WorkerPool("undo", len(servers.all))
 
-    def owe(self, which: Iterable[int], call: Call) -> None:
+    def owe(self, which: Iterable[int], call: Command) -> None:
         """Have this done by these servers, as soon as they can be reached."""
         for i in which:
             owed = self._owed[i]
@@ -68,7 +68,7 @@ class Debts:
         """Begin, unless that is under way: also as a server comes back."""
         if self._owed[i] and i not in self._paying and self._servers.reachable(i):
             self._paying.add(i)
-            self._crew.do(partial(self._pay, i))
+            self._crew.submit(partial(self._pay, i))
 
     def _pay(self, i: int) -> None:
         owed, refused, paid = self._owed[i], 0, False
@@ -90,7 +90,7 @@ class Debts:
             self._paying.discard(i)
         self._pause[i] = _AGAIN if paid else min(2 * self._pause[i], _LONGEST_AGAIN)
         if owed and not self._servers.closed:  # if it is out of reach, it is paid as it comes back
-            scheduler.clock.after(self._pause[i], partial(self.pay, i))
+            scheduler.shared.after(self._pause[i], partial(self.pay, i))
 
     def unpaid(self) -> int:
         """Return how much is owed to servers that can be reached."""

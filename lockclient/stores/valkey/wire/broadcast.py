@@ -18,14 +18,14 @@ from typing import Final
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.wire.connection import Answer, Call, Line, Packed, other_terms
+from lockclient.stores.valkey.wire.connection import Command, Connection, Packed, Reply, other_terms
 from lockclient.stores.valkey.wire.pending_connections import Openings
 from lockclient.stores.valkey.wire.pool import FORGOT, Reaching
 
 GRACE: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""
 
-Enough = Callable[[Mapping[int, Answer]], bool]
+Enough = Callable[[Mapping[int, Reply]], bool]
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Round:
         troubles: why each other one has no vote, the silent ones included.
     """
 
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, Reply] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     troubles: dict[int, Trouble] = field(default_factory=dict)
 
@@ -48,10 +48,10 @@ class _Asked:
 
     __slots__ = ("_packed", "_terms", "calls", "found", "lines", "poll", "runs", "waiting")
 
-    def __init__(self, calls: Mapping[int, Call], terms: str) -> None:
+    def __init__(self, calls: Mapping[int, Command], terms: str) -> None:
         self.calls = calls
         self.found = Round()
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, Connection] = {}
         self.runs: set[str] = set()
         self.poll = select.poll()
         self.waiting: dict[int, int] = {}
@@ -66,15 +66,15 @@ class _Asked:
         return words
 
 
-class Servers(Reaching):
+class Broadcast(Reaching):
     """All servers; safe to share between threads."""
 
-    def ask(self, calls: Mapping[int, Call], until: Deadline, enough: Enough) -> Round:
+    def ask(self, calls: Mapping[int, Command], until: Deadline, enough: Enough) -> Round:
         """Ask these servers at once, until `enough` have answered, or the deadline.
 
         Those that are left then have a moment more: a healthy one's answer is on its way.
         """
-        asked = _Asked(calls, self.place.terms)
+        asked = _Asked(calls, self.place.config_fingerprint)
         for i, line in self._idle_lines(calls, asked.poll).items():
             self._send(i, line, asked, until)
         openings = self._open_others(asked) if len(asked.lines) < len(calls) else None
@@ -131,7 +131,7 @@ class Servers(Reaching):
         return openings
 
     def _send_new(
-        self, came: Iterable[tuple[int, Line | None]], asked: _Asked, until: Deadline
+        self, came: Iterable[tuple[int, Connection | None]], asked: _Asked, until: Deadline
     ) -> None:
         for i, line in came:
             if line is None:
@@ -142,7 +142,7 @@ class Servers(Reaching):
 
     # ------------------------------------------------------------ those with one
 
-    def _send(self, i: int, line: Line, asked: _Asked, until: Deadline) -> None:
+    def _send(self, i: int, line: Connection, asked: _Asked, until: Deadline) -> None:
         asked.lines[i] = line
         if line.run in asked.runs:  # it goes by another name, too, and has one vote
             asked.found.troubles[i] = Trouble("it is the same server as another one", refused=True)
@@ -190,7 +190,7 @@ class Servers(Reaching):
         self._give_back(i, line)
         return True
 
-    def _lost(self, i: int, line: Line, trouble: Trouble, found: Round) -> None:
+    def _lost(self, i: int, line: Connection, trouble: Trouble, found: Round) -> None:
         """A connection broke, or its answer is late: what was sent by it may be done."""
         found.silent.add(i)
         found.troubles[i] = trouble

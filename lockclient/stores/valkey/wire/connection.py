@@ -13,13 +13,14 @@ import select
 import ssl
 from typing import Any, NamedTuple
 
-from valkey.connection import Connection, SSLConnection
+from valkey.connection import Connection as PlainConnection
+from valkey.connection import SSLConnection
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import Keys, milliseconds
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
 from lockclient.stores.valkey.wire import resp
 
@@ -30,7 +31,7 @@ LEAST = 0.05
 _AT_ONCE = 65536
 
 
-class Call(NamedTuple):
+class Command(NamedTuple):
     """What is asked of a server: a script with its keys and arguments.
 
     With `votes` it is told besides which process it is taken for, and the keyspace's `terms`.
@@ -62,7 +63,7 @@ class Packed(NamedTuple):
         return self.head + run + self.tail if self.tail else self.head
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What a script answered: a word, and what follows it."""
 
     kind: str
@@ -77,7 +78,7 @@ class Refusal(Exception):
         self.trouble = trouble
 
 
-class Line:
+class Connection:
     """A connection to one process of a server's.
 
     Attributes:
@@ -88,7 +89,7 @@ class Line:
         fd: the connection's file descriptor.
     """
 
-    def __init__(self, place: Place, endpoint: str) -> None:
+    def __init__(self, place: ValkeyLocation, endpoint: str) -> None:
         self.run = ""
         self.kept = False
         self.waits = 0.0
@@ -132,9 +133,9 @@ class Line:
         promoted = said.get("master_replid2", "").strip("0") != ""
         self.kept = said.get("aof_enabled") == "1" and not promoted and self._fsyncs()
         self._socket.settimeout(0)  # from here on it is polled; else each call is two of the system
-        terms, longest = self._place.terms, milliseconds(self._place.longest)
+        terms, longest = self._place.config_fingerprint, milliseconds(self._place.longest)
         args = (self.run, terms, "1" if self.kept else "0", "1" if vouched else "0", longest)
-        answer = self.ask(Call(SETTLE, (keys.server,), args, votes=False))
+        answer = self.ask(Command(SETTLE, (keys.server,), args, votes=False))
         if answer.kind == "terms":
             raise Refusal(other_terms(answer, self._place))
         self.waits = int(answer.rest[0]) / 1000
@@ -159,10 +160,10 @@ class Line:
         self._connection.send_command(*words)
         return self._connection.read_response()
 
-    def ask(self, call: Call) -> Answer:
+    def ask(self, call: Command) -> Reply:
         """Send a call and wait for its answer."""
         until = Deadline.after(CONNECTING)
-        self.send(call.packed(self._place.terms), until)
+        self.send(call.packed(self._place.config_fingerprint), until)
         while (answer := self.read(call, until)) is None:
             if not self._poll.poll(1000 * until.remaining()):
                 raise TimeoutError("no answer in time")
@@ -180,7 +181,7 @@ class Line:
             self._socket.sendall(said[sent:])
             self._socket.settimeout(0)
 
-    def read(self, call: Call, until: Deadline) -> Answer | None:
+    def read(self, call: Command, until: Deadline) -> Reply | None:
         """Return the answer, as far as something has come; None: it is not all there yet.
 
         A script that the server does not know by its name it is sent whole (a restart and
@@ -197,18 +198,18 @@ class Line:
         if said is resp.UNFINISHED:
             return None
         if isinstance(said, errors.NoScript):
-            self.send(call.packed(self._place.terms, whole=True), until)
+            self.send(call.packed(self._place.config_fingerprint, whole=True), until)
             return None
         if isinstance(said, Exception):
             raise said
-        return Answer(said[0].decode(), said[1:])
+        return Reply(said[0].decode(), said[1:])
 
     def close(self) -> None:
         """Close it. What was sent may still be done."""
         self._connection.disconnect()
 
 
-def connection_to(place: Place, endpoint: str) -> Any:
+def connection_to(place: ValkeyLocation, endpoint: str) -> Any:
     """Return a connection that is not open yet."""
     host, _, port = endpoint.rpartition(":")
     how: dict[str, Any] = {
@@ -223,7 +224,7 @@ def connection_to(place: Place, endpoint: str) -> Any:
         "lib_version": None,
     }
     if not place.tls:
-        return Connection(**how)  # type: ignore[no-untyped-call]
+        return PlainConnection(**how)  # type: ignore[no-untyped-call]
     return SSLConnection(  # type: ignore[no-untyped-call]
         **how,
         ssl_check_hostname=True,
@@ -233,7 +234,7 @@ def connection_to(place: Place, endpoint: str) -> Any:
     )
 
 
-def other_terms(answer: Answer, place: Place) -> Trouble:
+def other_terms(answer: Reply, place: ValkeyLocation) -> Trouble:
     """Return the trouble of a keyspace that another client uses by other terms."""
     said = answer.rest[0].decode(errors="replace")
     theirs = dict(each.partition("=")[::2] for each in said.split())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
 
-from lockclient.stores.valkey.wire.connection import Line
+from lockclient.stores.valkey.wire.connection import Connection
 
 
 class Openings:
@@ -32,10 +32,10 @@ class Openings:
         self._bell.setblocking(False)
         self.fd = self._ear.fileno()
         self._lock = Lock()
-        self._came: list[tuple[int, Line | None]] = []
+        self._came: list[tuple[int, Connection | None]] = []
         self.over = False
 
-    def came(self, i: int, line: Line | None) -> bool:
+    def came(self, i: int, line: Connection | None) -> bool:
         """Hand in a server's connection, None: there is none. False: the round is over."""
         with self._lock:
             if self.over:
@@ -45,7 +45,7 @@ class Openings:
                 self._bell.send(b"!")
             return True
 
-    def take(self) -> list[tuple[int, Line | None]]:
+    def take(self) -> list[tuple[int, Connection | None]]:
         """Return what came since this was asked last."""
         with self._lock:
             with suppress(BlockingIOError):
@@ -54,7 +54,7 @@ class Openings:
         self.pending.difference_update(i for i, _ in came)
         return came
 
-    def close(self) -> list[tuple[int, Line | None]]:
+    def close(self) -> list[tuple[int, Connection | None]]:
         """End it: return what came in the last moment; of the others no more is taken."""
         came = self.take()
         with self._lock:

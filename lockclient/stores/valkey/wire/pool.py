@@ -22,11 +22,11 @@ from lockclient.model.clocks import monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import Keys
-from lockclient.stores.valkey.location import Place
-from lockclient.stores.valkey.wire.connection import Line, Refusal
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.wire.connection import Connection, Refusal
 from lockclient.stores.valkey.wire.pending_connections import Openings
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ class Reaching:
         back: called with the number of a server that can be reached again.
     """
 
-    def __init__(self, place: Place, back: Callable[[int], object]) -> None:
+    def __init__(self, place: ValkeyLocation, back: Callable[[int], object]) -> None:
         self.place = place
         self.keys = Keys(place.root)
         self.all = range(len(place.endpoints))
         self.closed = False
         self._back = back
-        self._idle: list[deque[Line]] = [deque() for _ in self.all]
+        self._idle: list[deque[Connection]] = [deque() for _ in self.all]
         self._trouble: dict[int, Trouble] = {}
         self._runs: dict[int, str] = {}  # of those that are reached
         self._last: dict[int, str] = {}  # of each, when it was
@@ -67,7 +67,7 @@ class Reaching:
         self._votes_at: dict[int, float] = {}  # of those that wait, by this machine's wall clock
         self._naming = Lock()
         self._since: dict[int, float] = {}
-        self._crews = [Crew("server", 2) for _ in self.all]
+        self._crews = [WorkerPool("server", 2) for _ in self.all]
         self._opening: list[dict[object, float]] = [{} for _ in self.all]  # since when
 
     def _wait(self, i: int, seconds: float) -> None:
@@ -82,13 +82,13 @@ class Reaching:
 
     # ------------------------------------------------------------ connections
 
-    def _idle_lines(self, which: Iterable[int], poll: select.poll) -> dict[int, Line]:
+    def _idle_lines(self, which: Iterable[int], poll: select.poll) -> dict[int, Connection]:
         """Return a connection to each server that has an idle one; all are in the poll then.
 
         By one look at it those are told from which something came that nobody waits for: most
         likely their end.
         """
-        lines: dict[int, Line] = {}
+        lines: dict[int, Connection] = {}
         wanted = which
         while wanted:
             for i in wanted:
@@ -103,7 +103,7 @@ class Reaching:
                 self._runs.pop(i, None)  # who is there now is yet to be seen
         return lines
 
-    def _borrow(self, i: int) -> Line | None:
+    def _borrow(self, i: int) -> Connection | None:
         if i in self._trouble:
             return None
         try:
@@ -111,7 +111,7 @@ class Reaching:
         except IndexError:
             return None
 
-    def _give_back(self, i: int, line: Line) -> None:
+    def _give_back(self, i: int, line: Connection) -> None:
         if self.closed or len(self._idle[i]) >= _IDLE_LINES:
             line.close()
         else:
@@ -120,7 +120,7 @@ class Reaching:
     def _open(self, openings: Openings) -> None:
         """Have connections opened, each by a thread of its server's: one that hangs delays none."""
         for i in openings.pending:
-            self._crews[i].do(partial(self._open_for, i, openings))
+            self._crews[i].submit(partial(self._open_for, i, openings))
 
     def _is_stuck(self, i: int) -> bool:
         """Tell whether a server lets somebody wait at its door for so long that nobody else should
@@ -142,7 +142,7 @@ class Reaching:
             if not openings.came(i, line) and line is not None:
                 self._give_back(i, line)
 
-    def open(self, i: int, *, vouched: bool = False) -> Line:
+    def open(self, i: int, *, vouched: bool = False) -> Connection:
         """Return a new connection to a server.
 
         Raises:
@@ -150,7 +150,7 @@ class Reaching:
         """
         line, began = None, monotonic()
         try:
-            line = Line(self.place, self.place.endpoints[i])
+            line = Connection(self.place, self.place.endpoints[i])
             line.settle(self.keys, vouched=vouched)
             if (took := monotonic() - began) > SLOW:  # its answers would be late as well
                 raise Refusal(Trouble(f"it is slow: it took {took:.1f} s to let us in"))
@@ -176,7 +176,7 @@ class Reaching:
         self._wait(i, line.waits)
         return line
 
-    def _fail(self, i: int, line: Line | None, trouble: Trouble) -> None:
+    def _fail(self, i: int, line: Connection | None, trouble: Trouble) -> None:
         """A server failed: until it is reached again, it is absent."""
         if line is not None:
             line.close()
@@ -186,10 +186,10 @@ class Reaching:
         while self._idle[i]:
             self._idle[i].pop().close()
         if new and not self.closed:
-            scheduler.clock.after(_FIRST_PROBE, partial(self._probe, i, _FIRST_PROBE))
+            scheduler.shared.after(_FIRST_PROBE, partial(self._probe, i, _FIRST_PROBE))
 
     def _probe(self, i: int, pause: float) -> None:
-        self._crews[i].do(partial(self._reach, i, pause))
+        self._crews[i].submit(partial(self._reach, i, pause))
 
     def _reach(self, i: int, pause: float) -> None:
         """Try to reach a server again, for as long as it takes."""
@@ -208,7 +208,7 @@ class Reaching:
         finally:
             if line is None:  # whatever kept it: a server that nobody tries to reach stays absent
                 again = min(2 * pause, _LONGEST_PROBE)
-                scheduler.clock.after(again, partial(self._probe, i, again))
+                scheduler.shared.after(again, partial(self._probe, i, again))
         self._idle[i].append(line)
         self._trouble.pop(i, None)
         since = self._since.pop(i, None)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.protocol import Event
+from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.wire.broadcast import Servers
+from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import connection_to
-from lockclient.threads.scheduler import IDLE, Crew
+from lockclient.threads.scheduler import IDLE, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ _AT_ONCE: Final = 100
 class Listener:
     """One who waits for hints about one lock."""
 
-    def __init__(self, hints: Hints, channel: str, notify: Callable[[Event], None]) -> None:
+    def __init__(self, hints: PubSub, channel: str, notify: Callable[[WatchEvent], None]) -> None:
         self.channel = channel
         self.heard: bytes | None = None
         """The acquisition of which it was told last: each server tells of it."""
         self._hints = hints
         self._notify = notify
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: WatchEvent) -> None:
         """Tell it."""
         self._notify(event)
 
@@ -52,23 +52,23 @@ class Listener:
         self._hints.forget(self)
 
 
-class Hints:
+class PubSub:
     """Listens to all servers while somebody waits; with nobody it has no thread and no connection.
 
     Args:
         servers: which they are.
     """
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
         self._keys = servers.keys
         self._new: deque[tuple[bool, Listener]] = deque()  # the thread's own is all else
-        self._crew = Crew("hints", 1)
+        self._crew = WorkerPool("hints", 1)
         self._running = deque[bool]()
         self._ring: socket.socket | None = None  # while it runs: what wakes it
         self._closed = False
 
-    def listen(self, name: str, notify: Callable[[Event], None]) -> Listener:
+    def listen(self, name: str, notify: Callable[[WatchEvent], None]) -> Listener:
         """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun."""
         listener = Listener(self, self._keys.channel(name), notify)
         self._say(True, listener)
@@ -80,8 +80,8 @@ class Hints:
         Of one that nobody waits for several servers tell nothing: it would be a round more.
         """
 
-        def tell(event: Event) -> None:
-            if not event.started or event.missed:  # from the begin all is read anyway
+        def tell(event: WatchEvent) -> None:
+            if not event.started or event.gap:  # from the begin all is read anyway
                 notify()
 
         listener = Listener(self, self._keys.channels, tell)
@@ -97,7 +97,7 @@ class Hints:
         self._wake()
         # First what is new, then the look: the thread does it the other way round as it ends.
         if not (self._running or self._closed):
-            self._crew.do(self._run)
+            self._crew.submit(self._run)
 
     def close(self) -> None:
         """End the thread."""
@@ -123,7 +123,7 @@ class Hints:
                 self._ring = None
                 self._running.pop()
         if self._new and not self._closed:
-            self._crew.do(self._run)
+            self._crew.submit(self._run)
 
     def _listen(self, bell: socket.socket) -> None:
         ears = [_Ear(self._servers, i) for i in self._servers.all]
@@ -151,7 +151,7 @@ class Hints:
             if comes:
                 listeners.setdefault(listener.channel, set()).add(listener)
                 if any(listener.channel in ear.confirmed for ear in ears):
-                    listener.tell(Event(0, started=True))
+                    listener.tell(WatchEvent(0, started=True))
             elif listener.channel in listeners:
                 listeners[listener.channel].discard(listener)
                 if not listeners[listener.channel]:
@@ -177,18 +177,18 @@ class Hints:
         for kind, channel, payload in ear.read():
             for each in [*listeners.get(channel, ())]:
                 if kind in ("subscribe", "back"):
-                    each.tell(Event(0, started=True, missed=kind == "back"))
+                    each.tell(WatchEvent(0, started=True, gap=kind == "back"))
                 elif kind == "message" and each.heard != payload:
                     each.heard = payload
                     hinted[each] = None
         for each in hinted:
-            each.tell(Event(0))
+            each.tell(WatchEvent(0))
 
 
 class _Ear:
     """A connection that listens to one server."""
 
-    def __init__(self, servers: Servers, i: int) -> None:
+    def __init__(self, servers: Broadcast, i: int) -> None:
         self.fd = -1
         self.confirmed: set[str] = set()
         self.more = False

@@ -7,25 +7,25 @@ import pytest
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import SUBKEYS, Holder, Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.keys import Keyspace
+from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.protocol import (
     Claim,
+    Conflict,
     Done,
-    Gone,
-    Look,
-    Moved,
+    GetPosition,
+    NotHolder,
     Outcome,
     Position,
     Push,
     Queued,
     Read,
+    ReadResult,
     Reclaim,
     Refused,
     Remove,
     Request,
-    Seen,
     Take,
     Taken,
     TakeOrQueue,
@@ -41,7 +41,7 @@ REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
 
 @pytest.fixture
 def transactions() -> Transactions:
-    return Transactions(Keyspace("/r"))
+    return Transactions(Keys("/r"))
 
 
 def kv(key: str, value: str, mod: int = 3, create: int = 3) -> wire.KeyValue:
@@ -78,17 +78,17 @@ YES = answer(succeeded=True)
 RECORD = kv("removed/a%2Fb/me", REMOVAL.value())
 READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
     (Take(HOLDER), YES, Taken(50)),
-    (Take(HOLDER), answer([MINE]), Taken(40, earlier=True)),
+    (Take(HOLDER), answer([MINE]), Taken(40, by_earlier_send=True)),
     (Take(HOLDER), answer([OTHER]), Refused("other", 50)),
     (Take(HOLDER), answer([]), Refused(None, 50)),
     (Reclaim(HOLDER, DEAD), YES, Taken(50)),
-    (Reclaim(HOLDER, DEAD), answer([MINE]), Taken(40, earlier=True)),
+    (Reclaim(HOLDER, DEAD), answer([MINE]), Taken(40, by_earlier_send=True)),
     (Reclaim(HOLDER, DEAD), answer([OTHER]), Refused("other", 50)),
     (TakeOrQueue(HOLDER, TICKET), YES, Taken(50)),
     (
         TakeOrQueue(HOLDER, TICKET),
         nested(answer([MINE], succeeded=True)),
-        Taken(40, earlier=True),
+        Taken(40, by_earlier_send=True),
     ),
     (
         TakeOrQueue(HOLDER, TICKET),
@@ -105,69 +105,73 @@ READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
         nested(nested(answer([], [OTHER], [OWN], [BEHIND, OWN], succeeded=True))),
         Queued(8, None, "other", 50, ambiguous=True),
     ),
-    (TakeOrQueue(HOLDER, TICKET), nested(nested(answer())), Refused(None, 50, used_up=True)),
-    (Look("a/b", "me", 8), answer([OWN], [OTHER], [AHEAD]), Position(True, "ahead", "other", 50)),
-    (Look("a/b", "me", 8), answer([OWN], [], []), Position(True, None, None, 50)),
-    (Look("a/b", "me", 8), answer([], [OTHER], []), Position(False, None, "other", 50)),
-    (Look("a/b", "me", 6), answer([OWN], [OTHER], []), Position(False, None, "other", 50)),
+    (TakeOrQueue(HOLDER, TICKET), nested(nested(answer())), Refused(None, 50, uuid_spent=True)),
     (
-        Look("a/b", "me", 8, "ahead"),
+        GetPosition("a/b", "me", 8),
+        answer([OWN], [OTHER], [AHEAD]),
+        Position(True, "ahead", "other", 50),
+    ),
+    (GetPosition("a/b", "me", 8), answer([OWN], [], []), Position(True, None, None, 50)),
+    (GetPosition("a/b", "me", 8), answer([], [OTHER], []), Position(False, None, "other", 50)),
+    (GetPosition("a/b", "me", 6), answer([OWN], [OTHER], []), Position(False, None, "other", 50)),
+    (
+        GetPosition("a/b", "me", 8, "ahead"),
         answer([OWN], [OTHER], [AHEAD]),
         Position(True, "ahead", "other", 50),
     ),
     (
-        Look("a/b", "me", 8, "ahead"),
+        GetPosition("a/b", "me", 8, "ahead"),
         answer([OWN], [OTHER], []),
         Position(True, None, "other", 50, ambiguous=True),
     ),
     (
-        Look("a/b", "me", 8, "ahead"),
+        GetPosition("a/b", "me", 8, "ahead"),
         answer([OWN], [OTHER], [kv(f"{LINE}/ahead", "{}", 9, 9)]),
         Position(True, "ahead", "other", 50, ambiguous=True),
     ),
     (  # a foreign client's, which is not encoded as ours would be
-        Look("a/b", "me", 8),
+        GetPosition("a/b", "me", 8),
         answer([OWN], [OTHER], [kv(f"{LINE}/h%2f7", "{}", 7, 7)]),
         Position(True, "h%2f7", "other", 50),
     ),
     (
-        Look("a/b", "me", 8, "ahead", 30),
+        GetPosition("a/b", "me", 8, "ahead", 30),
         answer([OWN], [OTHER], [kv(UUID, "ahead", 30)]),
         Position(True, None, "other", 50),
     ),
     *(
         (
-            Look("a/b", "me", 8, "ahead", 30),
+            GetPosition("a/b", "me", 8, "ahead", 30),
             answer([OWN], [OTHER], then),
             Position(True, None, "other", 50, ambiguous=True),
         )
         for then in ([], [kv(UUID, "ahead", 29)], [kv(UUID, "another", 30)])
     ),
     (Claim(HOLDER, 8), YES, Taken(50)),
-    (Claim(HOLDER, 8), answer([MINE], []), Taken(40, earlier=True)),
+    (Claim(HOLDER, 8), answer([MINE], []), Taken(40, by_earlier_send=True)),
     (Claim(HOLDER, 8), answer([OTHER], [OWN]), Refused("other", 50, ticket=True)),
     (Claim(HOLDER, 8), answer([], []), Refused(None, 50, ticket=False)),
     (Claim(HOLDER, 6), answer([], [OWN]), Refused(None, 50, ticket=False)),
     (PUSH, YES, Done(50)),
-    (PUSH, answer([OTHER], [], []), Gone("other", None)),
-    (PUSH, answer([OTHER], [], [kv(ALERT, "2.000", 45)]), Gone("other", None)),
-    (PUSH, answer([], [RECORD], []), Gone(None, REMOVAL)),
-    (PUSH, answer([OTHER], [RECORD], []), Gone("other", REMOVAL)),
+    (PUSH, answer([OTHER], [], []), NotHolder("other", None)),
+    (PUSH, answer([OTHER], [], [kv(ALERT, "2.000", 45)]), NotHolder("other", None)),
+    (PUSH, answer([], [RECORD], []), NotHolder(None, REMOVAL)),
+    (PUSH, answer([OTHER], [RECORD], []), NotHolder("other", REMOVAL)),
     # An earlier sending has done it, and when: what is known is its revision, not this one's.
     (PUSH, answer([MINE], [], [kv(ALERT, "2.000", 45)]), Done(45)),
     *(
-        (PUSH, answer([MINE], [], [kv(ALERT, other, 45)]), Moved(45))
+        (PUSH, answer([MINE], [], [kv(ALERT, other, 45)]), Conflict(45))
         for other in ("1.999", "2.001", "7200.000", "2", "soon", "")
     ),
     (Unlock("a/b", "me"), YES, Done(50)),
-    (Unlock("a/b", "me"), answer([], []), Gone(None, None)),
-    (Unlock("a/b", "me"), answer([], [RECORD]), Gone(None, REMOVAL)),
+    (Unlock("a/b", "me"), answer([], []), NotHolder(None, None)),
+    (Unlock("a/b", "me"), answer([], [RECORD]), NotHolder(None, REMOVAL)),
     (Withdraw("a/b", "me"), YES, Done(50)),
     (Withdraw("a/b", "me"), answer([]), Done(50)),
     (Remove(REMOVAL, (4, 4)), YES, Done(50)),
     (Remove(REMOVAL, (4, 4)), answer([], [RECORD]), Done(50)),
-    (Remove(REMOVAL, (4, 4)), answer([MINE], []), Gone("me", None)),
-    (Read("a/b"), answer(*lock_of()), Seen(None, (), None, 50)),
+    (Remove(REMOVAL, (4, 4)), answer([MINE], []), NotHolder("me", None)),
+    (Read("a/b"), answer(*lock_of()), ReadResult(None, (), None, 50)),
 ]
 
 
@@ -181,14 +185,14 @@ def test_the_answer_is_read(
 
 @pytest.mark.parametrize(
     ("request_", "answered", "outcome"),
-    [each for each in READINGS if isinstance(each[2], Gone)],
+    [each for each in READINGS if isinstance(each[2], NotHolder)],
 )
 def test_a_second_sending_is_told(
     transactions: Transactions, request_: Request, answered: wire.TxnAnswer, outcome: Outcome
 ) -> None:
     """Whoever finds its lock gone must know that the first sending may have done it."""
     read = transactions.read(request_, answered, resent=True)
-    assert isinstance(read, Gone)
+    assert isinstance(read, NotHolder)
     assert read.resent is True
 
 
@@ -201,7 +205,7 @@ def test_a_lock_is_read_whole(transactions: Transactions) -> None:
     seen = transactions.read(
         Read("a/b", "me", waiters=True), answer(*lock_of(*lock), line, [RECORD]), resent=False
     )
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     assert seen.holder is not None
     assert (seen.holder.fencing_token, seen.holder.stamp_revisions) == (40, (45, 60))
     assert seen.revision == 50
@@ -214,7 +218,7 @@ def test_half_a_lock_is_read(transactions: Transactions) -> None:
     """A range without `uuid` is no holder with a token, but shows what there is."""
     half = answer(*lock_of(kv("locks/a%2Fb/hostname", "h")))
     seen = transactions.read(Read("a/b"), half, resent=False)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, ReadResult)
     assert seen.holder == Holder("a/b", hostname="h")
 
 
@@ -225,7 +229,7 @@ def test_leftovers_are_not_read(transactions: Transactions) -> None:
     for revision, problem in ((39, False), (40, False), (41, True)):
         answered = answer(*lock_of(*lock, kv("locks/a%2Fb/about", about, revision)))
         seen = transactions.read(Read("a/b"), answered, resent=False)
-        assert isinstance(seen, Seen)
+        assert isinstance(seen, ReadResult)
         assert seen.holder is not None
         assert (seen.holder.alert_at, seen.holder.stamp_revisions) == (None, (0, 0))
         assert seen.holder.identity == ("w" if revision == 40 else None)

@@ -8,14 +8,14 @@ import pytest
 from lockclient.errors import ClusterMutexError
 from lockclient.settings import Settings
 from lockclient.stores.etcd.errors import (
-    Fault,
+    ErrorKind,
     diagnose,
     more_telling,
     reason,
     refused,
     unavailable,
 )
-from lockclient.stores.etcd.permissions import wanted
+from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 Code = grpc.StatusCode
@@ -50,41 +50,41 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
     ("code", "details", "fault"),
     [
         # The outcome is unknown, in its several faces.
-        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", Fault.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: request timed out", Fault.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: request timed out, possibly due to…", Fault.UNKNOWN),
-        (Code.UNAVAILABLE, "etcdserver: leader changed", Fault.UNKNOWN),
-        (Code.UNAVAILABLE, "Socket closed", Fault.UNKNOWN),
-        (Code.UNKNOWN, "context deadline exceeded", Fault.UNKNOWN),
-        (Code.UNKNOWN, "context canceled", Fault.UNKNOWN),
-        (Code.UNKNOWN, "raft: stopped", Fault.UNKNOWN),
-        (Code.CANCELLED, None, Fault.UNKNOWN),
-        (Code.INTERNAL, "Received RST_STREAM with error code 2", Fault.UNKNOWN),
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", ErrorKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out", ErrorKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: request timed out, possibly due to…", ErrorKind.UNKNOWN),
+        (Code.UNAVAILABLE, "etcdserver: leader changed", ErrorKind.UNKNOWN),
+        (Code.UNAVAILABLE, "Socket closed", ErrorKind.UNKNOWN),
+        (Code.UNKNOWN, "context deadline exceeded", ErrorKind.UNKNOWN),
+        (Code.UNKNOWN, "context canceled", ErrorKind.UNKNOWN),
+        (Code.UNKNOWN, "raft: stopped", ErrorKind.UNKNOWN),
+        (Code.CANCELLED, None, ErrorKind.UNKNOWN),
+        (Code.INTERNAL, "Received RST_STREAM with error code 2", ErrorKind.UNKNOWN),
         # It can't have happened.
-        (Code.UNAVAILABLE, CONNECT, Fault.NOT_SENT),
-        (Code.UNAVAILABLE, TLS, Fault.NOT_SENT),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", Fault.NOT_SENT),
+        (Code.UNAVAILABLE, CONNECT, ErrorKind.NOT_SENT),
+        (Code.UNAVAILABLE, TLS, ErrorKind.NOT_SENT),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", ErrorKind.NOT_SENT),
         # The same code for different things: the text decides.
-        (Code.INVALID_ARGUMENT, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
-        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", Fault.NEW_TOKEN),
-        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", Fault.NEW_TOKEN),
-        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", Fault.NEW_TOKEN),
-        (Code.UNKNOWN, "auth: revision in header is old", Fault.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: invalid auth token", ErrorKind.NEW_TOKEN),
+        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", ErrorKind.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", ErrorKind.NEW_TOKEN),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", ErrorKind.NEW_TOKEN),
+        (Code.UNKNOWN, "auth: revision in header is old", ErrorKind.NEW_TOKEN),
         (
             Code.OUT_OF_RANGE,
             "etcdserver: mvcc: required revision has been compacted",
-            Fault.COMPACTED,
+            ErrorKind.COMPACTED,
         ),
-        (Code.NOT_FOUND, "etcdserver: requested lease not found", Fault.NO_LEASE),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", Fault.NO_SPACE),
+        (Code.NOT_FOUND, "etcdserver: requested lease not found", ErrorKind.NO_LEASE),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", ErrorKind.NO_SPACE),
         # No, and no again.
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", Fault.REFUSED),
-        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", Fault.REFUSED),
-        (Code.INVALID_ARGUMENT, "etcdserver: authentication failed, …", Fault.REFUSED),
-        (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", Fault.REFUSED),
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", ErrorKind.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: request is too large", ErrorKind.REFUSED),
+        (Code.INVALID_ARGUMENT, "etcdserver: authentication failed, …", ErrorKind.REFUSED),
+        (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", ErrorKind.REFUSED),
     ],
 )
-def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: Fault) -> None:
+def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: ErrorKind) -> None:
     """By etcd's exact text first, by the code second."""
     assert diagnose(Error(code, details)) is fault
 
@@ -221,14 +221,18 @@ TXN = wire.Txn(
 
 def test_what_a_request_wants_is_read_off_it() -> None:
     """Both branches, comparisons and what is nested count; in the words of etcdctl."""
-    assert wanted(TXN, "/r") == {
+    assert required_permissions(TXN, "/r") == {
         "/r/locks/": "readwrite",
         "/r/queue/": "write",
         "/r/removed/": "read",
     }
-    assert wanted(wire.WatchCreate(key=b"/r/", range_end=b"/r0"), "/r") == {"/r/": "read"}
-    assert wanted(wire.Range(key=b"/a/locks/locks/"), "/a/locks") == {"/a/locks/locks/": "read"}
-    assert wanted(wire.LeaseRevoke(id=1), "/r") == {}
+    assert required_permissions(wire.WatchCreate(key=b"/r/", range_end=b"/r0"), "/r") == {
+        "/r/": "read"
+    }
+    assert required_permissions(wire.Range(key=b"/a/locks/locks/"), "/a/locks") == {
+        "/a/locks/locks/": "read"
+    }
+    assert required_permissions(wire.LeaseRevoke(id=1), "/r") == {}
 
 
 def test_who_lacks_which_right_is_said() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
 from lockclient.model.holder import MAX_UUID, SUBKEYS, check_name
-from lockclient.stores.etcd.keys import KINDS, Keyspace, decode, encode
+from lockclient.stores.etcd.keys import KINDS, Keys, decode, encode
 
-SPACE = Keyspace("/base")
+SPACE = Keys("/base")
 ALIKE = [
     *("a", "A", "a ", " a", "a/", "a/b", "a%2Fb", "a%252Fb", "a+b", "a b", "a%20b", "..", ".", "~"),
     *("ü", "u\u0308", "%", "%%", "%25", "🔒", "a0", "a/uuid", "locks", "*", "a\u2028", "é" * 127),

@@ -14,12 +14,12 @@ from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.keys import Keyspace
-from lockclient.stores.etcd.permissions import wanted
+from lockclient.stores.etcd.keys import Keys
+from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.protocol import (
     Claim,
-    Look,
+    GetPosition,
     Push,
     Read,
     Reclaim,
@@ -39,14 +39,14 @@ SENT: dict[str, tuple[Request, ...]] = {
     "client": (
         Take(HOLDER),
         TakeOrQueue(HOLDER, Ticket("a/b", "me")),
-        Look("a/b", "me", 8),
-        Look("a/b", "me", 8, predecessor="it", left_at=9),
+        GetPosition("a/b", "me", 8),
+        GetPosition("a/b", "me", 8, predecessor="it", left_at=9),
         Claim(HOLDER, 8),
         Reclaim(HOLDER, Holder("a/b", "dead", identity="w", fencing_token=7)),
         Push("a/b", "me", STAMPS, 7),
         Unlock("a/b", "me"),
         Withdraw("a/b", "me"),
-        Withdraw("a/b", "me", mark=True),
+        Withdraw("a/b", "me", tombstone=True),
         Read("a/b", "me", waiters=True),
     ),
     "unlocker": (
@@ -64,10 +64,12 @@ SENT: dict[str, tuple[Request, ...]] = {
 @pytest.mark.parametrize("kind", WRITES)
 def test_each_request_is_covered_and_each_grant_is_used(kind: str) -> None:
     """Reading is granted everywhere below the root."""
-    transactions = Transactions(Keyspace(ROOT))
+    transactions = Transactions(Keys(ROOT))
     written = set()
     for request in SENT[kind]:
-        for folder, right in wanted(transactions.build(request, lease=5), ROOT).items():
+        for folder, right in required_permissions(
+            transactions.build(request, lease=5), ROOT
+        ).items():
             assert folder.startswith(f"{ROOT}/")
             if "write" in right:
                 written.add(folder)

@@ -10,12 +10,12 @@ import pytest
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.keys import Keyspace
+from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.protocol import (
     Claim,
-    Look,
+    GetPosition,
     Push,
     Read,
     Reclaim,
@@ -74,7 +74,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         """,
     ),
     "look": (
-        Look("a/b", "me", 8),
+        GetPosition("a/b", "me", 8),
         "",
         """\
         get queue/a%2Fb/me
@@ -88,7 +88,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         "",
     ),
     "look for one ticket": (
-        Look("a/b", "me", 8, "a%2fhead"),
+        GetPosition("a/b", "me", 8, "a%2fhead"),
         "",
         """\
         get queue/a%2Fb/me
@@ -102,7 +102,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         "",
     ),
     "step up": (
-        Look("a/b", "me", 8, "ahead", 12),
+        GetPosition("a/b", "me", 8, "ahead", 12),
         "",
         """\
         get queue/a%2Fb/me
@@ -164,7 +164,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
         "delete queue/a%2Fb/me\n",
     ),
     "withdraw what may come late": (
-        Withdraw("a/b", "me", mark=True),
+        Withdraw("a/b", "me", tombstone=True),
         "value locks/a%2Fb/uuid = me\n",
         """\
         delete locks/a%2Fb/..locks/a%2Fb0
@@ -318,7 +318,7 @@ def operation(each: wire.Operation) -> str:
 
 @pytest.fixture
 def transactions() -> Transactions:
-    return Transactions(Keyspace("/r"))
+    return Transactions(Keys("/r"))
 
 
 @pytest.mark.parametrize("name", TXNS)

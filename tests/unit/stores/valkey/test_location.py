@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockclient.settings import check_endpoint
-from lockclient.stores.valkey.location import Place, place_of
+from lockclient.stores.valkey.location import ValkeyLocation, place_of
 
 
 def test_it_names_servers_and_a_prefix() -> None:
@@ -15,7 +15,7 @@ def test_it_names_servers_and_a_prefix() -> None:
     assert (place.root, place.tls, place.expire, place.longest) == ("a/b", False, True, 60.0)
     assert place.majority == 3
     assert place_of(place.url(), {}) == place
-    assert place_of("rediss://h", {}) == Place(("h:6379",), tls=True)
+    assert place_of("rediss://h", {}) == ValkeyLocation(("h:6379",), tls=True)
 
 
 @pytest.mark.parametrize(("one", "other"), [("valkey", "redis"), ("valkeys", "rediss")])

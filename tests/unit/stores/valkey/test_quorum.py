@@ -13,17 +13,17 @@ from lockclient.model.holder import MOST_FENCING
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import Keys, drifted, holder_of, push_of, revision_of, token_of
-from lockclient.stores.valkey.location import Place
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.scan_merge import recorded
-from lockclient.stores.valkey.wire.connection import Answer
+from lockclient.stores.valkey.wire.connection import Reply
 
-PLACE = Place(tuple(f"h{i}:1" for i in range(5)))
+PLACE = ValkeyLocation(tuple(f"h{i}:1" for i in range(5)))
 
 
-def answers(*kinds: str | None) -> dict[int, Answer]:
+def answers(*kinds: str | None) -> dict[int, Reply]:
     """What each server said; None: nothing yet."""
-    return {i: Answer(kind, []) for i, kind in enumerate(kinds) if kind is not None}
+    return {i: Reply(kind, []) for i, kind in enumerate(kinds) if kind is not None}
 
 
 @pytest.mark.parametrize(("servers", "majority"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
@@ -40,7 +40,7 @@ def test_nothing_is_decided_that_the_missing_votes_can_change() -> None:
             missing = [i for i, kind in enumerate(said) if kind is None]
             ends = {
                 quorum.agree(
-                    {**some, **{i: Answer(k, []) for i, k in zip(missing, rest, strict=True)}},
+                    {**some, **{i: Reply(k, []) for i, k in zip(missing, rest, strict=True)}},
                     "taken",
                 )
                 for rest in itertools.product(("taken", "held"), repeat=len(missing))
@@ -190,7 +190,7 @@ def test_what_to_do_fits_what_is_wrong(troubles: tuple[Trouble, ...], ends: str)
 )
 def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
     """As a line is opened; one that was used fails for another reason."""
-    said = errors.told(error, Place(("h:1",), tls=tls)).words
+    said = errors.told(error, ValkeyLocation(("h:1",), tls=tls)).words
     assert (hint in said) if hint else "://" not in said
     assert "://" not in errors.told(error).words
 
