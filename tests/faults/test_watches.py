@@ -251,7 +251,6 @@ class _Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._polite = polite
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """See `grpc.GenericRpcHandler`."""
         return grpc.stream_stream_rpc_method_handler(
             self._end,
             request_deserializer=wire.WatchRequest.FromString,

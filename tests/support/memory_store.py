@@ -269,7 +269,6 @@ class _Watch:
         self._store = store
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         self._store.forget(self)
 
 
@@ -288,7 +287,6 @@ class MemoryStore:
         self._watches: list[_Watch] = []
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         with self._lock:
             self.asked.append(request)
             self._has_lease |= isinstance(request, TakeOrQueue)
@@ -297,7 +295,6 @@ class MemoryStore:
         return outcome
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `MutexStore.send`."""
         sending.in_flight = True
         try:
             outcome = self.ask(sending.request, deadline)
@@ -318,7 +315,6 @@ class MemoryStore:
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> _Watch:
-        """See `MutexStore.watch`."""
         with self._lock:
             now = self.model.revision
             watch = _Watch(self, target, revision or now + 1, notify)
@@ -339,15 +335,12 @@ class MemoryStore:
         return len(self._watches)
 
     def guard(self, name: str, uuid: str) -> Guard:
-        """See `MutexStore.guard`."""
         return Guard(name.encode(), uuid.encode())
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
-        """See `MutexStore.has_ticket_lease`."""
         return self._has_lease
 
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_tickets`."""
         return self._has_lease
 
     def lose_tickets(self) -> None:

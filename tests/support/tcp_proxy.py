@@ -253,7 +253,6 @@ class _Connection:
         self._silent: set[int] = set()
 
     def silence(self) -> None:
-        """See `Proxy.silence`."""
         self._silent |= self._watches
 
     def end(self) -> None:

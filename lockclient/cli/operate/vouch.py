@@ -43,8 +43,8 @@ def vouch(settings: Settings, *, yes: bool) -> None:
     with opened(settings) as store:
         if not store.votes():
             raise click.ClickException(
-                f"{store.can.display_name} speaks with one voice: there are no servers that "
-                "wait before they vote, and nothing is to be vouched for. That is so in Valkey and Redis alone."
+                f"{store.can.display_name} speaks with one voice: no server waits before it votes, "
+                "and nothing is to be vouched for. That is so in Valkey and Redis alone."
             )
         voting = cast("Voting", store)
         found = []

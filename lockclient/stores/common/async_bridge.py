@@ -77,7 +77,6 @@ class PollWatch:
             self._notify(WatchEvent(found.revision, found.holder))
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         self._closed = True
         self._task.cancel()
 

@@ -31,13 +31,11 @@ class OpenedStore:
         """End, at the interpreter's own end, what must not be left to that."""
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `MutexStore.send`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ what all do
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))
 
     def settle(self, seconds: float) -> None:

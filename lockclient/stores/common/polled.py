@@ -26,14 +26,12 @@ class PolledStore:
     # ------------------------------------------------------------ what each store does
 
     def endpoints(self) -> tuple[str, ...]:
-        """See `ServiceStore.endpoints`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ ServiceStore
 
     @property
     def poll(self) -> float:
-        """See `ServiceStore.poll`."""
         return self._polling.every
 
     @poll.setter
@@ -41,15 +39,12 @@ class PolledStore:
         self._polling.every = seconds
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        """See `ServiceStore.load`."""
         return self._polling.load(kinds, deadline)
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
-        """See `ServiceStore.follow`."""
         return self._polling.follow(revision, notify)
 
     def connected(self) -> bool:
-        """See `ServiceStore.connected`."""
         return self._polling.fine
 
     def watch_restarts(self) -> int:
@@ -77,11 +72,9 @@ class PolledStore:
         return None
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        """See `ServiceStore.wait_queue`."""
         return WaitQueue(0)
 
     def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
-        """See `ServiceStore.tickets`."""
         return ()
 
     def history(self, deadline: Deadline) -> History:
@@ -90,7 +83,6 @@ class PolledStore:
         return History(now, now)
 
     def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        """See `ServiceStore.probe_permissions`."""
         return {}
 
     def members(self, timeout: float) -> list[Member]:

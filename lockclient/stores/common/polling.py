@@ -208,7 +208,6 @@ class Polling:
     # ------------------------------------------------------------ following
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
-        """See `ServiceStore.follow`."""
         seen = self._seen
         following = Following(
             self, seen if seen.revision == revision - 1 else None, notify, self._name
@@ -294,7 +293,6 @@ class Following(threading.Thread):
         self._bell.set()
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         self.closed = True
         self._bell.set()
 

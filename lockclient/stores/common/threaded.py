@@ -62,13 +62,11 @@ class ThreadedStore(OpenedStore, PolledStore):
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Subscription:
-        """See `MutexStore.watch`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ MutexStore
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `MutexStore.send`."""
         # As it closes, what takes back is asked still, and all else not any more.
         if self._closing and not isinstance(sending.request, Withdraw | Unlock):
             raise self._was_closed()
@@ -78,7 +76,6 @@ class ThreadedStore(OpenedStore, PolledStore):
         return outcome
 
     async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `AsyncMutexStore.send_async`."""
         return await self._askers.send(sending, partial(self.send, sending, deadline))
 
     def guard(self, name: str, uuid: str) -> Guard:
@@ -94,7 +91,6 @@ class ThreadedStore(OpenedStore, PolledStore):
         return False
 
     def close(self) -> None:
-        """See `ServiceStore.close`."""
         self._closing = True
         self._polling.close()
         self.background.close(CLOSING)

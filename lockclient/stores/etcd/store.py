@@ -116,7 +116,6 @@ class EtcdStore(OpenedStore):
     # ------------------------------------------------------------ MutexStore
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `MutexStore.send`."""
         lease, number = None, 0
         if self._closing or type(sending.request) in _LEASED:
             lease = self._lease_for(sending.request, self._tickets)
@@ -134,7 +133,6 @@ class EtcdStore(OpenedStore):
                 lease, number = _otherwise(error, sending, lease, number)
 
     async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `AsyncMutexStore.send_async`."""
         channels = self._on_this_loop()
         lease, number = self._lease_for(sending.request, channels.tickets), 0
         while True:
@@ -174,7 +172,6 @@ class EtcdStore(OpenedStore):
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Watch:
-        """See `MutexStore.watch`."""
         keys = self._keyspace.keys_of(target.name)
         key = keys.uuid if target.ticket is None else keys.ticket_as_read(target.ticket)
 
@@ -196,16 +193,13 @@ class EtcdStore(OpenedStore):
         )
 
     def guard(self, name: str, uuid: str) -> Guard:
-        """See `MutexStore.guard`."""
         return Guard(self._keyspace.keys_of(name).uuid, uuid.encode())
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
-        """See `MutexStore.has_ticket_lease`."""
         lease = self._tickets if waiters is None else self._lease_of(waiters)
         return lease is not None and lease.usable()
 
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_tickets`."""
         lease = self._lease_of(waiters)
         try:
             return lease is not None and lease.keep(deadline)
@@ -221,7 +215,6 @@ class EtcdStore(OpenedStore):
     # ------------------------------------------------------------ ServiceStore
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        """See `ServiceStore.load`."""
         revision = 0
         for kind in kinds:
             how = {"keys_only": True} if kind in _BY_KEY else {}
@@ -265,7 +258,6 @@ class EtcdStore(OpenedStore):
             going_on = pages.read(following, more=answer.more, keys=len(kvs), size=size)
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
-        """See `ServiceStore.follow`."""
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
@@ -297,15 +289,12 @@ class EtcdStore(OpenedStore):
         )
 
     def connected(self) -> bool:
-        """See `ServiceStore.connected`."""
         return self._streams[0].connected()
 
     def watch_restarts(self) -> int:
-        """See `ServiceStore.watch_restarts`."""
         return self._streams[0].restarts
 
     def clock_offsets(self, timeout: float) -> list[float]:
-        """See `ServiceStore.clock_offsets`."""
         from lockclient.stores.etcd.wire import (
             clocks,  # only unlockers need it, and all that it imports
         )
@@ -313,11 +302,9 @@ class EtcdStore(OpenedStore):
         return clocks.offsets(self.settings, timeout)
 
     def renew_watch(self) -> None:
-        """See `ServiceStore.renew_watch`."""
         self._streams[0].renew()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """See `ServiceStore.announce`."""
         lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
         try:
             # By its lease first: that goes on in an etcd that is out of space for the value.
@@ -330,12 +317,10 @@ class EtcdStore(OpenedStore):
             raise error.said from error.error
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:
-        """See `ServiceStore.announce_restored`."""
         put = wire.Put(key=self._keyspace.restored, value=value.encode())
         self._call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        """See `ServiceStore.newest_announcement`."""
         # One key, and no value: there may be any number, written by anybody.
         key, range_end = self._keyspace.kind("unlockers")
         newest = wire.Range(key=key, range_end=range_end, limit=1, keys_only=True)
@@ -344,7 +329,6 @@ class EtcdStore(OpenedStore):
         return int(found[0].mod_revision) if found else 0
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """See `ServiceStore.withdraw_announcement`."""
         if lease := self._announced.pop(unlocker, None):
             try:
                 lease.revoke(deadline)
@@ -352,11 +336,9 @@ class EtcdStore(OpenedStore):
                 raise error.said from error.error
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        """See `ServiceStore.forget`."""
         return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
-        """See `ServiceStore.backtrace`."""
         try:
             return self.background.run_shielded(lambda: self._code(code, deadline))
         except WireError as error:
@@ -384,7 +366,6 @@ class EtcdStore(OpenedStore):
         return self.background.run_shielded(lambda: self._channels.call(method, request, deadline))
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        """See `ServiceStore.wait_queue`."""
         span = self._keyspace.keys_of(name).line
         counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
         waiting = int(self._call(RANGE, counting, deadline).count)
@@ -401,7 +382,6 @@ class EtcdStore(OpenedStore):
         return WaitQueue(max(waiting, looked), tickets, ordered=looked < _LOOKED_AT)
 
     def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
-        """See `ServiceStore.tickets`."""
         found: list[Ticket] = []
         read = 0
         for answer in self._pages(self._keyspace.kind("queue"), deadline):
@@ -429,7 +409,6 @@ class EtcdStore(OpenedStore):
                     yield Ticket.read(name, uuid, value, kv.create_revision)
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        """See `ServiceStore.names`."""
         found: list[str] = []
         for answer in self._pages(self._keyspace.locks_from(prefix), deadline, keys_only=True):
             parsed = (self._keyspace.parse(kv.key) for kv in answer.kvs)
@@ -447,7 +426,6 @@ class EtcdStore(OpenedStore):
         return ()
 
     def members(self, timeout: float) -> list[Member]:
-        """See `ServiceStore.members`."""
         from lockclient.stores.etcd import (
             diagnosis,  # only a doctor needs it, and all that it imports
         )
@@ -455,23 +433,19 @@ class EtcdStore(OpenedStore):
         return diagnosis.members(self.settings, timeout)
 
     def history(self, deadline: Deadline) -> History:
-        """See `ServiceStore.history`."""
         from lockclient.stores.etcd import diagnosis
 
         return diagnosis.history(self._channels.call, self._keyspace.kind("unlockers"), deadline)
 
     def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        """See `ServiceStore.probe_permissions`."""
         from lockclient.stores.etcd import diagnosis
 
         return diagnosis.probe_permissions(self._channels.call, self.settings.root, deadline)
 
     def endpoints(self) -> tuple[str, ...]:
-        """See `ServiceStore.endpoints`."""
         return self.settings.endpoints
 
     def close(self) -> None:
-        """See `ServiceStore.close`."""
         _beside(self._close, 1.0)
 
     def _close(self) -> None:

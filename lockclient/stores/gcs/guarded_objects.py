@@ -26,7 +26,6 @@ class GuardedObjects:
     deadline: Deadline
 
     def ask(self, call: HttpRequest) -> HttpAnswer:
-        """See `HttpClient.ask`."""
         return self.calls.ask(call, self.deadline, self.sending)
 
     def stands(self, name: str) -> ObjectState | None:

@@ -81,11 +81,9 @@ class Listing:
             self._wrote[name] = created
 
     def now(self) -> float:
-        """See `polling.Source`."""
         return self._calls.now()
 
     def told_of(self) -> int:
-        """See `polling.Source`."""
         return self._told_of
 
     # ------------------------------------------------------------ reading all
@@ -136,7 +134,6 @@ class Listing:
         deadline: Deadline,
         known: Mapping[Key, Known],  # noqa: ARG002
     ) -> Iterator[Sequence[Item]]:
-        """See `polling.Source`."""
         for page in self._pages(self._names.removed, deadline, whole=False):
             found = []
             for each in page:

@@ -69,14 +69,12 @@ class GcsLocation:
         return f"gs://{self.bucket}/{self.root}".rstrip("/")
 
     def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG002
-        """See `settings.Place`."""
         raise ValueError(
             "A bucket's users are Google's, and it is there that they are given rights: "
             "docs/stores.md says which, under Rights."
         )
 
     def opener(self) -> Callable[[GcsLocation], Any]:
-        """See `settings.Place`."""
         from lockclient.stores.gcs.store import GcsStore  # with all of Google's
 
         return GcsStore

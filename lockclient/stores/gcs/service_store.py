@@ -65,7 +65,6 @@ class GcsServiceStore(PolledStore):
                 self._asking(deadline).delete(name, version)
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """See `ServiceStore.withdraw_announcement`."""
         name = self._objects.sign_of_life(unlocker)
         self._listing.wrote(name, None)  # first: a look under way may miss it from here on
         call = self._bucket.object("DELETE", name, (204, 200, 404))
@@ -81,7 +80,6 @@ class GcsServiceStore(PolledStore):
     # ------------------------------------------------------------ what is over
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        """See `ServiceStore.forget`."""
         if change.kind == "removed":
             name = self._objects.record(change.name, change.part)
         else:
@@ -106,7 +104,6 @@ class GcsServiceStore(PolledStore):
     # ------------------------------------------------------------ reading
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        """See `ServiceStore.names`."""
 
         def read() -> Iterator[str]:
             return islice(self._listing.held(prefix, deadline), limit)

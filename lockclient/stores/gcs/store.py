@@ -69,5 +69,4 @@ class GcsStore(ThreadedStore, GcsServiceStore):
         return (self.place.url(),)
 
     def examine(self) -> Iterator[Finding]:
-        """See `Examined.examine`."""
         return examine(self._calls, self.ask, self._listing)

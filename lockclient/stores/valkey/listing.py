@@ -103,13 +103,11 @@ class Listing:
         return self._ahead
 
     def told_of(self) -> int:
-        """See `polling.Source`."""
         return self._told_of
 
     # ------------------------------------------------------------ reading all
 
     def live(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
-        """See `polling.Source`."""
         scan = self._scan("live", deadline)
         if scan.records != self._records:
             self._records = scan.records
@@ -131,7 +129,6 @@ class Listing:
         yield list(self._signs_of_life(scan.each("unlockers"), deadline))
 
     def records(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
-        """See `polling.Source`."""
         scan = self._scan("removed", deadline)
         now, same = self.now(), list[Item]()
         new: dict[str, tuple[Key, int, int]] = {}

@@ -99,13 +99,11 @@ class ValkeyLocation:
         return f"{bare}?{query}" if query else bare
 
     def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:
-        """See `settings.Place`."""
         from lockclient.stores.valkey.roles import script
 
         return script(self, users)
 
     def opener(self) -> Callable[[ValkeyLocation], Any]:
-        """See `settings.Place`."""
         from lockclient.stores.valkey.store import ValkeyStore  # with valkey-py
 
         return ValkeyStore

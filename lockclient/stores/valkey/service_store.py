@@ -47,7 +47,6 @@ class ValkeyServiceStore(PolledStore):
         return self._polling.revision_at(monotonic())
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """See `ServiceStore.withdraw_announcement`."""
         key = self._at.keys.sign_of_life(unlocker)
         self._agreed(Command(lua_scripts.FORGET, (key,), (), votes=False), deadline)
 
@@ -83,7 +82,6 @@ class ValkeyServiceStore(PolledStore):
     # ------------------------------------------------------------ reading
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        """See `ServiceStore.names`."""
         return sorted(self._listing.held(prefix, deadline))[:limit]
 
     def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
@@ -91,11 +89,9 @@ class ValkeyServiceStore(PolledStore):
         return [monotonic() + ahead - time.time() for ahead in self._listing.ahead().values()]
 
     def votes(self) -> Mapping[str, str]:
-        """See `ServiceStore.votes`."""
         return self._at.servers.votes()
 
     def warnings_for_display(self) -> Sequence[str]:
-        """See `ServiceStore.warnings_for_display`."""
         return (*self._at.servers.remarks(), *self._listing.remarks())
 
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked

@@ -96,7 +96,6 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         return self.place.endpoints
 
     def examine(self) -> Iterator[Finding]:
-        """See `Examined.examine`."""
         return examine(self._servers)
 
     def vouch(self) -> None:
@@ -111,11 +110,9 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         self.background.run_shielded(partial(vouch.vouch, self._servers))
 
     def voters(self) -> Iterator[Voter]:
-        """See `Voting.voters`."""
         return vouch.voters(self._servers)
 
     def settle(self, seconds: float) -> None:
-        """See `OpenedStore.settle`."""
         deadline = Deadline.after(seconds)
         super().settle(deadline.remaining())
         self._debts.settle(deadline.remaining())

@@ -69,7 +69,7 @@ def test_what_a_thread_of_ours_starts_hears_signals() -> None:
     """Though the thread that starts all others hears none: `on_lost` may start a program."""
     program = """
 import subprocess, sys
-from lockclient.threads.scheduler import Crew
+from lockclient.threads.scheduler import WorkerPool
 import threading
 
 over = threading.Event()
@@ -79,7 +79,7 @@ def start():
     print(subprocess.run(words, capture_output=True, text=True).stdout)
     over.set()
 
-Crew("test", 1).do(start)
+WorkerPool("test", 1).submit(start)
 over.wait(60)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

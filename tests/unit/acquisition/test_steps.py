@@ -45,7 +45,6 @@ class SlowStore(MemoryStore):
         self.slow = slow
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         if isinstance(request, self.slow):
             time.sleep(min(deadline.remaining(), 5))
             raise StoreUnavailable("no answer", unknown=False)
@@ -109,7 +108,6 @@ class LateStore(MemoryStore):
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Any:
-        """See `MutexStore.watch`."""
         if target.ticket is None:
             self.ask(Unlock("x", "other"), Deadline.after(1))
         return super().watch(target, revision, notify)
@@ -128,7 +126,6 @@ class RefusingStore(MemoryStore):
     """A store that may not be written to."""
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         if isinstance(request, Take | TakeOrQueue):
             raise StoreError("permission denied")
         return super().ask(request, deadline)
@@ -175,7 +172,6 @@ class DoublingStore(MemoryStore):
     """A store that has sent each take twice; the second sending is still under way."""
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """See `MutexStore.send`."""
         outcome = super().send(sending, deadline)
         sending.ambiguous = isinstance(outcome, Taken | Refused | Queued)
         return outcome

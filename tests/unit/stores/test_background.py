@@ -27,7 +27,6 @@ class KeptStore(MemoryStore):
         self.kept = 0
 
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_tickets`."""
         self.kept += 1
         answer = self.answers.pop(0) if self.answers else True
         if isinstance(answer, Exception):
@@ -44,7 +43,6 @@ class BusyInbox(ThreadInbox):
         self.able = True
 
     def prove(self, tell: Callable[[], object]) -> None:
-        """See `Inbox`."""
         if self.able:
             tell()
 
@@ -131,7 +129,6 @@ class FailingStore(MemoryStore):
         self.failures = list(failures)
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         if isinstance(request, Withdraw) and self.failures:
             raise self.failures.pop(0)
         return super().ask(request, deadline)

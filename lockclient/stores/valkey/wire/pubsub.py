@@ -48,7 +48,6 @@ class Listener:
         self._notify(event)
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         self._hints.forget(self)
 
 

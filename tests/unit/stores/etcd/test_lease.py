@@ -29,7 +29,6 @@ class Server:
         return self.now
 
     def call(self, method: Method, request: Any, _: Deadline) -> Any:
-        """See `Channels.call`."""
         if method is GRANT:
             self.asked.append("grant")
             self.last += 1
