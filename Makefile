@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo-installed
+# More than there are processors: tests wait, for programs and for times, most of theirs.
+TEST_WORKERS ?= 4
 
-.PHONY: demo test bench lint format wire rules reference pictures clean
+.PHONY: demo test soak bench lint format wire rules reference pictures clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -13,7 +15,14 @@ demo: $(DEMO)
 # What the tests need beyond Python is installed where that may be done; see there.
 test: $(STAMP)
 	@$(BIN)/python tests/support/machine_needs.py
-	$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal --durations=30 $(PYTEST_ARGS)
+
+# All of it, for a night: what `make test` has a cut of (pytest's marker `soak`), all on the etcd
+# that comes in a wheel, and other people's processes.
+soak: $(STAMP)
+	$(MAKE) test PYTEST_ARGS="-m '' $(PYTEST_ARGS)"
+	CLUSTERMUTEX_TEST_ETCD=embedded $(MAKE) test PYTEST_ARGS="--ignore=tests/faults $(PYTEST_ARGS)"
+	.ci/matrix
 
 # BENCH_ARGS: --quick, --only SECTION, --write-docs (see `python -m benchmarks --help`)
 bench: $(VENV)/.bench-installed

@@ -101,10 +101,16 @@ def _clean_environment() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
-    """A shell's background job ignores SIGINT and SIGQUIT, and so would all that tests start."""
+    """A shell's background job ignores SIGINT and SIGQUIT, and so would all that tests start.
+
+    With `nohup`, SIGHUP too: that ends nothing here, and yet is no signal that programs which are
+    started begin with ignoring, since a handler of Python's ends with `exec`.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

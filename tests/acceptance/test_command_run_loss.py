@@ -142,6 +142,7 @@ def own_env(own_etcd: Etcd) -> dict[str, str]:
     return environment(Settings(endpoints=(own_etcd.endpoint,)))
 
 
+@pytest.mark.promise(number=3)
 def test_etcd_away_ends_the_command_at_the_deadline(
     own_env: dict[str, str],
     own_etcd: Etcd,
@@ -195,6 +196,7 @@ def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
     assert "is lost" in said
 
 
+@pytest.mark.promise(number=8)
 def test_etcd_away_for_a_while_is_no_loss(
     own_env: dict[str, str], own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
 ) -> None:

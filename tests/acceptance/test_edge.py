@@ -81,6 +81,7 @@ def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
     return "pushed first"
 
 
+@pytest.mark.promise(number=2)
 @pytest.mark.usefixtures("_eager_unlocker")
 def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -> None:
     """Pushed: the lock stays. `LockLost`: the lock goes. Never both, never neither."""
@@ -108,6 +109,7 @@ def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -
     assert won["given up in time"] + won["removed first"]
 
 
+@pytest.mark.promise(number=2)
 def test_the_two_transactions_never_both_win(
     settings: Settings, store: EtcdStore, figure: Figure
 ) -> None:

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from lockclient import Settings
 from lockclient.cli.setup.stack import fetch
 from tests.acceptance.history_worker import AUTO_UNLOCK, NAMES
@@ -70,6 +72,8 @@ def overlaps(holds: list[Hold]) -> list[tuple[Hold, Hold]]:
     return [(one, next_) for one, next_ in itertools.pairwise(line) if next_.got < one.end]
 
 
+@pytest.mark.promise(number=1)
+@pytest.mark.promise(number=4)
 def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure: Figure) -> None:
     """And the tokens rise in the order in which the lock was had."""
     choose = random.Random(11)

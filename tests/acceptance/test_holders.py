@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 PROCESSES, TIMES = 8, 200
 
 
+@pytest.mark.promise(number=1)
+@pytest.mark.promise(number=4)
 def test_eight_processes_never_interleave(
     settings: Settings, tmp_path: Path, figure: Figure
 ) -> None:

@@ -62,6 +62,7 @@ def workers(settings: Settings, tmp_path: Path) -> Iterator[list[Worker]]:
         each.process.wait()
 
 
+@pytest.mark.promise(number=6)
 def test_nothing_is_left_behind(
     workers: list[Worker], settings: Settings, etcdctl: Etcdctl, tmp_path: Path, figure: Figure
 ) -> None:

@@ -75,6 +75,9 @@ def _in_line(store: EtcdStore) -> list[int]:
     return [int(ticket.reason or -1) for ticket in line.first]
 
 
+@pytest.mark.promise(number=4)
+@pytest.mark.promise(number=5)
+@pytest.mark.promise(number=6)
 def test_200_waiters_in_8_processes_keep_their_order(
     store: EtcdStore, table: Table, workers: Workers, figure: Figure
 ) -> None:

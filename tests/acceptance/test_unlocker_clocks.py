@@ -153,6 +153,7 @@ def test_a_moved_clock_is_what_programs_see(library: Path) -> None:
         assert float(process.stdout.readline().split()[0]) >= before.wall + 0.4 - 0.01
 
 
+@pytest.mark.promise(number=2)
 def test_whatever_the_unlockers_clock_says(etcd: Etcd, library: Path, figure: Figure) -> None:
     """All at the same time, in an unlocker each."""
     with ThreadPoolExecutor(len(CASES)) as pool:
@@ -193,6 +194,7 @@ def sleep(case: str, etcd: Etcd, library: Path) -> Report:
         return report
 
 
+@pytest.mark.promise(number=2)
 def test_an_unlocker_that_slept_sees_what_was_pushed_meanwhile(
     etcd: Etcd, library: Path, figure: Figure
 ) -> None:
@@ -261,6 +263,7 @@ class Client:
         self._site.promises[name] = Promise(LASTS, sent, answered)
 
 
+@pytest.mark.promise(number=2)
 def test_whatever_the_clients_clocks_say(etcd: Etcd, library: Path, figure: Figure) -> None:
     """The unlocker's own clock is right; what it finds is as safe as what it sees."""
     with ExitStack() as stack:

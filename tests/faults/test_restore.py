@@ -70,6 +70,7 @@ def following(store: EtcdStore) -> Iterator[Table]:
         table.stop()
 
 
+@pytest.mark.promise(number=2)
 def test_an_unlocker_that_starts_after_it_removes_nothing_early(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
 ) -> None:

@@ -263,6 +263,8 @@ def matrix(
         yield made
 
 
+@pytest.mark.promise(number=6)
+@pytest.mark.promise(number=7)
 def test_the_caller_and_the_store_agree_in_the_end(
     matrix: Matrix, monkeypatch: pytest.MonkeyPatch, figure: Figure
 ) -> None:

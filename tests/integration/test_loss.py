@@ -32,6 +32,7 @@ def delete(store: EtcdStore, etcdctl: Etcdctl) -> Callable[[], str]:
 
 
 class TestRemoved:
+    @pytest.mark.promise(number=3)
     def test_whoever_deletes_it_is_noticed(
         self, store: EtcdStore, delete: Callable[[], str], figure: Figure
     ) -> None:
@@ -179,6 +180,7 @@ class TestLeavingWith:
 
 
 class TestTimeRunsOut:
+    @pytest.mark.promise(number=3)
     def test_the_deadline_passes_while_etcd_is_frozen(
         self,
         own_etcd: Etcd,
