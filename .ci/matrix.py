@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockclient.cli.setup.processes import Etcd, find_etcd
+from lockclient.cli.setup.etcd_server import Etcd, find_etcd
 
 CHECK = Path(__file__).with_name("matrix_check.py")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")

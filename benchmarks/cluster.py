@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from benchmarks.contenders import holder_values
 from benchmarks.servers import Servers, cpu_seconds
 from benchmarks.workers import Contender, Pool, Work, pool
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 
 PROCESSES, THREADS = 2, 16
 JOBS: tuple[tuple[Contender, Work], ...] = (

@@ -23,7 +23,7 @@ from benchmarks.population import Times
 from benchmarks.samples import summary
 from benchmarks.servers import Servers
 from benchmarks.services import Service, service
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 
 INTERVAL = 2.0
 """Seconds between two polls of one viewer."""

@@ -17,7 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.missing import Missing
-from lockclient.cli.setup.processes import Etcd, end, etcd_version, find_etcd, free_port, spawn
+from lockclient.cli.setup.etcd_server import Etcd, etcd_version, find_etcd
+from lockclient.cli.setup.ports import free_port
+from lockclient.cli.setup.processes import end, spawn
 
 STARTED = 60.0
 """Seconds that a server may take to serve."""

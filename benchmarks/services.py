@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks import population
 from benchmarks.servers import STARTED, cpu_seconds
-from lockclient.cli.setup.processes import Etcd, end, spawn
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.processes import end, spawn
 
 
 class Service:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import hypothesis
 import pytest
 
-from lockclient.cli.setup.processes import Etcd, embedded_etcd, find_etcd
+from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd, find_etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, etcdctl_of

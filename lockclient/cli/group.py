@@ -8,15 +8,15 @@ from importlib import import_module
 
 import click
 
-from lockclient.cli.common import Session, debug_option, url_option
+from lockclient.cli.options import Session, debug_option, url_option
 from lockclient.version import __version__
 
 SECTIONS = {
     "Locks for scripts": {
         "run": "lockclient.cli.scripts.run:run",
-        "lock": "lockclient.cli.scripts.lock_alive_unlock:lock",
-        "alive": "lockclient.cli.scripts.lock_alive_unlock:alive",
-        "unlock": "lockclient.cli.scripts.lock_alive_unlock:unlock",
+        "lock": "lockclient.cli.scripts.lock:lock",
+        "alive": "lockclient.cli.scripts.alive:alive",
+        "unlock": "lockclient.cli.scripts.unlock:unlock",
     },
     "Looking and acting": {
         "ls": "lockclient.cli.operate.ls:ls",

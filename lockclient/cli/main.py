@@ -12,17 +12,11 @@ import os
 import sys
 from typing import Any
 
+from lockclient.cli.exit_status import FAILED, INTERNAL, INTERRUPTED, UNAVAILABLE, USAGE
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
 from lockclient.optional_deps import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
 from lockclient.text.log_format import tell_uncaught
-
-USAGE = 2
-UNAVAILABLE = 69
-"""etcd does not answer, or refuses (EX_UNAVAILABLE of sysexits.h)."""
-INTERNAL = 70
-"""A mistake of this program (EX_SOFTWARE)."""
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -41,8 +35,8 @@ def _run() -> None:
     # What the library logs of an outage would stand beside the one line that tells it.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
-        from lockclient.cli.common import Session
         from lockclient.cli.group import group
+        from lockclient.cli.options import Session
 
         if "_CLUSTERMUTEX_COMPLETE" in os.environ:
             import lockclient.cli.setup.completion  # noqa: F401 - it tells click of our shells
@@ -90,6 +84,6 @@ def _sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, (StoreUnavailable, StoreError)):
         return str(error), UNAVAILABLE
     if isinstance(error, ClusterMutexError):
-        return str(error), 1
+        return str(error), FAILED
     what = plain(without_secrets(f"{type(error).__name__}: {error}"), block=True)
     return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

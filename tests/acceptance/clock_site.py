@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Transition

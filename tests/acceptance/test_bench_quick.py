@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.cli.setup.processes import embedded_etcd
+from lockclient.cli.setup.etcd_server import embedded_etcd
 
 CHECKOUT = Path(__file__).parents[2]
 KINDS = ("png", "svg")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.common import COMPLETED
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.store_access import COMPLETED
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import BIN, needed, wait_until

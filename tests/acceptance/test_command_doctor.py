@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import KNOWN_DATA_BUG, Etcd, etcd_version
+from lockclient.cli.setup.etcd_server import KNOWN_DATA_BUG, Etcd, etcd_version
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl

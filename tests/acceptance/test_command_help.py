@@ -159,9 +159,9 @@ def test_a_mistake_of_ours_is_one_line_too(settings: Settings) -> None:
     """Status 70, and how to see where."""
     program = (
         "import sys\n"
-        "from lockclient.cli import common, main\n"
+        "from lockclient.cli import main, store_access\n"
         "def mistake(*_): raise RuntimeError('unforeseen')\n"
-        "common.open_store = mistake\n"
+        "store_access.open_store = mistake\n"
         "sys.argv[0] = 'clustermutex'\n"
         "main()\n"
     )

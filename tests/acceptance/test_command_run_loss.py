@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,

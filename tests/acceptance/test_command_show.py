@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder, Ticket
 from lockclient.stores.etcd.store import EtcdStore

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore

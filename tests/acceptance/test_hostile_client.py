@@ -24,7 +24,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import Take, Taken, WatchEvent, WatchTarget

@@ -17,7 +17,7 @@ from subprocess import PIPE
 
 import pytest
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Now
 from tests.acceptance.clock_site import SWEEP, SWEEP_PUT_BACK, Promise, Report, Site
 from tests.support.clock_shim import Clock, compile_library

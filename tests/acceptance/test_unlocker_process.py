@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.stores.etcd.store import EtcdStore

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.cli.setup.ports import USUAL
-from lockclient.cli.setup.processes import embedded_etcd, free_port
+from lockclient.cli.setup.etcd_server import embedded_etcd
+from lockclient.cli.setup.ports import USUAL, free_port
 from lockclient.cli.setup.stack import fetch
 from tests.support.processes import BIN, Service, start_service, wait_until
 

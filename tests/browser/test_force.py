@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore

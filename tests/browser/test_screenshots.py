@@ -17,7 +17,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.holder import Holder
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore

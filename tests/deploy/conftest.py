@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from tests.deploy.stack import Stack
 

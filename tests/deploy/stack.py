@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.setup.processes import free_port
+from lockclient.cli.setup.ports import free_port
 from lockclient.settings import Settings
 from tests.support.processes import Service, needed, start_service, wait_until
 from tests.support.webhook import Webhook

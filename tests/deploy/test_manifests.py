@@ -16,7 +16,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.version import __version__
 from tests.deploy import operator_rules
 from tests.support.dashboard_fakes import hashed

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire.failover import COOL_DOWN, Tries
 from tests.support.etcd_binary import frozen, served

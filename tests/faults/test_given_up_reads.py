@@ -7,7 +7,7 @@ etcd before 3.4.23 and 3.5.7 ends when a read-only transaction's client does so 
 from __future__ import annotations
 
 from lockclient import StoreUnavailable
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_cluster import Cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table

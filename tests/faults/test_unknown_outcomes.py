@@ -17,7 +17,7 @@ import pytest
 
 from lockclient import Settings, StoreUnavailable
 from lockclient.acquisition import holding
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import failover

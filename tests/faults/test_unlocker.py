@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreError
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import Read, ReadResult, Take

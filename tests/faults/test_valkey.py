@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, StoreUnavailable
-from lockclient.cli.setup.processes import free_port
+from lockclient.cli.setup.ports import free_port
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.protocol import (

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget

@@ -15,7 +15,8 @@ import grpc
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Removal
-from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.ports import free_port
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreUnavailable
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import made_of
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore

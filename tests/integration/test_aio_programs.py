@@ -12,7 +12,7 @@ import time
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import Figure
 

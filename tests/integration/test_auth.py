@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table

@@ -12,7 +12,7 @@ import etcd3
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreError
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores import registry
 from lockclient.stores.etcd.store import EtcdStore
 from tests.integration.test_auth import ROOT, Guarded, start

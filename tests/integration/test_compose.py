@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.ports import free_port
 from tests.support.etcd_binary import etcdctl_of, frozen
 from tests.support.processes import BIN, Service, needed, start_service, wait_until
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import Service, start_service, wait_until

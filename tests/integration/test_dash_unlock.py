@@ -18,7 +18,7 @@ import bcrypt
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
-from lockclient.cli.common import picture_of
+from lockclient.cli.store_access import picture_of
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.overview.waiters import WaitQueues

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of
 
 PAGE = "http://page.example"

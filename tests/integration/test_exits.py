@@ -19,7 +19,7 @@ from typing import Literal
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import frozen
 from tests.support.processes import Figure
 

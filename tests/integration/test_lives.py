@@ -26,7 +26,7 @@ from lockclient import (
     StoreClosed,
     StoreUnavailable,
 )
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.stores.etcd.store import EtcdStore

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore

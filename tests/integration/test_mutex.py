@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, InvalidLockName, LockNotHeld, LockTimeout, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, served
 from tests.support.processes import wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.processes import Figure
 
 CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"

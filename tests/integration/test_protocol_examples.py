@@ -21,7 +21,7 @@ import etcd3
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.common import background
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, served

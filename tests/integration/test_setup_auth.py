@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal

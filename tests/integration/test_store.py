@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Removal, Settings, StoreError, StoreFull
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lockclient import ClusterMutex, Removal
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import BROKEN, OK
 from lockclient.overview.rows import Row, Transition

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
-from lockclient.cli.setup.processes import Etcd, free_port
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.ports import free_port
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, frozen

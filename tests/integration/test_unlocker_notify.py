@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.overview.table import Table

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.integration.test_unlocker_removal import metric, running

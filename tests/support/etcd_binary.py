@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.processes import Service, needed, wait_until
 
 Etcdctl = Callable[..., str]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc
 
-from lockclient.cli.setup.processes import Etcd
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import OPTIONS, STATUS, make_call
 from tests.support.etcd_binary import etcdctl_of

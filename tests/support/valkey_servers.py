@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from lockclient.cli.setup.processes import end, free_port, spawn
+from lockclient.cli.setup.ports import free_port
+from lockclient.cli.setup.processes import end, spawn
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support.processes import needed, wait_until

@@ -10,20 +10,11 @@ from typing import cast
 
 import click
 
-from lockclient.cli.common import (
-    PATIENCE,
-    READING,
-    answering,
-    json_option,
-    locks_of,
-    opened,
-    print_json,
-    store_options,
-)
 from lockclient.cli.operate import doctor_checks
 from lockclient.cli.operate.doctor_checks import Clock
-from lockclient.cli.operate.tables import wrapped
-from lockclient.cli.params import Duration
+from lockclient.cli.options import Duration, json_option, store_options
+from lockclient.cli.output import print_json, wrapped
+from lockclient.cli.store_access import PATIENCE, READING, answering, locks_of, opened
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.table import Table

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeGuard
 
-from lockclient.cli.common import counted
-from lockclient.cli.setup.processes import KNOWN_DATA_BUG
+from lockclient.cli.output import counted
+from lockclient.cli.setup.etcd_server import KNOWN_DATA_BUG
 from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER

@@ -9,15 +9,10 @@ import time
 
 import click
 
-from lockclient.cli.common import (
-    PATIENCE,
-    LockName,
-    answers_asked,
-    opened,
-    similar,
-    store_options,
-)
 from lockclient.cli.operate.show import deadlock_of, like_of, lines, look_at
+from lockclient.cli.options import LockName, store_options
+from lockclient.cli.output import answers_asked
+from lockclient.cli.store_access import PATIENCE, opened, similar
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder

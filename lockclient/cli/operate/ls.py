@@ -14,32 +14,11 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from lockclient.cli.common import (
-    PATIENCE,
-    Command,
-    answering,
-    counted,
-    followed,
-    json_option,
-    locks_of,
-    opened,
-    picture_of,
-    print_json,
-    searching,
-    store_options,
-    telling,
-)
-from lockclient.cli.operate.tables import (
-    Column,
-    console_of,
-    cut_middle,
-    cut_process,
-    drawn,
-    in_lines,
-    on_terminal,
-    print_table,
-    wrapped,
-)
+from lockclient.cli.exit_status import SIGNALLED
+from lockclient.cli.operate.tables import Column, console_of, drawn, in_lines, print_table
+from lockclient.cli.options import Command, json_option, searching, store_options, telling
+from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json, wrapped
+from lockclient.cli.store_access import PATIENCE, answering, followed, locks_of, opened, picture_of
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import STATES
@@ -341,7 +320,7 @@ def _redraw(table: Table, look: Look) -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
+    sys.exit(SIGNALLED + number)
 
 
 def _repeat(table: Table, look: Look, *, as_json: bool) -> None:

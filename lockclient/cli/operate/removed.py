@@ -6,16 +6,10 @@ import time
 
 import click
 
-from lockclient.cli.common import (
-    counted,
-    json_option,
-    opened,
-    picture_of,
-    print_json,
-    store_options,
-    telling,
-)
-from lockclient.cli.operate.tables import Column, cut_middle, cut_process, on_terminal, print_table
+from lockclient.cli.operate.tables import Column, print_table
+from lockclient.cli.options import json_option, store_options, telling
+from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
+from lockclient.cli.store_access import opened, picture_of
 from lockclient.model.removal import REMOVAL_FACTS
 from lockclient.overview.columns import removal_facts, utc
 from lockclient.overview.search import Search

@@ -7,8 +7,10 @@ import time
 
 import click
 
-from lockclient.cli.common import PATIENCE, counted, opened, picture_of, store_options
 from lockclient.cli.operate.force_unlock import person
+from lockclient.cli.options import store_options
+from lockclient.cli.output import counted
+from lockclient.cli.store_access import PATIENCE, opened, picture_of
 from lockclient.model.clocks import Deadline
 from lockclient.model.restore_marker import Restored
 from lockclient.settings import Settings

@@ -7,18 +7,9 @@ from collections.abc import Iterator
 
 import click
 
-from lockclient.cli.common import (
-    PATIENCE,
-    READING,
-    LockName,
-    json_option,
-    opened,
-    print_json,
-    similar,
-    store_options,
-    telling,
-)
-from lockclient.cli.operate.tables import COLOURS, wrapped
+from lockclient.cli.options import LockName, json_option, store_options, telling
+from lockclient.cli.output import COLOURS, print_json, wrapped
+from lockclient.cli.store_access import PATIENCE, READING, opened, similar
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.cli.output import COLOURS, cut_end, on_terminal
 from lockclient.text.escaping import plain
 
 if TYPE_CHECKING:
@@ -21,40 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _GAP = 2
-_BLANK = "\N{NO-BREAK SPACE}"
-_TOGETHER = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
-COLOURS = {
-    OK: "green",
-    ALERT: "yellow",
-    OVERDUE: "red",
-    UNDECIDED: "cyan",
-    BROKEN: "magenta",
-}
-"""Of the states of a lock."""
-
-
-def cut_end(text: str, room: int) -> str:
-    """Cut a text to so many cells of a terminal, with an ellipsis at its end."""
-    from rich.cells import cell_len, set_cell_size
-
-    return text if cell_len(text) <= room else f"{set_cell_size(text, room - 1)}…"
-
-
-def cut_middle(text: str, room: int) -> str:
-    """Cut a text so that its beginning and its end are seen: names often differ in their ends."""
-    from rich.cells import cell_len, set_cell_size
-
-    if cell_len(text) <= room:
-        return text
-    tail = (room - 1) // 2
-    return f"{set_cell_size(text, room - 1 - tail)}…{set_cell_size(text[::-1], tail)[::-1]}"
-
-
-def cut_process(text: str, room: int) -> str:
-    """Cut HOST:PID: the domain goes first, the pid never."""
-    host, _, pid = text.rpartition(":")
-    left = room - len(pid) - 1
-    return f"{cut_end(host if len(host) <= left else host.partition('.')[0], left)}:{pid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +46,6 @@ class Column:
 
 
 Cells = Sequence[Sequence[object]]
-
-
-def on_terminal() -> bool:
-    """Tell whether what is printed goes to a person's terminal."""
-    return sys.stdout.isatty()
-
-
-def wrapped(text: str, indent: int) -> str:
-    """Return a sentence that begins at the column `indent`, in lines that fit the terminal.
-
-    No line ends inside a word, a command to copy, or between a number and its unit. What goes to
-    no terminal stays one line.
-    """
-    if not on_terminal():
-        return text
-    # For the while a blank that ends no line stands there; `plain` has left no other such.
-    whole = _TOGETHER.sub(lambda found: found[0].replace(" ", _BLANK), text)
-    width = max(20, shutil.get_terminal_size().columns - indent)
-    lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
-    return f"\n{' ' * indent}".join(lines).replace(_BLANK, " ")
 
 
 def print_table(columns: Sequence[Column], rows: Cells, summary: str) -> None:

@@ -6,8 +6,9 @@ from typing import cast
 
 import click
 
-from lockclient.cli.common import answers_asked, counted, opened, store_options
-from lockclient.cli.operate.tables import wrapped
+from lockclient.cli.options import store_options
+from lockclient.cli.output import answers_asked, counted, wrapped
+from lockclient.cli.store_access import opened
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import Voter, Voting
 from lockclient.text.confusables import told_apart

@@ -12,17 +12,10 @@ from typing import Any
 
 import click
 
-from lockclient.cli.common import (
-    answering,
-    followed,
-    json_option,
-    opened,
-    print_json,
-    searching,
-    store_options,
-)
 from lockclient.cli.operate.show import where
-from lockclient.cli.operate.tables import COLOURS, on_terminal
+from lockclient.cli.options import json_option, searching, store_options
+from lockclient.cli.output import COLOURS, on_terminal, print_json
+from lockclient.cli.store_access import answering, followed, opened
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal

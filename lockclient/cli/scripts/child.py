@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from lockclient.cli.exit_status import SIGNALLED
+
 _NOT_PASSED = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGCONT),
@@ -159,7 +161,9 @@ class Child:
         self.had_terminal = self._terminal.take_back(self.pid)
         if os.WIFSIGNALED(status):
             self.killed_by = os.WTERMSIG(status)
-        self.status = os.WEXITSTATUS(status) if self.killed_by is None else 128 + self.killed_by
+        self.status = (
+            os.WEXITSTATUS(status) if self.killed_by is None else SIGNALLED + self.killed_by
+        )
         return False
 
     def _stopped(self, number: int) -> bool:

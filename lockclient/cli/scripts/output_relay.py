@@ -1,4 +1,4 @@
-"""What a command prints, passed on and taken for a sign of life (`--alive-on-output`)."""
+"""Passes on what a command prints and takes it for a sign of life (`--alive output`)."""
 
 from __future__ import annotations
 

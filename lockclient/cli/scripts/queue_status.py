@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while `run` or `lock` waits for its turn: one line, renewed."""
+"""The status line on a terminal while `run` or `lock` waits: place in the queue, holder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from lockclient.cli.operate.tables import cut_end, cut_process
+from lockclient.cli.output import cut_end, cut_process
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import in_utc

@@ -13,28 +13,19 @@ from typing import Any
 
 import click
 
-from lockclient.cli.params import Duration
-from lockclient.cli.scripts.alive_signals import FollowedMutex, OutputSigns
+from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
+from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child import PASSED_ON, Child
+from lockclient.cli.scripts.errors import Failure, failing_by_status
+from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputSigns
+from lockclient.cli.scripts.lock_options import Name, getting_options
 from lockclient.cli.scripts.output_relay import Relay
-from lockclient.cli.scripts.shell_mutex import (
-    LOST,
-    Failure,
-    Interrupts,
-    Name,
-    ShellMutex,
-    Warnings,
-    die_of,
-    ending_cleanly,
-    failing_by_status,
-    getting_options,
-    variables,
-)
-from lockclient.cli.scripts.wake import NEWS, Wake
+from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, variables
+from lockclient.cli.scripts.signals import NEWS, Interrupts, Wake, die_of
+from lockclient.cli.scripts.warning_log import Warnings
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.text.durations import period
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 Tell = Callable[[str], None]
 _SETTLE = 0.05
 """Seconds between two looks at what is left of a process group."""

@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 import click
 
-from lockclient.cli.setup.processes import Etcd, end, spawn
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.stack import Stack, fetch
 from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay, store_option
 

@@ -1,12 +1,12 @@
-"""The ports of `up`: the same from one start to the next, so that URLs and bookmarks go on."""
+"""Ports: free ones, and those of `up`, which stay from one start to the next."""
 
 from __future__ import annotations
 
 import json
+import secrets
+import socket
 from contextlib import suppress
 from pathlib import Path
-
-from lockclient.cli.setup.processes import free_port, is_free
 
 USUAL = {"etcd": 2379, "valkey": 6379, "mutexdash": 8722, "unlocker": 9722}
 """What each program listens on where nobody says otherwise."""
@@ -31,3 +31,26 @@ def kept_ports(folder: Path) -> dict[str, int]:
     }
     file.write_text(json.dumps(ports), encoding="utf-8")
     return ports
+
+
+def free_port() -> int:
+    """Return a port that is free now, and likely to be so in a moment.
+
+    Not one that the kernel picks: those are also what it picks for outgoing connections, so that
+    another program's may sit on it before ours listens.
+    """
+    while not is_free(port := 10_000 + secrets.randbelow(20_000)):
+        pass
+    return port
+
+
+def is_free(port: int, *, lingering: bool = False) -> bool:
+    """Tell whether a program could listen on this port; with `lingering` also one that stands for
+    connections of before, which keep nobody from it who says so (SO_REUSEADDR), as servers do."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, lingering)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True

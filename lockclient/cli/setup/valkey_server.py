@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockclient.cli.setup.processes import Server
+from lockclient.cli.setup.store_server import Server
 from lockclient.settings import Settings
 from lockclient.stores.registry import open_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockclient.cli.setup import ports
-from lockclient.cli.setup.processes import free_port
+from lockclient.cli.setup.ports import free_port
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from lockclient.cli.operate import ls, removed, tables
-from lockclient.cli.operate.tables import Column, cut_process, drawn
+from lockclient.cli import output
+from lockclient.cli.operate import ls, removed
+from lockclient.cli.operate.tables import Column, drawn
+from lockclient.cli.output import cut_process
 
 LONG = [
     *("alert", "terraform/shop-production-eu-west-1", "ci-runner-3:30415"),
@@ -96,11 +98,11 @@ def test_a_sentence_is_broken_neither_in_a_command_nor_before_a_unit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = "It takes p99 61.0 ms: see `clustermutex show NAME`, or wait for 2 min 41 s more."
-    assert tables.wrapped(said, 4) == said, "what goes to no terminal is one line"
-    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    assert output.wrapped(said, 4) == said, "what goes to no terminal is one line"
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
     for columns in range(24, 90):
         monkeypatch.setenv("COLUMNS", str(columns))
-        lines = tables.wrapped(said, 4).split("\n    ")
+        lines = output.wrapped(said, 4).split("\n    ")
         assert " ".join(lines) == said
         for whole in ("p99 61.0 ms", "`clustermutex show NAME`", "2 min", "41 s"):
             assert any(whole in line for line in lines)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockclient.cli.common import locks_of
 from lockclient.cli.operate import ls
 from lockclient.cli.operate.tables import in_lines
+from lockclient.cli.store_access import locks_of
 from lockclient.text.confusables import Looks, skeleton, told_apart
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board

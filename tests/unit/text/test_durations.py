@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockclient.cli.params import Duration
+from lockclient.cli.options import Duration
 from lockclient.model.clocks import LONGEST
 from lockclient.text.durations import duration, parse_duration, period, roughly
 

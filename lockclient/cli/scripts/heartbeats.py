@@ -1,4 +1,4 @@
-"""Signs of life other than that a command lives: `--alive-on-output` and `--alive manual`."""
+"""Heartbeats of `run` other than that the command lives: `--alive output` and `--alive manual`."""
 
 from __future__ import annotations
 

@@ -1,52 +1,31 @@
-"""What the commands have in common: where the locks are, a lock's name, JSON, `--debug`."""
+"""Options and parameters that commands share: `--url`, `--json`, `--debug`, names, durations."""
 
 from __future__ import annotations
 
 import logging
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import cleandoc
-from math import inf
 from textwrap import fill
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from lockclient.cli.store_access import COMPLETED, opened
 from lockclient.errors import ClusterMutexError, InvalidLockName
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import LONGEST, Deadline
 from lockclient.model.fields import Fact
-from lockclient.model.holder import Ticket, check_name
-from lockclient.overview.columns import Listed
+from lockclient.model.holder import check_name
 from lockclient.overview.search import Search
-from lockclient.overview.table import Table
 from lockclient.settings import LIKE, Settings
-from lockclient.stores.registry import open_store
-from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import Looks
-from lockclient.text.escaping import ascii_json
+from lockclient.text.durations import parse_duration, period
 from lockclient.text.log_format import PlainFormatter
 
-PATIENCE = 5.0
-"""Seconds for etcd to answer what a person waits for."""
-READING = 60.0
-"""Seconds for reading everything: a million keys take their time."""
 COMPLETING = 1.0
 """Seconds for etcd to answer a shell that completes a name."""
-COMPLETED = 200
-"""How many names a shell is given; who has more types on."""
-_SUGGESTED = 3
 _HELP = 78
 """Characters of a line in the help."""
-
-
-def counted(number: int, what: str) -> str:
-    """Write how many there are of something, like `1 lock` and `2 locks`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -169,88 +148,33 @@ class LockName(click.ParamType[str]):
         return [CompletionItem(name) for name in names]
 
 
-@contextmanager
-def opened(settings: Settings) -> Iterator[ServiceStore]:
-    """Open a store, and close it in the end."""
-    store = open_store(settings)
-    try:
-        yield store
-    finally:
-        store.close()
+class Duration(click.ParamType[Any]):
+    """A duration, in seconds then; or one of some words that stand for something else.
 
-
-def answering(store: ServiceStore) -> None:
-    """See quickly whether the store answers this user, before much is asked of it.
-
-    Raises:
-        StoreUnavailable, StoreError: it does not.
+    Args:
+        least: the shortest that is taken.
+        most: the longest.
+        words: what else may be given, and what it stands for.
     """
-    store.names("", 1, Deadline.after(PATIENCE))
 
+    name = "duration"
 
-def answers_asked() -> bool:
-    """Tell whether there is somebody to ask, on a terminal."""
-    return bool(sys.stdin) and sys.stdin.isatty()
+    def __init__(
+        self, least: float = 0.0, most: float = LONGEST, words: dict[str, Any] | None = None
+    ) -> None:
+        self._least, self._most = least, most
+        self._words = words or {}
 
-
-def similar(store: ServiceStore, name: str) -> str:
-    """Say which locks that are held have a name like this one; empty if there is none.
-
-    Raises:
-        StoreUnavailable, StoreError: the store does not answer this user.
-    """
-    deadline = Deadline.after(PATIENCE)
-    found = store.names(name, _SUGGESTED, deadline)
-    if not found:
-        found = get_close_matches(name, store.names("", COMPLETED, deadline), _SUGGESTED)
-    meant = " or ".join(map(repr, found))
-    return f" Did you mean {meant}?" if meant else ""
-
-
-def picture_of(store: ServiceStore, *, removals: int = 0) -> Table:
-    """Return the table of all locks, read once.
-
-    Raises:
-        StoreUnavailable, StoreError: the store does not answer this user.
-    """
-    answering(store)
-    table = Table(store, removals=removals)
-    table.read(Deadline.after(READING))
-    return table
-
-
-def followed(table: Table) -> None:
-    """Start a table, and wait until it is read and followed.
-
-    A watch takes a moment to begin: until then nobody should be told that etcd is away.
-    """
-    table.start()
-    table.wait_ready()
-    deadline = Deadline.after(PATIENCE)
-    while not table.connected() and not deadline.expired():
-        time.sleep(0.01)
-
-
-def locks_of(table: Table, wall: float, heads: Mapping[str, Ticket] | None = None) -> list[Listed]:
-    """Return the locks of a table as listed at a wall-clock time; `heads` of `WaitQueues`."""
-    waiters, rows, looks = table.waiters(), table.rows(), Looks()
-    nobody = 0 if table.can.queue else None
-    for name in rows:
-        looks.add(name)
-    firsts = heads or {}
-    return [
-        Listed(
-            *(row.holder, row.holder.state(wall), waiters.get(name, nobody)),
-            looks.like(name, rows.__contains__),
-            *(inf, None) if (first := firsts.get(name)) is None else (first.revision, first.since),
-        )
-        for name, row in rows.items()
-    ]
-
-
-def print_json(document: Any, *, line: bool = False) -> None:
-    """Print JSON: indented, or in one line where several follow each other.
-
-    Outside of ASCII everything is escaped, so that no text of a lock's can steer a terminal.
-    """
-    click.echo(ascii_json(document, indent=None if line else 2))
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds, or what the word stands for."""
+        if isinstance(value, str) and value in self._words:
+            return self._words[value]
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError as error:
+            others = "".join(f" Or `{word}`." for word in self._words)
+            self.fail(f"{error}{others}", param, ctx)
+        if not self._least <= seconds <= self._most:
+            limits = f"{period(self._least)} to {period(self._most)}"
+            self.fail(f"{value!r} is out of range: {limits} are taken.", param, ctx)
+        return seconds

@@ -1,0 +1,22 @@
+"""Exit statuses: the numbers that the command can end with (see docs/command.md)."""
+
+OK = 0
+FAILED = 1
+"""It could not be done."""
+USAGE = 2
+"""The command line is wrong."""
+UNAVAILABLE = 69
+"""The store does not answer, or refuses, or NAME can't be a lock's (EX_UNAVAILABLE)."""
+INTERNAL = 70
+"""A mistake of this program (EX_SOFTWARE)."""
+CONFLICT = 75
+"""Somebody else has the lock (EX_TEMPFAIL)."""
+LOST = 76
+"""The lock was lost, or is not that holder's any more."""
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+"""The command of `run` can't be executed, or was not found, as a shell says it."""
+SIGNALLED = 128
+"""Added to the number of the signal that ended it."""
+INTERRUPTED = 130
+"""Ctrl-C."""

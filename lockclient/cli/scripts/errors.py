@@ -1,0 +1,48 @@
+"""Errors of `run`, `lock`, `alive` and `unlock`: each is one line on stderr and an exit status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import click
+
+from lockclient.cli.exit_status import CONFLICT, LOST, UNAVAILABLE
+from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, LockTimeout
+from lockclient.text.escaping import plain
+
+
+def say(text: str) -> None:
+    """Tell the user something, on a line of its own on stderr."""
+    with suppress(OSError):  # nobody reads it any more: no reason to leave a command alone
+        click.echo(f"clustermutex: {plain(text)}", err=True)
+
+
+class Failure(click.ClickException):
+    """Ends the command with this message and exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(plain(message))
+        vars(self)["exit_code"] = status  # which click has for each class
+
+
+@contextmanager
+def failing_by_status() -> Iterator[None]:
+    """Turn the library's errors into exit statuses, each with one line."""
+    try:
+        yield
+    except LockTimeout as error:
+        raise Failure(str(error), CONFLICT) from error
+    except LockLost as error:
+        raise Failure(str(error), LOST) from error
+    except (InvalidLockName, ClusterMutexError) as error:
+        raise Failure(str(error), UNAVAILABLE) from error
+    except ValueError as error:  # as the library names them, but for how they are spelled here
+        raise click.UsageError(re.sub(r"\b(\w+_\w+)\b", _as_option, str(error))) from error
+
+
+def _as_option(found: re.Match[str]) -> str:
+    name = found[0]
+    known = ("expected_runtime", "auto_unlock_after")
+    return f"--{name.replace('_', '-')}" if name in known else name

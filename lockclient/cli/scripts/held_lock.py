@@ -1,0 +1,35 @@
+"""What `alive` and `unlock` share: which lock is meant, and that it is not held any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lockclient.cli.exit_status import LOST
+from lockclient.cli.options import store_options
+from lockclient.cli.scripts.errors import Failure
+from lockclient.cli.scripts.lock_options import Name
+from lockclient.model.removal import Removal
+
+
+def _whose(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the name and the uuid of a lock that is held, from the environment where not given."""
+    function = click.option(
+        "--uuid",
+        envvar="CLUSTERMUTEX_UUID",
+        show_envvar=True,
+        required=True,
+        help="What `lock` printed.",
+    )(function)
+    function = click.argument("name", type=Name(), envvar="CLUSTERMUTEX_NAME")(function)
+    return store_options(function)
+
+
+def _lost(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
+    how = f" It was removed: {removal.describe()}." if removal else ""
+    now = f" It is now held by {holder}." if holder else " Nobody holds it now."
+    return Failure(
+        f"The lock {name!r} is not held by {uuid}.{how}{now} Stop the work that it protects.", LOST
+    )

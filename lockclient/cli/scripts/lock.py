@@ -1,0 +1,105 @@
+"""`clustermutex lock`: take a lock for a script of several steps (see `alive`, `unlock`).
+
+Locks have no lease, so no process needs to stay: a uuid is all that it takes to push or to release
+one, from anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from shlex import quote
+from typing import Any
+
+import click
+
+from lockclient.cli.exit_status import INTERNAL
+from lockclient.cli.scripts.errors import Failure, failing_by_status
+from lockclient.cli.scripts.lock_options import Name, getting_options
+from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, variables
+from lockclient.cli.scripts.signals import Interrupts
+from lockclient.cli.scripts.warning_log import Warnings
+
+
+class _Exporting(click.Command):
+    """With `--export`, a failure prints what makes `eval` fail.
+
+    `eval "$(…)"` does not see the status of what is inside: a script would go on without its lock.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        export = "--export" in args
+        try:
+            return super().make_context(info_name, args, *more, **extra)
+        except click.ClickException as error:
+            _tell_eval(error.exit_code, export)
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            _tell_eval(error.exit_code, ctx.params["export"])
+            raise
+        except Exception:
+            _tell_eval(INTERNAL, ctx.params["export"])
+            raise
+
+
+def _tell_eval(status: int, export: bool) -> None:
+    if export:
+        click.echo(f"(exit {status})")
+
+
+@click.command(cls=_Exporting)
+@click.argument("name", type=Name())
+@getting_options
+@click.option(
+    "--export", is_flag=True, help="Print variables for `eval`, instead of the uuid alone."
+)
+@click.pass_context
+def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None:
+    """Take the lock NAME, print its uuid and leave it held.
+
+    It is held until `clustermutex unlock`, or until no `clustermutex alive` has come for
+    --auto-unlock-after seconds. Its holder is shown as the process that calls this. In a script:
+
+    \b
+      lock=$(clustermutex lock NAME --export) || exit
+      eval "$lock"
+      trap 'clustermutex unlock' EXIT
+      trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM
+
+    Statuses: 69 the store does not answer, or NAME can't be a lock's name; 75 somebody else has
+    the lock.
+    """
+    Warnings()
+    # People look for the script, not for this process, which will be gone.
+    mutex = ShellMutex(name, pid=os.getppid(), **options)
+    interrupts = Interrupts()
+    with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
+        mutex.get()
+        while mutex.may_be_out_there():
+            # A take that was sent twice may arrive again, even after the unlock. Only a release
+            # by this process, which knows of it, makes that harmless.
+            with failing_by_status():
+                mutex.release()
+            mutex.get()
+        _hand_over(mutex, _exported(variables(mutex, ctx)) if export else mutex.uuid)
+        interrupts.hold_off()
+
+
+def _hand_over(mutex: ShellMutex, text: str) -> None:
+    """Print what it takes to release the lock, or else release it: nobody else could."""
+    try:
+        # Not by print: what that could not write it would try again at the end.
+        os.write(sys.stdout.fileno(), f"{text}\n".encode())
+    except (OSError, ValueError, AttributeError) as error:  # no sys.stdout, or one that is closed
+        mutex.let_go()
+        raise Failure(
+            f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", 1
+        ) from error
+
+
+def _exported(values: dict[str, str]) -> str:
+    return "export " + " ".join(f"{name}={quote(value)}" for name, value in values.items())

@@ -1,0 +1,63 @@
+"""Options of `run` and `lock`: how to wait for the lock, and how to hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from lockclient.cli.exit_status import CONFLICT
+from lockclient.cli.options import Duration, LockName, store_options
+from lockclient.model.clocks import AUTO
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Name(LockName):
+    """A lock's name, checked by who takes the lock: a bad one has the status of no lock."""
+
+    def convert(self, value: Any, *_: Any) -> str:
+        """Return it as it is."""
+        return str(value)
+
+
+def getting_options(function: Function) -> Function:
+    """Add the options that say where the lock is, how to wait for it and how to hold it."""
+    options = [
+        click.option(
+            "--timeout",
+            type=Duration(),
+            metavar="TIME",
+            help="How long to wait for the lock; 0 tries once.  [default: for ever]",
+        ),
+        click.option("--no-wait", is_flag=True, help="Try once: the same as --timeout 0."),
+        click.option(
+            "--expected-runtime",
+            type=Duration(),
+            default="5m",
+            show_default=True,
+            metavar="TIME",
+            help="How long without a sign of life until people are alerted.",
+        ),
+        click.option(
+            "--auto-unlock-after",
+            type=Duration(words={"never": None, AUTO: AUTO}),
+            default=AUTO,
+            metavar="TIME|never",
+            help="How long without a sign of life until the unlocker removes the lock.  "
+            "[default: three times --expected-runtime]",
+        ),
+        click.option("--reason", default="", metavar="TEXT", help="What the lock is used for."),
+        click.option(
+            "--conflict-exit-code",
+            type=click.IntRange(0, 255),
+            default=CONFLICT,
+            show_default=True,
+            metavar="N",
+            help="Exit status when somebody else has the lock.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return store_options(function)

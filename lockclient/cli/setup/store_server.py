@@ -1,0 +1,109 @@
+"""A store's server on loopback: its start, its end and its URL; for `up`, `demo` and tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TypeVar
+
+from lockclient.cli.setup.ports import free_port
+from lockclient.cli.setup.processes import end, spawn
+
+_S = TypeVar("_S", bound="Server")
+
+
+class Server(ABC):
+    """A store's server on loopback, for as long as this program lives.
+
+    Args:
+        binary: the program's path.
+        data: a directory of its own.
+        log: where its output goes.
+        port: of the clients; None picks a free one, and it stays the same over restarts.
+    """
+
+    scheme: str
+    """Of its URL."""
+    name: str
+    """For people."""
+    service_options: tuple[str, ...] = ()
+    """What the services are told beside its URL."""
+
+    def __init__(self, binary: str, data: Path, log: Path, port: int | None = None) -> None:
+        self.binary = str(Path(binary).absolute())  # it starts in another directory
+        self.data = data
+        self.log = log
+        self.port = port or free_port()
+        self.env: dict[str, str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach it, `host:port`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """What clients set as `CLUSTERMUTEX_URL`."""
+        return f"{self.scheme}://{self.endpoint}/clustermutex"
+
+    @property
+    def client_env(self) -> dict[str, str]:
+        """The environment of its clients."""
+        return dict(os.environ)
+
+    @property
+    def exports(self) -> dict[str, str]:
+        """What else clients set, as a shell reads it."""
+        return {}
+
+    @property
+    def warning(self) -> str:
+        """What people should know of it; empty: nothing."""
+        return ""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Its version, like 3.5.1."""
+
+    @abstractmethod
+    def start(self, patience: float = 60.0) -> None:
+        """Start it and wait until it serves, for at most `patience` seconds."""
+
+    @abstractmethod
+    def _serves(self) -> bool:
+        """Ask whether it serves."""
+
+    def _launch(self, command: list[str], folder: Path, patience: float) -> None:
+        """Run the command in this folder and wait until it serves, as `start` says."""
+        with self.log.open("ab") as output:
+            began = output.tell()
+            self.process = spawn(command, output=output, env=self.env, cwd=folder)
+        until = time.monotonic() + patience
+        while not self._serves():
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                said = self.log.read_bytes()[began:].decode(errors="replace").splitlines()
+                raise RuntimeError(
+                    f"{self.name} does not serve on {self.endpoint}. The last it said: "
+                    + " ".join(said[-1:])
+                )
+            time.sleep(0.05)  # nothing tells when it listens
+
+    def stop(self) -> None:
+        """End it; its data stays."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)  # it may be frozen
+            end(self.process)
+
+    def __enter__(self: _S) -> _S:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,106 @@
+"""The store as commands use it: opened, asked whether it answers, read into a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from math import inf
+
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Ticket
+from lockclient.overview.columns import Listed
+from lockclient.overview.table import Table
+from lockclient.settings import Settings
+from lockclient.stores.registry import open_store
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import Looks
+
+PATIENCE = 5.0
+"""Seconds for etcd to answer what a person waits for."""
+
+
+READING = 60.0
+"""Seconds for reading everything: a million keys take their time."""
+
+
+COMPLETED = 200
+"""How many names a shell is given; who has more types on."""
+
+
+_SUGGESTED = 3
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[ServiceStore]:
+    """Open a store, and close it in the end."""
+    store = open_store(settings)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def answering(store: ServiceStore) -> None:
+    """See quickly whether the store answers this user, before much is asked of it.
+
+    Raises:
+        StoreUnavailable, StoreError: it does not.
+    """
+    store.names("", 1, Deadline.after(PATIENCE))
+
+
+def similar(store: ServiceStore, name: str) -> str:
+    """Say which locks that are held have a name like this one; empty if there is none.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    deadline = Deadline.after(PATIENCE)
+    found = store.names(name, _SUGGESTED, deadline)
+    if not found:
+        found = get_close_matches(name, store.names("", COMPLETED, deadline), _SUGGESTED)
+    meant = " or ".join(map(repr, found))
+    return f" Did you mean {meant}?" if meant else ""
+
+
+def picture_of(store: ServiceStore, *, removals: int = 0) -> Table:
+    """Return the table of all locks, read once.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    answering(store)
+    table = Table(store, removals=removals)
+    table.read(Deadline.after(READING))
+    return table
+
+
+def followed(table: Table) -> None:
+    """Start a table, and wait until it is read and followed.
+
+    A watch takes a moment to begin: until then nobody should be told that etcd is away.
+    """
+    table.start()
+    table.wait_ready()
+    deadline = Deadline.after(PATIENCE)
+    while not table.connected() and not deadline.expired():
+        time.sleep(0.01)
+
+
+def locks_of(table: Table, wall: float, heads: Mapping[str, Ticket] | None = None) -> list[Listed]:
+    """Return the locks of a table as listed at a wall-clock time; `heads` of `WaitQueues`."""
+    waiters, rows, looks = table.waiters(), table.rows(), Looks()
+    nobody = 0 if table.can.queue else None
+    for name in rows:
+        looks.add(name)
+    firsts = heads or {}
+    return [
+        Listed(
+            *(row.holder, row.holder.state(wall), waiters.get(name, nobody)),
+            looks.like(name, rows.__contains__),
+            *(inf, None) if (first := firsts.get(name)) is None else (first.revision, first.since),
+        )
+        for name, row in rows.items()
+    ]

@@ -1,0 +1,19 @@
+"""The exit statuses: the help texts, which docs/command.md repeats, tell each, and no other."""
+
+from __future__ import annotations
+
+import re
+
+from lockclient.cli import exit_status
+from tests.support.command_reference import reference
+
+
+def test_the_help_texts_tell_each_status() -> None:
+    told = [
+        block
+        for block in reference().split("\n\n")
+        if re.match(r"\s*(Exit status|Statuses|COMMAND gets|Nothing is written)", block)
+    ]
+    numbers = {int(number) for block in told for number in re.findall(r"\b\d+\b", block)}
+    values = {value for name, value in vars(exit_status).items() if name.isupper()}
+    assert numbers == values
