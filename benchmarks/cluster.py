@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import urlopen
 
 from benchmarks.contenders import holder_values
-from benchmarks.servers import Servers, cpu_seconds
+from benchmarks.servers import Servers, cpu_seconds, metrics, wait_until
 from benchmarks.workers import Contender, Pool, Work, pool
 from lockclient.cli.setup.etcd_server import Etcd
 
@@ -38,7 +36,7 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
     rates: dict[tuple[Contender, Work], list[float]] = {job: [] for job in JOBS}
     costs: dict[tuple[Contender, Work], list[dict[str, float]]] = {job: [] for job in JOBS}
     with servers.cluster() as members:
-        leader = next(each for each in _forever(members) if _metrics(each)["etcd_server_is_leader"])
+        leader = _leader(members)
         values = holder_values(leader.endpoint)
         with pool(PROCESSES, leader.endpoint, values) as workers:
             for _ in range(rounds):
@@ -78,28 +76,27 @@ def _run(
 
 
 def _costs(members: list[Etcd], leader: Etcd) -> _Costs:
-    metrics = _metrics(leader)
-    spent = {each.port: cpu_seconds(each.process.pid) for each in members if each.process}
+    spent = {member.port: cpu_seconds(member.process.pid) for member in members if member.process}
     prefix = "etcd_disk_wal_fsync_duration_seconds"
     return _Costs(
         leader=spent[leader.port],
         followers=sum(spent.values()) - spent[leader.port],
-        syncs=metrics[f"{prefix}_count"],
-        sync_seconds=metrics[f"{prefix}_sum"],
+        syncs=_metric(leader, f"{prefix}_count"),
+        sync_seconds=_metric(leader, f"{prefix}_sum"),
     )
 
 
-def _metrics(member: Etcd) -> dict[str, float]:
-    """Return a member's metrics that have no labels."""
-    with urlopen(f"http://{member.endpoint}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    pairs = (line.split(" ", 1) for line in lines if not line.startswith("#") and "{" not in line)
-    return {name: float(value) for name, value in pairs}
+def _metric(member: Etcd, name: str) -> float:
+    """Return a metric that has no labels."""
+    return metrics(member.endpoint)[name, frozenset()]
 
 
-def _forever(members: list[Etcd]) -> Any:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        yield from members
-        time.sleep(0.05)
-    raise RuntimeError("the cluster has no leader after 30 s")
+def _leader(members: list[Etcd]) -> Etcd:
+    leaders: list[Etcd] = []
+
+    def found() -> list[Etcd]:
+        leaders[:] = [member for member in members if _metric(member, "etcd_server_is_leader")]
+        return leaders
+
+    wait_until(found, "a leader")
+    return leaders[0]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import packages_distributions, version
 from typing import Protocol
 
 from benchmarks.floor import Floor, Wire
@@ -107,23 +108,10 @@ def etcd3(where: Where) -> Iterator[Lock]:
 
 
 @contextmanager
-def redis_memory(where: Where) -> Iterator[Lock]:
-    """redis-py's Lock; nothing is written to disk."""
-    with _redis_lock(where.servers, fsync=False) as lock:
-        yield lock
-
-
-@contextmanager
-def redis_fsync(where: Where) -> Iterator[Lock]:
-    """redis-py's Lock; each write is on the disk before it is answered, as etcd does it."""
-    with _redis_lock(where.servers, fsync=True) as lock:
-        yield lock
-
-
-@contextmanager
-def _redis_lock(servers: Servers, *, fsync: bool) -> Iterator[Lock]:
+def redis_lock(where: Where, *, fsync: bool) -> Iterator[Lock]:
+    """redis-py's Lock; with `fsync` each write is on the disk before it is answered, as in etcd."""
     package = module("redis")
-    with servers.redis(fsync=fsync) as port:
+    with where.servers.redis(fsync=fsync) as port:
         client = package.Redis(host="127.0.0.1", port=port)
         lock: Lock = client.lock("bench", timeout=TTL)
         yield lock
@@ -154,16 +142,16 @@ def redlock(where: Where) -> Iterator[Lock]:
         masters = {redis.Redis(host="127.0.0.1", port=port) for port in ports}
         lock: Lock = pottery.Redlock(key="bench", masters=masters, auto_release_time=TTL)
         yield lock
-        for each in masters:
-            each.close()
+        for master in masters:
+            master.close()
 
 
 PEERS: dict[str, Opener] = {
     "ClusterMutex": ours,
     "bare floor": floor,
     "etcd3 Lock": etcd3,
-    "redis-py Lock, in memory": redis_memory,
-    "redis-py Lock, appendfsync always": redis_fsync,
+    "redis-py Lock, in memory": partial(redis_lock, fsync=False),
+    "redis-py Lock, appendfsync always": partial(redis_lock, fsync=True),
     "kazoo Lock, ZooKeeper": kazoo,
     "pottery Redlock, five Redis": redlock,
 }
@@ -172,10 +160,6 @@ PEERS: dict[str, Opener] = {
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that are measured or measure."""
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = packages_distributions().values()
+    there = {distribution for distributions in installed for distribution in distributions}
+    return {package: version(package) for package in PACKAGES if package in there}

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-from urllib.request import urlopen
 
 from benchmarks import waiters
 from benchmarks.children import CONTEXT, children
@@ -17,7 +16,7 @@ from benchmarks.contenders import holder_values
 from benchmarks.floor import Wire
 from benchmarks.missing import Missing, module
 from benchmarks.samples import Rounds, compare, flat, summary
-from benchmarks.servers import Servers
+from benchmarks.servers import Servers, metrics, wait_until
 from benchmarks.waiters import Plan, Turn
 from lockclient import ClusterMutex, Settings, open_store
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -59,15 +58,18 @@ class Requests:
     def read(cls, endpoint: str) -> Requests:
         """Ask an etcd. Unary requests are what a hand-over costs; messages on watch streams are
         counted apart, and the keep-alives of leases are streams of their own."""
-        unary = watch = 0
-        with urlopen(f"http://{endpoint}/metrics", timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                value = line.rpartition(" ")[2]
-                if line.startswith("grpc_server_started_total{") and 'type="unary"' in line:
-                    unary += int(value)
-                elif line.startswith("grpc_server_msg_received_total{") and '="Watch"' in line:
-                    watch += int(value)
-        return cls(unary, watch)
+        found = metrics(endpoint)
+
+        def total(name: str, label: tuple[str, str]) -> int:
+            counted = (
+                value for (key, labels), value in found.items() if key == name and label in labels
+            )
+            return int(sum(counted))
+
+        return cls(
+            total("grpc_server_started_total", ("grpc_type", "unary")),
+            total("grpc_server_msg_received_total", ("grpc_method", "Watch")),
+        )
 
 
 def cases(*, quick: bool) -> list[Case]:
@@ -208,9 +210,7 @@ def _wait_for_line(endpoint: str, size: int) -> None:
     """Wait until all are in line, the one aside that has just released."""
     store = open_store(Settings(endpoints=(endpoint,), root="/ours"))
     mutex = ClusterMutex("handover", store=store)
-    until = time.monotonic() + 60
-    while len(mutex.waiters()) < size - 1 and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until(lambda: len(mutex.waiters()) >= size - 1, "the line to be full")
     store.close()
 
 

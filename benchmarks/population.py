@@ -1,4 +1,4 @@
-"""A store full of locks that nobody really holds, for section `unlocker`.
+"""A store full of locks that nobody really holds, for the services and the table.
 
 They are written by bare transactions, as many locks in each as etcd takes, with all that a real
 holder writes. What makes locks of many holders heavy is kept: each has a uuid, a process and stamps
@@ -20,7 +20,8 @@ from typing import Any
 from benchmarks.floor import STAMPS, Wire
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
-ROOT = "/unlocker"
+ROOT = "/floor"
+"""Where the floor's locks live: the services see locks, whoever wrote them."""
 BACKTRACE = 1500
 """Characters of each backtrace: some eight frames of a service."""
 HOSTS = 500

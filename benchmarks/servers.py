@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.missing import Missing
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version, find_etcd
@@ -96,7 +100,7 @@ class Servers:
             *("--appendfsync", "always"),
         ]
         with _running(command, folder):
-            _wait_until(lambda: _answers(port, b"PING\r\n", b"+PONG"), "redis-server")
+            wait_until(lambda: _answers(port, b"PING\r\n", b"+PONG"), "redis-server")
             yield port
 
     @contextmanager
@@ -116,7 +120,7 @@ class Servers:
         classpath = str(jar) if beside is None else f"{beside}/*"
         command = [java, "-cp", classpath, _JAVA_MAIN, str(config)]
         with _running(command, folder):
-            _wait_until(lambda: _answers(port, b"srvr", b"Zookeeper version"), "zookeeper")
+            wait_until(lambda: _answers(port, b"srvr", b"Zookeeper version"), "zookeeper")
             yield port
 
 
@@ -138,6 +142,17 @@ def versions(servers: Servers) -> dict[str, str]:
     if (jar := zookeeper_jar()) is not None:
         found["zookeeper"] = jar.stem.removeprefix("zookeeper-")
     return found
+
+
+def metrics(endpoint: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return what an etcd says of itself: name and labels of each metric, to its value."""
+    with urlopen(f"http://{endpoint}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
 
 
 def cpu_seconds(pid: int) -> float:
@@ -165,9 +180,13 @@ def _answers(port: int, question: bytes, answer: bytes) -> bool:
         return False
 
 
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + STARTED
+def wait_until(
+    condition: Callable[[], Any], what: str, patience: float = STARTED, log: Path | None = None
+) -> None:
+    """Wait until something is so; fail after `patience` seconds, with the end of a log."""
+    until = time.monotonic() + patience
     while not condition():
         if time.monotonic() > until:
-            raise RuntimeError(f"{what} does not serve after {STARTED:g} s")
+            said = "" if log is None else f"; it said: {log.read_text(errors='replace')[-1000:]}"
+            raise AssertionError(f"waited {patience:g} s in vain for {what}{said}")
         time.sleep(0.02)

@@ -7,13 +7,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks import population
-from benchmarks.servers import STARTED, cpu_seconds
+from benchmarks.servers import cpu_seconds, wait_until
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.processes import end, spawn
 
@@ -28,8 +27,9 @@ class Service:
 
     def wait_ready(self) -> None:
         """Wait until it says that it can do its work."""
-        wait_until(lambda: self._address() is not None, STARTED, f"the {self._name}", self._log)
-        wait_until(lambda: self.ask("/readyz")[0] == 200, 600, f"the {self._name}", self._log)
+        what = f"the {self._name}"
+        wait_until(lambda: self._address() is not None, what, log=self._log)
+        wait_until(lambda: self.ask("/readyz")[0] == 200, what, 600, self._log)
 
     def ask(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Return an answer's status and body."""
@@ -90,15 +90,3 @@ def spends(pid: int, seconds: float) -> float:
     before, begun = cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_seconds(pid) - before) / (time.monotonic() - begun)
-
-
-def wait_until(
-    condition: Callable[[], Any], patience: float, what: str, log: Path | None = None
-) -> None:
-    """Wait until something is so; fail after `patience` seconds, with the end of a log."""
-    until = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > until:
-            said = "" if log is None else f"; it said: {log.read_text(errors='replace')[-1000:]}"
-            raise AssertionError(f"waited {patience:g} s in vain for {what}{said}")
-        time.sleep(0.05)

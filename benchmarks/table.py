@@ -9,17 +9,15 @@ from typing import Any
 from benchmarks.children import children
 from benchmarks.contenders import holder_values
 from benchmarks.floor import Floor, Wire
+from benchmarks.population import ROOT, Times, fill
 from benchmarks.samples import summary
 from benchmarks.servers import Servers
 from lockclient import Settings, open_store
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.stores.etcd.wire import messages_pb2 as wire
 
-ROOT = "/floor"
-"""Where the floor's locks live: the table sees locks, whoever wrote them."""
-_LOCKS_A_REQUEST = 8
-"""etcd takes 128 operations a transaction."""
+LASTING = 36_000.0
+"""Seconds for which the locks are healthy."""
 
 
 def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
@@ -30,23 +28,13 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
         values = holder_values(server.endpoint)
         made = 0
         for size in sizes:
-            _make(server.endpoint, values, made, size)
+            now = time.time()
+            locks = ((f"{n}", Times(now, now + LASTING, now + LASTING)) for n in range(made, size))
+            fill(server.endpoint, values, locks)
             made = size
             loads[str(size)] = min(_load(server.endpoint, size) for _ in range(3))
         follow = _follow(server.endpoint, values, made, quick=quick)
     return {"load": loads, **follow}
-
-
-def _make(endpoint: str, values: dict[str, str], start: int, end: int) -> None:
-    wire_to = Wire(endpoint)
-    for first in range(start, end, _LOCKS_A_REQUEST):
-        puts = [
-            wire.Operation(put=wire.Put(key=f"{ROOT}/locks/{n}/{part}".encode(), value=v.encode()))
-            for n in range(first, min(end, first + _LOCKS_A_REQUEST))
-            for part, v in values.items()
-        ]
-        wire_to.txn(wire.Txn(success=puts))
-    wire_to.close()
 
 
 def _load(endpoint: str, size: int) -> float:
@@ -101,11 +89,12 @@ def _follower(endpoint: str, pipe: Connection) -> None:
     def note(transitions: list[Transition]) -> None:
         nonlocal changes
         now = time.monotonic()
-        for each in transitions:
-            if each.live:
+        for transition in transitions:
+            if transition.live:
                 changes += 1
-                if each.after is not None and each.before is None and each.after.holder.uuid:
-                    seen[each.after.holder.uuid] = now
+                after = transition.after
+                if after is not None and transition.before is None and after.holder.uuid:
+                    seen[after.holder.uuid] = now
 
     table = Table(open_store(Settings(endpoints=(endpoint,), root=ROOT)), on_change=note)
     table.start()

@@ -17,8 +17,8 @@ from benchmarks.contenders import holder_values
 from benchmarks.floor import Wire
 from benchmarks.population import Times
 from benchmarks.samples import summary
-from benchmarks.servers import Servers, cpu_seconds
-from benchmarks.services import Service, service, spends, wait_until
+from benchmarks.servers import Servers, cpu_seconds, wait_until
+from benchmarks.services import Service, service, spends
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 RATE = 500
@@ -171,7 +171,7 @@ class _Removals:
 
     def of(self, names: Any) -> dict[str, float]:
         """Wait until all these locks are gone; return their moments on the monotonic clock."""
-        wait_until(lambda: all(name in self._gone for name in names), 120, "all removals")
+        wait_until(lambda: all(name in self._gone for name in names), "all removals", 120)
         return {name: self._gone[name] for name in names}
 
     def _read(self) -> None:
