@@ -21,7 +21,7 @@ DELAY = 0.05
 
 def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Take and release a free lock, and count what that asks of the bucket."""
-    rounds, each = (2, 3) if quick else (10, 20)
+    rounds, calls_a_round = (2, 3) if quick else (10, 20)
     with BucketServer() as server, _emulated(server):
         store = open_store(Settings.load(f"gs://{server.bucket.name}"))
         mutex = ClusterMutex("measured", store=store)
@@ -38,7 +38,7 @@ def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
         }
         found: dict[str, Rounds] = {name: [[] for _ in range(rounds)] for name in calls}
         for number in range(rounds):
-            for _ in range(each):
+            for _ in range(calls_a_round):
                 for name, call in calls.items():
                     found[name][number] += timed(call, 1)
         store.close()

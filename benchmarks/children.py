@@ -20,9 +20,9 @@ def children(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> I
     `ready`. They are killed at the end, whatever they do."""
     pipes, processes = [], []
     try:
-        for each in arguments:
+        for own in arguments:
             pipe, theirs = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=_run, args=(target, each, theirs), daemon=True)
+            process = CONTEXT.Process(target=_run, args=(target, own, theirs), daemon=True)
             process.start()
             theirs.close()  # so that its end is the end of the pipe, and not silence
             pipes.append(pipe)

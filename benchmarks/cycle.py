@@ -31,12 +31,12 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
         for cycle in cycles.values():  # connections, ZooKeeper's compiler
             timed(cycle, warm_up)
         measured = in_turns(cycles, rounds, LOOP // 10 if quick else LOOP)
-    return {name: _row(each, measured["ClusterMutex"]) for name, each in measured.items()}
+    return {name: _row(found, measured["ClusterMutex"]) for name, found in measured.items()}
 
 
 def _row(measured: Measured, ours: Measured) -> dict[str, Any]:
     rounds = measured.rounds
-    loops = statistics.median([sum(each) / len(each) for each in rounds]) * LOOP
+    loops = statistics.median([sum(durations) / len(durations) for durations in rounds]) * LOOP
     return {
         **summary(flat(rounds)),
         "loop_of_100": loops,

@@ -116,7 +116,9 @@ def viewers(port: int, count: int, seconds: float, pipe: Connection) -> None:
 
 
 async def _look(port: int, count: int, seconds: float) -> list[float]:
-    lists = await asyncio.gather(*(_viewer(port, each / count, seconds) for each in range(count)))
+    lists = await asyncio.gather(
+        *(_viewer(port, viewer / count, seconds) for viewer in range(count))
+    )
     return list(itertools.chain(*lists))
 
 

@@ -75,14 +75,14 @@ class Requests:
 def cases(*, quick: bool) -> list[Case]:
     """Return what is measured, in the order of one round."""
     if quick:
-        return [Case(each, 3, 10, 1) for each in ("floor", "ours", "etcd3")]
+        return [Case(contender, 3, 10, 1) for contender in ("floor", "ours", "etcd3")]
     return [
-        *(Case(each, 1, 120, 3) for each in ("floor", "ours", "etcd3")),
-        *(Case(each, 10, 120, 3) for each in ("floor", "ours", "etcd3")),
-        *(Case(each, 10, 120, 3, busy=True) for each in ("floor", "ours", "etcd3")),
-        *(Case(each, 100, 120, 3) for each in ("floor", "ours")),
+        *(Case(contender, 1, 120, 3) for contender in ("floor", "ours", "etcd3")),
+        *(Case(contender, 10, 120, 3) for contender in ("floor", "ours", "etcd3")),
+        *(Case(contender, 10, 120, 3, busy=True) for contender in ("floor", "ours", "etcd3")),
+        *(Case(contender, 100, 120, 3) for contender in ("floor", "ours")),
         Case("etcd3", 100, 30, 3, longest=6.0),
-        *(Case(each, 1000, 120, 3) for each in ("floor", "ours")),
+        *(Case(contender, 1000, 120, 3) for contender in ("floor", "ours")),
     ]
 
 
@@ -178,7 +178,7 @@ class _Line:
         for pipe in self._pipes:
             pipe.send(None)
         turns: list[Turn] = sorted(
-            (turn for pipe in self._pipes for turn in pipe.recv()), key=lambda each: each.got
+            (turn for pipe in self._pipes for turn in pipe.recv()), key=lambda turn: turn.got
         )
         for turn, following in pairwise(turns):
             if following.got < turn.released or following.number <= turn.number:

@@ -59,7 +59,7 @@ def _others() -> float:
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
     busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return busy - sum(each.ru_utime + each.ru_stime for each in own)
+    return busy - sum(usage.ru_utime + usage.ru_stime for usage in own)
 
 
 def _cpu_model() -> str:

@@ -46,7 +46,7 @@ def alive(servers: Servers, *, quick: bool) -> dict[str, Any]:
 
 def costs(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Measure what backtrace and subkeys add to a cycle, and constructing a mutex costs."""
-    rounds, each, warm_up = (2, 5, 5) if quick else (16, 60, 100)
+    rounds, calls_a_round, warm_up = (2, 5, 5) if quick else (16, 60, 100)
     with ExitStack() as stack:
         where = Where(servers, stack.enter_context(servers.etcd()).endpoint)
         openers: dict[str, Opener] = {
@@ -60,10 +60,10 @@ def costs(servers: Servers, *, quick: bool) -> dict[str, Any]:
         }
         for cycle in cycles.values():
             timed(cycle, warm_up)
-        found = in_turns(cycles, rounds, each)
+        found = in_turns(cycles, rounds, calls_a_round)
     calls = 200 if quick else 20_000
     return {
-        "cycles": {name: summary(flat(each.rounds)) for name, each in found.items()},
+        "cycles": {name: summary(flat(measured.rounds)) for name, measured in found.items()},
         "backtrace": _difference(found["ours"], found["ours without backtrace"]),
         "subkeys": _difference(found["floor"], found["floor with one subkey"]),
         "capture": [
@@ -92,7 +92,7 @@ def _in_blocks(call: Callable[[], object], calls: int) -> Summary:
             call()
 
     size = min(BLOCK, max(1, calls // 20))
-    return summary(each / size for each in timed(block, calls // size))
+    return summary(took / size for took in timed(block, calls // size))
 
 
 def _at_depth(depth: int, call: Callable[[], str]) -> str:

@@ -49,11 +49,11 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def _cycle(_figure: Any, axes: Any, section: Results) -> None:
     """Bars of the medians, the fastest on top, with a mark at the p99."""
-    names = sorted(section, key=lambda each: -section[each]["median"])
-    medians = [section[each]["median"] * 1e3 for each in names]
-    p99s = [section[each]["p99"] * 1e3 for each in names]
+    names = sorted(section, key=lambda name: -section[name]["median"])
+    medians = [section[name]["median"] * 1e3 for name in names]
+    p99s = [section[name]["p99"] * 1e3 for name in names]
     places = range(len(names))
-    axes.barh(places, medians, color=[COLOURS[each] for each in names], height=0.62)
+    axes.barh(places, medians, color=[COLOURS[name] for name in names], height=0.62)
     axes.hlines(places, medians, p99s, color=INK, linewidth=0.8)
     axes.plot(p99s, places, "|", color=INK, markersize=9)
     labels = [f"{name}  {median:.2f}" for name, median in zip(names, medians, strict=True)]
@@ -93,7 +93,7 @@ def _over_waiters(axes: Any, what: str, title: str) -> None:
     axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     low, high = axes.get_ylim()
     ticks = [digit * 10**power for power in range(-2, 5) for digit in (1, 2, 5)]
-    axes.set_yticks([each for each in ticks if low * 0.7 <= each <= high * 1.4])
+    axes.set_yticks([tick for tick in ticks if low * 0.7 <= tick <= high * 1.4])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.set_xlabel("waiters in line")
     axes.set_ylabel(what)

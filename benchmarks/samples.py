@@ -43,12 +43,12 @@ def summary(durations: Iterable[float]) -> Summary:
 
 def flat(rounds: Rounds) -> list[float]:
     """Return the durations of all rounds."""
-    return [each for durations in rounds for each in durations]
+    return [duration for durations in rounds for duration in durations]
 
 
 def medians(rounds: Rounds) -> list[float]:
     """Return the median of each round."""
-    return [statistics.median(each) for each in rounds]
+    return [statistics.median(durations) for durations in rounds]
 
 
 def compare(ours: Rounds, theirs: Rounds) -> Spread:
@@ -59,10 +59,10 @@ def compare(ours: Rounds, theirs: Rounds) -> Spread:
 
 def spread(ratio: float, ours: list[float], theirs: list[float]) -> Spread:
     """Return a ratio with the quartiles of the rounds' own ratios."""
-    each = [a / b for a, b in zip(ours, theirs, strict=True)]
-    if len(each) < 2:
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    if len(ratios) < 2:
         return {"ratio": ratio, "low": ratio, "high": ratio}
-    low, _, high = statistics.quantiles(each, n=4, method="inclusive")
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"ratio": ratio, "low": low, "high": high}
 
 
@@ -79,9 +79,9 @@ class Measured(NamedTuple):
 
 
 def in_turns(
-    contenders: Mapping[str, Callable[[], object]], rounds: int, each: int
+    contenders: Mapping[str, Callable[[], object]], rounds: int, calls_a_round: int
 ) -> dict[str, Measured]:
-    """Time `each` calls of every contender, in turns, `rounds` times."""
+    """Time `calls_a_round` calls of every contender, in turns, `rounds` times."""
     found = {name: Measured([], [], []) for name in contenders}
     names = list(contenders)
     for number in range(rounds):
@@ -89,9 +89,9 @@ def in_turns(
         start = number % len(names)
         for name in names[start:] + names[:start]:
             spent, by_caller = time.process_time(), time.thread_time()
-            found[name].rounds.append(timed(contenders[name], each))
-            found[name].cpu.append((time.process_time() - spent) / each)
-            found[name].caller.append((time.thread_time() - by_caller) / each)
+            found[name].rounds.append(timed(contenders[name], calls_a_round))
+            found[name].cpu.append((time.process_time() - spent) / calls_a_round)
+            found[name].caller.append((time.thread_time() - by_caller) / calls_a_round)
     return found
 
 

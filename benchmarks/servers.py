@@ -72,7 +72,9 @@ class Servers:
         for number in range(size):
             folder = self.new_folder(f"member{number}")
             members.append(Etcd(self.etcd_binary, folder / "data", folder / "log"))
-        peers = {f"m{i}": f"http://127.0.0.1:{each.peer_port}" for i, each in enumerate(members)}
+        peers = {
+            f"m{i}": f"http://127.0.0.1:{member.peer_port}" for i, member in enumerate(members)
+        }
         listed = ",".join(f"{name}={url}" for name, url in peers.items())
         for name, member in zip(peers, members, strict=True):
             # The last of a flag given twice counts.

@@ -20,7 +20,7 @@ def measure(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
     rounds, seconds = (1, 0.2) if quick else (8, 0.7)
     layouts = ((1, 2), (2, 1)) if quick else LAYOUTS
     rates: dict[tuple[int, int], dict[Contender, list[float]]] = {
-        layout: {each: [] for each in CONTENDERS} for layout in layouts
+        layout: {contender: [] for contender in CONTENDERS} for layout in layouts
     }
     with servers.etcd() as server:
         values = holder_values(server.endpoint)
@@ -28,15 +28,15 @@ def measure(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
         with pool(size, server.endpoint, values) as workers:
             for number in range(rounds + 1):
                 for processes, threads in layouts:
-                    for each in CONTENDERS:
-                        rate = workers.rate(each, "cycle", processes, threads, seconds)
+                    for contender in CONTENDERS:
+                        rate = workers.rate(contender, "cycle", processes, threads, seconds)
                         if number or quick:  # the first round warms up
-                            rates[processes, threads][each].append(rate)
+                            rates[processes, threads][contender].append(rate)
     return [_row(*layout, found) for layout, found in rates.items()]
 
 
 def _row(processes: int, threads: int, rates: dict[Contender, list[float]]) -> dict[str, Any]:
-    ours, floor = (statistics.median(rates[each]) for each in ("ours", "floor"))
+    ours, floor = (statistics.median(rates[contender]) for contender in ("ours", "floor"))
     return {
         "processes": processes,
         "threads": threads,

@@ -42,7 +42,7 @@ class _Plan(NamedTuple):
 
     warm_up: int
     rounds: int
-    each: int
+    calls_a_round: int
     handovers: int
     locks: int
     looks: int
@@ -89,9 +89,9 @@ def _cycles(servers: Servers, ports: Sequence[int], plan: _Plan) -> dict[str, An
         cycles = {name: cycle_of(lock) for name, lock in locks.items()}
         for cycle in cycles.values():
             timed(cycle, plan.warm_up)
-        deputed = in_turns(cycles, plan.rounds, plan.each)
+        deputed = in_turns(cycles, plan.rounds, plan.calls_a_round)
         with ThreadPoolExecutor(1) as thread:
-            own = thread.submit(in_turns, cycles, plan.rounds, plan.each).result()
+            own = thread.submit(in_turns, cycles, plan.rounds, plan.calls_a_round).result()
     return {
         name: {
             "main": _row(deputed[name], deputed[OURS]),
@@ -158,8 +158,8 @@ def _redlock(ports: Sequence[int]) -> Iterator[dict[str, Lock]]:
     pottery, redis = module("pottery"), module("redis")
     masters = {redis.Redis(port=port) for port in ports}
     yield {REDLOCK: pottery.Redlock(key="redlock", masters=masters, auto_release_time=TTL)}
-    for each in masters:
-        each.close()
+    for master in masters:
+        master.close()
 
 
 # ---------------------------------------------------------------- a hand-over
@@ -180,10 +180,10 @@ def _handovers(ports: Sequence[int], plan: _Plan) -> dict[str, Any]:
         pipes = dict(zip(found, stack.enter_context(children(_wait, work)), strict=True))
         for _ in range(rounds):
             for kind, holder in holders.items():
-                each = plan.handovers // rounds
-                found[kind].append([_handover(holder, pipes[kind]) for _ in range(each)])
+                times = plan.handovers // rounds
+                found[kind].append([_handover(holder, pipes[kind]) for _ in range(times)])
     return {
-        **{kind: summary(flat(each)) for kind, each in found.items()},
+        **{kind: summary(flat(rounds_of_one)) for kind, rounds_of_one in found.items()},
         "over_floor": compare(found[OURS], found[FLOOR]),
     }
 
@@ -262,7 +262,7 @@ def _looks(store: ServiceStore, plan: _Plan) -> tuple[list[float], list[float]]:
         time.sleep(0.05)
     following.close()
     spent = [after - before for (_, before), (_, after) in pairwise(took)]
-    return [each for each, _ in took], spent
+    return [seconds for seconds, _ in took], spent
 
 
 def _share(program: Service, seconds: float) -> float:

@@ -33,16 +33,16 @@ class Wires:
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
-        self._by_fd = {each.fileno(): each for each in self._sockets}
+        self._by_fd = {connection.fileno(): connection for connection in self._sockets}
         self._poll = select.poll()
-        for each in self._sockets:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._poll.register(each, select.POLLIN)
+        for connection in self._sockets:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(connection, select.POLLIN)
 
     def all(self, command: bytes) -> list[bytes]:
-        """Send a command to all at once; return all answers, each of which is short."""
-        for each in self._sockets:
-            each.sendall(command)
+        """Send a command to all at once; return all answers, connection of which is short."""
+        for connection in self._sockets:
+            connection.sendall(command)
         answers: list[bytes] = []
         while len(answers) < len(self._sockets):
             answers += [self._by_fd[fd].recv(4096) for fd, _ in self._poll.poll()]
@@ -55,8 +55,8 @@ class Wires:
 
     def close(self) -> None:
         """Close all connections."""
-        for each in self._sockets:
-            each.close()
+        for connection in self._sockets:
+            connection.close()
 
 
 class Bare:

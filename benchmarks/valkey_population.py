@@ -23,7 +23,7 @@ def fill(ports: Sequence[int], place: ValkeyLocation, sample: Holder, number: in
     keys = Keys(place.root)
     now = time.time()
     sample = replace(sample, alert_at=now + LASTING, auto_unlock_at=now + 2 * LASTING)
-    names = [f"bench-{each:06d}" for each in range(number)]
+    names = [f"bench-{lock:06d}" for lock in range(number)]
     for port in ports:
         client: Any = module("valkey").Valkey(port=port, socket_timeout=60)
         for begin in range(0, number, _AT_ONCE):

@@ -133,8 +133,8 @@ def _floor(waiters: Waiters) -> Start:
     """
     plan = waiters.plan
     wire_to = Wire(plan.endpoint)
-    locks = {each: _ring_lock(wire_to, each, plan.values) for each in range(plan.size)}
-    inboxes: dict[int, SimpleQueue[None]] = {each: SimpleQueue() for each in plan.numbers}
+    locks = {number: _ring_lock(wire_to, number, plan.values) for number in range(plan.size)}
+    inboxes: dict[int, SimpleQueue[None]] = {number: SimpleQueue() for number in plan.numbers}
     requests: SimpleQueue[wire.WatchRequest] = SimpleQueue()
     created: SimpleQueue[int] = SimpleQueue()
 

@@ -72,7 +72,7 @@ def _run(index: int, endpoint: str, values: dict[str, str], pipe: Connection) ->
     pipe.send("ready")
     while True:
         job: Job = pipe.recv()
-        pipe.send(_do(job, [lock(job.contender, each) for each in range(job.threads)]))
+        pipe.send(_do(job, [lock(job.contender, thread) for thread in range(job.threads)]))
 
 
 def _do(job: Job, locks: list[ClusterMutex | Floor]) -> int:
@@ -89,7 +89,7 @@ def _do(job: Job, locks: list[ClusterMutex | Floor]) -> int:
         if job.work == "push":
             lock.release()
 
-    threads = [threading.Thread(target=work, args=(each,)) for each in range(len(locks))]
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(len(locks))]
     for thread in threads:
         thread.start()
     for thread in threads:
