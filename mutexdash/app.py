@@ -11,14 +11,15 @@ from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.data.picture import Live
+from mutexdash.data.live import Live
+from mutexdash.data.query import BadParameter
 from mutexdash.markup.cluster_label import Label
 from mutexdash.security import guard
 from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
 from mutexdash.web import api, exports, force_unlock, metrics, pages, response_cache
-from mutexdash.web.context import Dashboard, LockName, attach, dashboard
-from mutexdash.web.query import BadParameter
+from mutexdash.web.context import Dashboard, attach, dashboard
+from mutexdash.web.urls import LockName
 
 
 def create_app(

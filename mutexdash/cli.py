@@ -24,7 +24,7 @@ from lockclient.settings import Settings
 from lockclient.version import __version__
 from mutexdash.app import create_app
 from mutexdash.data.history import History
-from mutexdash.data.picture import Live
+from mutexdash.data.live import Live
 from mutexdash.data.staleness import Probe
 from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import COLOURS, Label, read_title

@@ -156,5 +156,5 @@ def main(
         )
     unlocker.start()
     server.start()
-    status = supervise(end, lambda: unlocker.look_after() or server.trouble())
+    status = supervise(end, lambda: unlocker.supervise() or server.trouble())
     end_process(unlocker.stop, _PATIENCE, status)

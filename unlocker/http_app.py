@@ -1,4 +1,4 @@
-"""What the unlocker serves by HTTP: is it alive, is it of use, and its figures."""
+"""The HTTP endpoints of the unlocker: /healthz, /readyz, /metrics."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
 
     @app.get(ALIVE)
     def healthz() -> Response:
-        reason = unlocker.sick()
+        reason = unlocker.is_live()
         return _text("alive") if reason is None else _text(reason, status=503)
 
     @app.get(READY)
     def readyz() -> Response:
-        reason = unlocker.unready()
+        reason = unlocker.is_ready()
         return _text("ready") if reason is None else _text(reason, status=503)
 
     return app

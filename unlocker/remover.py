@@ -19,7 +19,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
 from lockclient.text.durations import period
 from unlocker.deadlines import Deadlines, Item
-from unlocker.metrics.collector import CHANGED, FAILED, GONE, REMOVED, Metrics
+from unlocker.metrics.counters import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.rate_limit import Key, RateLimit
 
 log = logging.getLogger(__name__)

@@ -19,14 +19,14 @@ import time
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Ticket
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
+from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
-from unlocker.metrics.collector import LISTED, labels_of
+from unlocker.metrics.labels import LISTED, labels_of
 from unlocker.metrics.series_limit import NEW, SeriesLimit
 
 NORMAL = 15.0
@@ -60,7 +60,7 @@ class _Free:
         self.unseen: float | None = None
 
 
-class Unclaimed(Collector):
+class Unclaimed(ComputedCollector):
     """What is unclaimed and since when, as a scrape shows it; several threads may use it.
 
     Args:
@@ -150,10 +150,6 @@ class Unclaimed(Collector):
             self._due = -math.inf
 
     # ------------------------------------------------------------ a scrape
-
-    def describe(self) -> list[Metric]:
-        """Name nothing in advance: else the registry would collect at registration."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Compute the gauges from what the last look found."""

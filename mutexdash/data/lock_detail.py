@@ -18,7 +18,7 @@ from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
 from lockclient.stores.protocol import Read, ReadResult
 from lockclient.stores.service_protocol import ServiceStore, WaitQueue
-from mutexdash.data.picture import Moment
+from mutexdash.data.live import Moment
 
 SHOWN = 100
 """Waiters that are named, the first of the line; the others are counted."""

@@ -7,8 +7,8 @@ from heapq import nlargest, nsmallest
 from typing import Any
 
 from lockclient.overview.columns import SORTS
+from mutexdash.data.query import WAITERS, Page, Query
 from mutexdash.data.rows import Held
-from mutexdash.web.query import WAITERS, Page, Query
 
 _FEW = 10
 """A heap of the first so-and-so-many is quicker than sorting all when it is so much smaller."""

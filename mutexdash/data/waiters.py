@@ -19,7 +19,7 @@ from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.service.supervision import LIMIT, Loop
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.web.query import Page, Query
+from mutexdash.data.query import Page, Query
 
 _EVERY, _PATIENCE = 2.0, 5.0
 """Seconds from one look to the next, and for the store to answer."""

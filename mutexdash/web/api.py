@@ -22,10 +22,10 @@ from flask import Blueprint, Response, abort, current_app, jsonify, request
 
 from lockclient.overview.columns import lock_facts, removal_facts, whole_lock
 from mutexdash.data.lock_detail import complete, known
+from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
 from mutexdash.web.exports import read_removal
 from mutexdash.web.openapi import description
-from mutexdash.web.query import Query
 
 blueprint = Blueprint("api", __name__, url_prefix="/api")
 

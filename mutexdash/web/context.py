@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import cast
-from urllib.parse import quote
 
 from flask import Flask, Response, abort, current_app, make_response, request
 from prometheus_client import CollectorRegistry
-from werkzeug.routing import BaseConverter
 
 from lockclient.model.holder import check_name
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.data.picture import Live, Moment
+from mutexdash.data.live import Live, Moment
+from mutexdash.data.query import BadParameter
 from mutexdash.security.guard import guard
-from mutexdash.web.query import BadParameter
 from mutexdash.web.response_cache import shared
 
 
@@ -60,23 +58,6 @@ def attach(app: Flask, dashboard: Dashboard) -> None:
 def dashboard() -> Dashboard:
     """Return the dashboard of the current application."""
     return cast(Dashboard, current_app.extensions["mutexdash"])
-
-
-class LockName(BaseConverter):
-    """A lock's name as the rest of a path: `/` and all, percent-encoded once.
-
-    A WSGI server decodes the path once before it is looked at here. So `deploy%2Fprod` arrives as
-    `deploy/prod`, and the lock that is really named `deploy%2Fprod`, written `deploy%252Fprod`,
-    as that: two names never meet. Only `.` and `..` can't be written in a path, because every
-    browser takes them out, encoded or not: the views take `?name=` for them, and for any name.
-    """
-
-    regex = ".+"
-    part_isolating = False
-
-    def to_url(self, value: str) -> str:
-        """Return the name percent-encoded, as in the keyspace."""
-        return quote(value, safe="")
 
 
 def name_asked_for(name: str | None) -> str:

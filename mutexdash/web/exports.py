@@ -24,8 +24,8 @@ from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.stores.protocol import Read, ReadResult
 from lockclient.text.escaping import cell
+from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard
-from mutexdash.web.query import Query
 
 blueprint = Blueprint("exports", __name__)
 

@@ -11,18 +11,19 @@ from typing import Any
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, current_app, jsonify, redirect, request
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock import NO_RECORD, Changed, NeedsUnknown, force_unlock
+from lockclient.service.metrics import counter_by_label
 from lockclient.service.options import said
 from lockclient.text.escaping import apart, plain
 from mutexdash.security.guard import who_did_it
 from mutexdash.web.context import dashboard, name_asked_for
-from mutexdash.web.pages import force_url, lock_url
+from mutexdash.web.urls import force_url, lock_url
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,9 @@ _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknow
 
 def install(app: Any, registry: CollectorRegistry) -> None:
     """Count what is done."""
-    counter = Counter(
-        "mutexdash_force_unlocks", "Force-unlocks tried here.", ["result"], registry=registry
+    app.extensions["mutexdash-force-unlocks"] = counter_by_label(
+        registry, "mutexdash_force_unlocks", "Force-unlocks tried here.", "result", _RESULTS
     )
-    for result in _RESULTS:
-        counter.labels(result)  # from 0 on, or else the first one would be no increase
-    app.extensions["mutexdash-force-unlocks"] = counter
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,12 @@ from flask import Blueprint, Flask, Response, g, request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
-from lockclient.model.holder import STATES
 from lockclient.overview.columns import too_few
+from lockclient.service.metrics import ComputedCollector, gauge_by_label
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
-from mutexdash.data.picture import Live
+from mutexdash.data.live import Live
 from mutexdash.web.context import dashboard
 
 blueprint = Blueprint("machines", __name__)
@@ -64,16 +63,12 @@ def _sentence(text: str, status: int = 200) -> Response:
     return Response(f"{plain(text.strip())}\n", status, content_type="text/plain; charset=utf-8")
 
 
-class LocksCollector(Collector):
+class LocksCollector(ComputedCollector):
     """Gauges of what the dashboard shows, computed when they are asked for."""
 
     def __init__(self, live: Live, store: ServiceStore) -> None:
         self._live = live
         self._store = store
-
-    def describe(self) -> list[Metric]:
-        """Describe nothing: else registering would collect, before there is anything."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Compute the gauges; those of locks are left out before everything was read once."""
@@ -86,23 +81,18 @@ class LocksCollector(Collector):
             "Until when what is shown was seen to be all that is written.",
             self._live.updated_at(),
         )
-        votes = GaugeMetricFamily(
+        yield gauge_by_label(
             "mutexdash_store_server_votes",
             "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
             "vote: a majority must.",
-            labels=["server"],
+            "server",
+            {server: float(not why_not) for server, why_not in self._store.votes().items()},
         )
-        for server, why_not in self._store.votes().items():
-            votes.add_metric([server], float(not why_not))
-        yield votes
         moment = self._live.moment()
         if moment is None:
             return
         picture = moment.picture
-        locks = GaugeMetricFamily("mutexdash_locks", "Locks that are held.", labels=["state"])
-        for state in STATES:
-            locks.add_metric([state], picture.counts[state])
-        yield locks
+        yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", picture.counts)
         yield GaugeMetricFamily(
             "mutexdash_waiters",
             "Clients in line for a lock; 0 in a store without a line.",

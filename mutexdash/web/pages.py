@@ -5,17 +5,15 @@ Each page works by plain reload; `static/live.js` only reloads it more smoothly.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from lockclient.model.removal import Removal
 from lockclient.overview.columns import (
     COLUMNS,
     Bar,
@@ -26,20 +24,27 @@ from lockclient.overview.columns import (
     utc,
 )
 from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
-from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration, parse_duration, roughly
 from lockclient.text.escaping import meant, plain
+from mutexdash.data.live import Moment
 from mutexdash.data.lock_detail import complete, known
-from mutexdash.data.picture import Moment
-from mutexdash.data.timeline import SPAN, lanes
-from mutexdash.data.timeline_axis import SPANS, lane_text, span_text, tick, ticks
+from mutexdash.data.query import MOST_PER_PAGE, BadParameter, Page, Query
+from mutexdash.data.timeline import SPAN, SPANS, lane_text, lanes, span_text, tick, ticks
 from mutexdash.markup.backtrace import read_backtrace
 from mutexdash.markup.escaping import iso, visible
 from mutexdash.markup.links import linked
 from mutexdash.markup.remedies import remedies, runbook, visits
 from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
 from mutexdash.web.exports import read_removal
-from mutexdash.web.query import MOST_PER_PAGE, BadParameter, Page, Query
+from mutexdash.web.urls import (
+    alert_query,
+    force_url,
+    host_url,
+    list_url,
+    lock_url,
+    removal_url,
+    unlock_url,
+)
 
 blueprint = Blueprint("pages", __name__)
 
@@ -190,66 +195,12 @@ def _render(template: str, moment: Moment, **shown: Any) -> str:
     return render_template(template, moment=moment, wall=moment.wall, **shown)
 
 
-def lock_url(name: str) -> str:
-    """Return the address of a lock's page."""
-    return _named("pages.lock", name)
-
-
-def force_url(name: str, uuid: str) -> str:
-    """Return the address of the form that takes the lock from the holder `uuid`."""
-    address = _named("pages.force", name)
-    return f"{address}{'&' if '?' in address else '?'}{urlencode({'uuid': uuid})}"
-
-
-def unlock_url(name: str) -> str:
-    """Return the address that the form is sent to."""
-    return _named("pages.force", name)
-
-
-def _named(endpoint: str, name: str) -> str:
-    if name in (".", ".."):  # see `LockName`
-        return url_for(endpoint, name=None) + "?" + urlencode({"name": name})
-    return url_for(endpoint, name=name)
-
-
-def removal_url(gone: Removal) -> str:
-    """Return the address of one removal's page."""
-    said = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
-    return f"{url_for('pages.removal')}?{said}"
-
-
-def host_url(hostname: str) -> str:
-    """Return the address of the page of a host."""
-    return f"{url_for('pages.host')}?{urlencode({'name': hostname})}"
-
-
 def domain(hostname: str) -> tuple[str, str]:
     """Split a host's name into what tells it from its neighbours, and its domain."""
     first, dot, rest = hostname.partition(".")
     if not first or first.isdecimal():  # an address: its end tells most
         return hostname, ""
     return first, dot + rest
-
-
-def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
-    """Return the address of the current list, first page, with these changes to what it shows."""
-    changed = replace(query, **({"page": 1} | changes))
-    wanted = {
-        "q": changed.text,
-        "state": changed.state,
-        "sort": "" if changed.sort == "state" else changed.sort,
-        "page": "" if changed.page == 1 else changed.page,
-        "span": span,
-    }
-    said = urlencode({key: value for key, value in wanted.items() if value})
-    return url_for(request.endpoint or "pages.locks") + (f"?{said}" if said else "")
-
-
-def alert_query(name: str) -> str:
-    """Return the parameters with which Prometheus shows this lock's alerts."""
-    # As metrics have it. JSON writes a text as PromQL takes one.
-    expression = f"ALERTS{{name={json.dumps(told_apart(name), ensure_ascii=False)}}}"
-    return urlencode({"g0.expr": expression, "g0.tab": "1"})
 
 
 @blueprint.app_context_processor

@@ -39,7 +39,7 @@ def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(unlocker_module, "SWEEP", 0.005)
     unlocker = unlocker_module.Unlocker(open_store(settings), max_removals=None)
     unlocker.start()
-    wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
+    wait_until(lambda: unlocker.is_ready() is None, what="the unlocker to be ready")
     yield
     unlocker.stop()
 

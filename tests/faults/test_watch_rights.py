@@ -16,7 +16,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from mutexdash.app import create_app
-from mutexdash.data.picture import Live
+from mutexdash.data.live import Live
 from tests.faults.watching import Cable, Heard, Stores, last, write
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.processes import Figure, wait_until
@@ -97,7 +97,7 @@ def test_a_table_that_may_not_follow_says_so(
         assert table.wait_ready(30)
         wait_until(lambda: table.trouble, what="the trouble")
         assert "permission denied" in page.get("/readyz", base_url="http://127.0.0.1").text
-        wait_until(lambda: "permission denied" in str(unlocker.unready()), what="its trouble")
+        wait_until(lambda: "permission denied" in str(unlocker.is_ready()), what="its trouble")
         assert not table.connected()
         assert "permission denied" in table.trouble
         assert "the user 'parts'" in table.trouble
@@ -113,7 +113,7 @@ def test_a_table_that_may_not_follow_says_so(
         grant(etcdctl, "parts", f"{ROOT}/")
         wait_until(lambda: table.connected() and table.row("x"), what="the right to work")
         assert table.trouble == ""
-        wait_until(lambda: unlocker.unready() is None, what="the unlocker")
+        wait_until(lambda: unlocker.is_ready() is None, what="the unlocker")
         held.release()
         wait_until(lambda: not table.row("x"), what="the release")
         assert table.loads == 1

@@ -37,7 +37,7 @@ def test_one_lock_without_an_answer_delays_no_other(
         unready = set[str | None]()
 
         def good_are_gone() -> bool:
-            unready.add(unlocker.unready())
+            unready.add(unlocker.is_ready())
             return set(unlocker._table.rows()) == {"bad"}
 
         wait_until(good_are_gone, what="the others to go")

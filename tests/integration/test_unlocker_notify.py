@@ -23,7 +23,7 @@ from tests.support.webhook import Webhook
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
 SOONER = """
-import unlocker.notifications.pending as outbox
+import unlocker.notifications.notification_queue as outbox
 outbox.GATHER, outbox.KEPT, outbox.BLIND = 0.5, 2.0, 3.0
 from unlocker.cli import main
 main()
@@ -33,7 +33,7 @@ import threading
 from unlocker.unlocker import Unlocker
 Unlocker._sweep = lambda self: threading.Event().wait()
 """
-TAKING_OVER = "import unlocker.notifications.pending as outbox\noutbox.TAKEOVER = 5.0\n"
+TAKING_OVER = "import unlocker.notifications.notification_queue as outbox\noutbox.TAKEOVER = 5.0\n"
 SECRET = "hush-4711"
 
 

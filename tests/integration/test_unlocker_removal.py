@@ -54,7 +54,7 @@ def running(settings: Settings, *, offsets: list[float] | None = None) -> Iterat
     unlocker = Unlocker(store)
     unlocker.start()
     try:
-        wait_until(lambda: unlocker.unready() is None, what="the unlocker to be ready")
+        wait_until(lambda: unlocker.is_ready() is None, what="the unlocker to be ready")
         yield unlocker
     finally:
         unlocker.stop()
@@ -381,7 +381,7 @@ class TestFoundLocks:
         taken = time.monotonic()
         with running(settings) as unlocker:
             seen = take(store, held("seen", alert=1, unlock=3))
-            wait_until(lambda: unlocker.picture().check, what="the clock check")
+            wait_until(lambda: unlocker.snapshot().check, what="the clock check")
             real = time.time
             monkeypatch.setattr(time, "time", lambda: real() + 3600)
             for holder in (found, seen):

@@ -12,7 +12,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import Take, Taken
 from tests.support.processes import wait_until
 from tests.support.unlocker_process import figures, ready, unlocker
-from unlocker.metrics.collector import LISTED
+from unlocker.metrics.labels import LISTED
 
 UNLOCK = "clustermutex_lock_auto_unlock_timestamp_seconds"
 

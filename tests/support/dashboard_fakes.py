@@ -30,7 +30,7 @@ from lockclient.stores.protocol import (
 from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 from mutexdash.app import create_app
 from mutexdash.data.history import History
-from mutexdash.data.picture import Live
+from mutexdash.data.live import Live
 from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import Label
 from mutexdash.security.access import Access

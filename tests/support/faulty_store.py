@@ -12,7 +12,7 @@ from typing import Any
 
 from apscheduler.schedulers.base import BaseScheduler
 
-import unlocker.unlocker
+import unlocker.health
 from lockclient.overview import freshness
 from lockclient.overview.table import Table
 from lockclient.service import supervision
@@ -72,7 +72,7 @@ def main() -> None:
         break_at_signal(*FAULTS[fault])
     signal.signal(signal.SIGUSR1, lambda *_: broken.set())
     freshness.READ_AFTER, freshness.READ_AGAIN_AFTER = 4.0, 4.0
-    for module in (unlocker.unlocker, staleness):
+    for module in (unlocker.health, staleness):
         vars(module)["LIMIT"] = 4.0
     supervision.SURE = 3
     if program == "unlocker":

@@ -10,7 +10,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.protocol import Outcome, Request
 from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
-from unlocker.metrics.collector import Metrics
+from unlocker.metrics.counters import Metrics
 
 
 class CountingStore:

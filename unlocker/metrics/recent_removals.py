@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from unlocker.metrics.collector import labels_of
+from lockclient.service.metrics import ComputedCollector
+from unlocker.metrics.labels import labels_of
 from unlocker.metrics.series_limit import NEW, SeriesLimit
 
 SHOWN = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
 
 
-class Removed(Collector):
+class Removed(ComputedCollector):
     """A gauge for each lock that was auto-unlocked lately.
 
     Args:
@@ -31,10 +31,6 @@ class Removed(Collector):
     def __init__(self, removals: Callable[[], Sequence[Removal]], labels: SeriesLimit) -> None:
         self._removals = removals
         self._labels = labels
-
-    def describe(self) -> list[Metric]:
-        """Name nothing in advance: else the registry would collect at registration."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Compute the gauges."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockclient.model.clocks import monotonic
-from unlocker.notifications.pending import (
+from unlocker.notifications.notification_queue import (
     BRAKE,
     BlindnessDetector,
     Message,

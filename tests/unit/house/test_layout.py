@@ -41,6 +41,26 @@ STORE_FLOORS = (
 )
 """The same inside `lockclient/stores`; no store knows another one, as all are on one floor."""
 
+UNLOCKER_FLOORS = (
+    {"policy", "rate_limit", "record_cleanup", "scheduler", "notifications"},
+    {"deadlines"},
+    {"metrics"},
+    {"unclaimed", "remover"},
+    {"health", "observer"},
+    {"unlocker"},
+    {"http_app"},
+    {"cli"},
+    {"__main__"},
+)
+
+MUTEXDASH_FLOORS = (
+    {"data", "markup", "security"},
+    {"web"},
+    {"app"},
+    {"cli"},
+    {"__main__"},
+)
+
 BOXES = 16
 """Files and folders that a reader can take in at once."""
 
@@ -115,7 +135,13 @@ def arrows(package: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("package", "floors"), [("lockclient", FLOORS), ("lockclient.stores", STORE_FLOORS)]
+    ("package", "floors"),
+    [
+        ("lockclient", FLOORS),
+        ("lockclient.stores", STORE_FLOORS),
+        ("unlocker", UNLOCKER_FLOORS),
+        ("mutexdash", MUTEXDASH_FLOORS),
+    ],
 )
 def test_folders_import_downwards_only(package: str, floors: tuple[set[str], ...]) -> None:
     """text ← errors ← model ← threads ← stores ← acquisition ← mutex ← cli."""

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from lockclient.model.holder import OK
-from mutexdash.data.picture import Moment, Picture, Snapshot
+from mutexdash.data.live import Moment
+from mutexdash.data.picture import Picture, Snapshot
+from mutexdash.data.query import Query
 from mutexdash.data.rows import Ended
 from mutexdash.data.timeline import Lanes, lanes
-from mutexdash.web.query import Query
 from tests.support.dashboard_fakes import BACKTRACE, Board, subkeys
 
 

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 import mutexdash
 from lockclient.model.holder import Holder
 from mutexdash.cli import main
-from mutexdash.data.timeline import Lane, Lanes, Span
-from mutexdash.data.timeline_axis import lane_text, span_text, tick, ticks
+from mutexdash.data.timeline import Lane, Lanes, Span, lane_text, span_text, tick, ticks
 from mutexdash.markup.cluster_label import Label
 from mutexdash.security.access import Access
-from mutexdash.web.pages import alert_query, domain
+from mutexdash.web.pages import domain
+from mutexdash.web.urls import alert_query
 from tests.support.dashboard_fakes import Board
 from tests.support.processes import Figure
 from tests.unit.mutexdash.test_pages import shown

@@ -11,8 +11,8 @@ from lockclient.model.restore_marker import Restored
 from lockclient.overview.columns import SORTS
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
-from mutexdash.data.picture import Live, Moment
-from mutexdash.web.query import BadParameter, Query
+from mutexdash.data.live import Live, Moment
+from mutexdash.data.query import BadParameter, Query
 from tests.support.dashboard_fakes import Board
 
 ALL = ("q", "state", "sort", "page", "per_page")

@@ -28,10 +28,13 @@ from lockclient.stores.service_protocol import Batch, ServiceStore
 from lockclient.text.escaping import plain
 from tests.support.processes import needed
 from unlocker.deadlines import Item
-from unlocker.metrics import collector
-from unlocker.metrics.collector import LISTED, TASKS, Metrics, MetricsSnapshot, Skews
+from unlocker.metrics import clock_skew
+from unlocker.metrics.clock_skew import Skews
+from unlocker.metrics.counters import TASKS, Metrics
 from unlocker.metrics.counting_store import CountingStore
+from unlocker.metrics.labels import LISTED
 from unlocker.metrics.series_limit import SeriesLimit
+from unlocker.metrics.snapshot import MetricsSnapshot
 from unlocker.policy import ClockCheck, judge
 from unlocker.rate_limit import Braking
 
@@ -267,7 +270,7 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
     skews = Skews()
     skews.note("gone", 50.0)
     later = monotonic() + 3601
-    monkeypatch.setattr(collector, "monotonic", lambda: later)
+    monkeypatch.setattr(clock_skew, "monotonic", lambda: later)
     skews.note("here", 1.0)
     assert skews.all(SeriesLimit()) == {"here": 1.0}
 

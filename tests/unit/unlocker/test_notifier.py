@@ -11,15 +11,15 @@ import pytest
 
 from lockclient.model.clocks import monotonic
 from tests.support.processes import wait_until
+from unlocker.notifications import notification_queue
 from unlocker.notifications import notifier as notifier_module
-from unlocker.notifications import pending
+from unlocker.notifications.notification_queue import PAST_ALERT, Message, Notification
 from unlocker.notifications.notifier import Notifier, Recipient, UnlockerState
-from unlocker.notifications.pending import PAST_ALERT, Message, Notification
 
 
 @pytest.fixture(autouse=True)
 def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "GATHER", 0.05)
+    monkeypatch.setattr(notification_queue, "GATHER", 0.05)
     monkeypatch.setattr(notifier_module, "_LOOK", 0.02)
     monkeypatch.setattr(notifier_module, "_LEAST", 0.05)
 

@@ -24,7 +24,7 @@ from lockclient.stores.protocol import Done, NotHolder, Outcome, Read, ReadResul
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.records import REVISION, found, written
 from unlocker.deadlines import Deadlines, Item
-from unlocker.metrics.collector import Metrics
+from unlocker.metrics.counters import Metrics
 from unlocker.rate_limit import RateLimit
 from unlocker.remover import Remover
 

@@ -18,7 +18,9 @@ from lockclient.model.removal import Removal
 from lockclient.stores.service_protocol import WaitQueue
 from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
 from unlocker.metrics import series_limit
-from unlocker.metrics.collector import FREE, KINDS, LISTED, OTHERS, UNLOCKED, Metrics
+from unlocker.metrics.clock_skew import OTHERS
+from unlocker.metrics.counters import Metrics
+from unlocker.metrics.labels import FREE, KINDS, LISTED, UNLOCKED
 from unlocker.metrics.recent_removals import Removed
 from unlocker.metrics.series_limit import HOUR, NEW, SeriesLimit
 from unlocker.unclaimed import NORMAL, Unclaimed

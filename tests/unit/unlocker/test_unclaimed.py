@@ -18,7 +18,7 @@ from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore, WaitQueue
 from lockclient.text.escaping import plain
 from tests.support.processes import wait_until
-from unlocker.metrics.collector import LISTED
+from unlocker.metrics.labels import LISTED
 from unlocker.metrics.series_limit import SeriesLimit
 from unlocker.unclaimed import ASK, NORMAL, Unclaimed
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from unlocker.notifications import pending
-from unlocker.notifications.pending import (
+from unlocker.notifications import notification_queue
+from unlocker.notifications.notification_queue import (
     AUTO_UNLOCKED,
     BLIND,
     GATHER,
@@ -83,7 +83,7 @@ def test_a_flood_is_counted_and_its_messages_come_less_and_less_often() -> None:
 
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "_MOST", 3)
+    monkeypatch.setattr(notification_queue, "_MOST", 3)
     box = NotificationQueue("me", "/root")
     for number in range(10):
         box.put(event(f"{number}"))

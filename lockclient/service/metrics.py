@@ -1,0 +1,35 @@
+"""Prometheus helpers of both services: collectors that compute, counters that begin at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class ComputedCollector(Collector):
+    """Computes its metrics when it is scraped, and not before there is anything."""
+
+    def describe(self) -> list[Metric]:
+        """Name nothing in advance: else the registry would collect at registration."""
+        return []
+
+
+def gauge_by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Return a gauge with one label."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, figure in values.items():
+        family.add_metric([value], figure)
+    return family
+
+
+def counter_by_label(
+    registry: CollectorRegistry, name: str, text: str, label: str, values: Iterable[str]
+) -> Counter:
+    """Return a counter with one label, from 0 on: one that first appears at 1 is no increase."""
+    counter = Counter(name, text, [label], registry=registry)
+    for value in values:
+        counter.labels(value)
+    return counter

@@ -1,0 +1,86 @@
+"""The addresses of pages, and lock names in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from flask import request, url_for
+from werkzeug.routing import BaseConverter
+
+from lockclient.model.removal import Removal
+from lockclient.text.confusables import told_apart
+from mutexdash.data.query import Query
+
+
+def lock_url(name: str) -> str:
+    """Return the address of a lock's page."""
+    return _named("pages.lock", name)
+
+
+def force_url(name: str, uuid: str) -> str:
+    """Return the address of the form that takes the lock from the holder `uuid`."""
+    address = _named("pages.force", name)
+    return f"{address}{'&' if '?' in address else '?'}{urlencode({'uuid': uuid})}"
+
+
+def unlock_url(name: str) -> str:
+    """Return the address that the form is sent to."""
+    return _named("pages.force", name)
+
+
+def _named(endpoint: str, name: str) -> str:
+    if name in (".", ".."):  # see `LockName`
+        return url_for(endpoint, name=None) + "?" + urlencode({"name": name})
+    return url_for(endpoint, name=name)
+
+
+def removal_url(gone: Removal) -> str:
+    """Return the address of one removal's page."""
+    said = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
+    return f"{url_for('pages.removal')}?{said}"
+
+
+def host_url(hostname: str) -> str:
+    """Return the address of the page of a host."""
+    return f"{url_for('pages.host')}?{urlencode({'name': hostname})}"
+
+
+def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
+    """Return the address of the current list, first page, with these changes to what it shows."""
+    changed = replace(query, **({"page": 1} | changes))
+    wanted = {
+        "q": changed.text,
+        "state": changed.state,
+        "sort": "" if changed.sort == "state" else changed.sort,
+        "page": "" if changed.page == 1 else changed.page,
+        "span": span,
+    }
+    said = urlencode({key: value for key, value in wanted.items() if value})
+    return url_for(request.endpoint or "pages.locks") + (f"?{said}" if said else "")
+
+
+class LockName(BaseConverter):
+    """A lock's name as the rest of a path: `/` and all, percent-encoded once.
+
+    A WSGI server decodes the path once before it is looked at here. So `deploy%2Fprod` arrives as
+    `deploy/prod`, and the lock that is really named `deploy%2Fprod`, written `deploy%252Fprod`,
+    as that: two names never meet. Only `.` and `..` can't be written in a path, because every
+    browser takes them out, encoded or not: the views take `?name=` for them, and for any name.
+    """
+
+    regex = ".+"
+    part_isolating = False
+
+    def to_url(self, value: str) -> str:
+        """Return the name percent-encoded, as in the keyspace."""
+        return quote(value, safe="")
+
+
+def alert_query(name: str) -> str:
+    """Return the parameters with which Prometheus shows this lock's alerts."""
+    # As metrics have it. JSON writes a text as PromQL takes one.
+    expression = f"ALERTS{{name={json.dumps(told_apart(name), ensure_ascii=False)}}}"
+    return urlencode({"g0.expr": expression, "g0.tab": "1"})

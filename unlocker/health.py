@@ -1,0 +1,146 @@
+"""Health of the unlocker: is it live, is it ready, does its store answer, how did its tasks go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.overview.columns import too_few
+from lockclient.overview.freshness import Freshness
+from lockclient.overview.table import Table
+from lockclient.service.supervision import LIMIT
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.durations import duration
+from unlocker.metrics.counters import Metrics
+from unlocker.scheduler import Jobs
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 2.0
+MAX_SWEEP_AGE_S = 15.0
+"""Seconds without a sweep after which the service is not ready: its budget, and some."""
+_MAX_UNPROVEN_S = 30.0
+"""Seconds without a proof that the picture is new after which it can't be relied on."""
+
+
+class Health:
+    """What of this unlocker works, and whether its store answers.
+
+    Attributes:
+        swept_at: when the last sweep ended, on the monotonic clock.
+        out_of_space: whether the store refused our last heartbeat for lack of space.
+    """
+
+    def __init__(
+        self, store: ServiceStore, table: Table, freshness: Freshness, jobs: Jobs, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._where = ", ".join(store.endpoints())
+        self._table = table
+        self._freshness = freshness
+        self._jobs = jobs
+        self._metrics = metrics
+        self._unreachable = False
+        self._refused: set[str] = set()
+        self.out_of_space = False
+        self.swept_at = monotonic()
+
+    def is_live(self) -> str | None:
+        """Return what has ended or hangs, a sentence, so that only a new start helps; else None.
+
+        A store that is unreachable is no such thing.
+        """
+        if why := self._table.down():
+            return why
+        if self._freshness.failed():
+            return (
+                f"For {duration(self._proof_age())} the watch has shown none of the signs of life "
+                f"that the store at {self._where} has confirmed, by a new stream and after reading "
+                "everything either."
+            )
+        return self._jobs.trouble(LIMIT)
+
+    def is_ready(self) -> str | None:
+        """Return why this unlocker can't do its work now, a sentence; None if it can."""
+        if not self._table.ready():
+            why = self._table.trouble or too_few(self._store.votes())
+            return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
+        if self._table.trouble:
+            return f"No lock is alerted on or removed for now. {self._table.trouble}"
+        if not self.is_reachable():
+            why = too_few(self._store.votes()) or (
+                f"The store at {self._where} does not answer, or asks us to slow down."
+            )
+            return f"{why} No lock is alerted on or removed until it answers in time."
+        age = self._proof_age()
+        if self._freshness.stale():
+            if self._store.poll:
+                return (
+                    f"The last look that the store at {self._where} has answered is {age:.0f} s "
+                    "old: no lock is alerted on or removed until it answers the next one."
+                )
+            return (
+                f"The watch is late or silent: for {duration(age)} it has not shown what the store "
+                f"at {self._where} has confirmed. No lock is alerted on or removed until it does."
+            )
+        if age > _MAX_UNPROVEN_S + 2 * self._store.poll and not self.out_of_space:
+            return (
+                f"For {duration(age)} nothing has shown that the watch brings what is written, "
+                "because the store takes no sign of life of ours: see the log."
+            )
+        late = monotonic() - self.swept_at
+        if late > MAX_SWEEP_AGE_S:
+            return (
+                f"The last look for locks that are due was {duration(late)} ago; it should be 1 s."
+            )
+        return self._jobs.trouble(MAX_SWEEP_AGE_S)
+
+    def is_reachable(self) -> bool:
+        """Tell whether the store answers, as far as known."""
+        return self._table.connected() and not self._unreachable
+
+    def is_current(self) -> bool:
+        """Tell whether what is known of locks may be acted on."""
+        return self.is_reachable() and not self._freshness.stale()
+
+    def _proof_age(self) -> float:
+        return monotonic() - self._freshness.verified_at()
+
+    @contextmanager
+    def task(self, task: str) -> Iterator[None]:
+        """Note how a task went, and go on."""
+        unreachable = out_of_space = False
+        try:
+            yield
+        except StoreUnavailable:
+            # The store itself logs the begin and the end of that, once each. One that answers for
+            # others is reachable: what it gave no answer to may have been too much for it.
+            unreachable = task == "heartbeat" or not self._answers()
+        except ClusterMutexError as error:
+            out_of_space = isinstance(error, StoreFull)
+            if task not in self._refused:
+                log.warning(
+                    "The store refuses the %s, trying on: %s",
+                    task,
+                    error,
+                    extra={"event": "store-refuses"},
+                )
+            self._refused.add(task)
+        else:
+            self._refused.discard(task)
+            self._metrics.succeeded(task)
+        if unreachable or task == "heartbeat":  # a sweep that went well may have asked nothing
+            self._unreachable = unreachable
+        if task == "heartbeat" and not unreachable:  # the one task that always writes
+            self.out_of_space = out_of_space
+
+    def _answers(self) -> bool:
+        """Ask the store for next to nothing, through its leader; tell whether it answers."""
+        try:
+            self._store.newest_announcement(Deadline.after(REQUEST_TIMEOUT_S))
+        except ClusterMutexError:
+            return False
+        return True

@@ -1,0 +1,46 @@
+"""How far the clocks of client hosts are off, as their pushes show."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from lockclient.model.clocks import monotonic
+from lockclient.text.escaping import label
+from unlocker.metrics.labels import LISTED
+from unlocker.metrics.series_limit import SeriesLimit
+
+OTHERS = "another host"
+"""Stands for hosts that are left out."""
+
+_MAX_SILENCE_S = 3600.0
+"""Seconds since its last push after which a host's skew is not shown any more."""
+
+
+class Skews:
+    """How far each client host's clock is behind ours, for the hosts that pushed last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_host: OrderedDict[str, tuple[float, float]] = OrderedDict()  # skew, and when
+
+    def note(self, hostname: str, seconds: float) -> None:
+        """Remember a host's skew, and forget the host not heard of for longest if need be."""
+        host = label(hostname)
+        with self._lock:
+            self._by_host[host] = seconds, monotonic()
+            self._by_host.move_to_end(host)
+            if len(self._by_host) > LISTED:
+                self._by_host.popitem(last=False)
+
+    def all(self, labels: SeriesLimit) -> dict[str, float]:
+        """Return host to seconds, without hosts that were silent for long: their alerts end.
+
+        Of those that are too many new ones the worst is told, as `OTHERS`.
+        """
+        since = monotonic() - _MAX_SILENCE_S
+        with self._lock:
+            found = {host: skew for host, (skew, at) in self._by_host.items() if at > since}
+        left_out = [host for host in found if not labels.admit((host,))]
+        skews = [found.pop(host) for host in left_out]
+        return found | ({OTHERS: max(skews, key=abs)} if skews else {})

@@ -1,0 +1,112 @@
+"""Counters and histograms of the unlocker, and the registry in which all its metrics are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.service.metrics import counter_by_label
+from unlocker.metrics.clock_skew import Skews
+from unlocker.metrics.gauges import Gauges
+from unlocker.metrics.labels import KINDS
+from unlocker.metrics.series_limit import NEW, SeriesLimit
+from unlocker.metrics.snapshot import MetricsSnapshot
+
+REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
+"""How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
+was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
+
+HOWS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
+TASKS = ("sweep", "heartbeat", "clock-check", "resync")
+
+_DURATIONS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """What the service counts, and the gauges of its state.
+
+    Args:
+        version: of this unlocker.
+    """
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self.registry = registry = CollectorRegistry()
+        self.skews = Skews()
+        self.successes = dict.fromkeys(TASKS, 0.0)
+        counter = partial(counter_by_label, registry)
+        left_out = counter(
+            "clustermutex_unlocker_label_sets_left_out",
+            f"Sets of labels that a scrape left out: more than {NEW} new ones in an hour.",
+            *("of", KINDS),
+        )
+        self.labels = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
+        self.alerts = Counter(
+            "clustermutex_alerts", "Locks seen to go past their alert.", registry=registry
+        )
+        self.auto_unlocks = counter(
+            "clustermutex_auto_unlocks",
+            "Attempts of this unlocker to remove a lock that was due, by how they ended: removed; "
+            "changed (somebody, its holder most likely, wrote to it first); gone (unlocked or "
+            "removed first); failed (tried again).",
+            *("result", (REMOVED, CHANGED, GONE, FAILED)),
+        )
+        self.removals = counter(
+            "clustermutex_removals_seen",
+            "Locks that anyone was seen to remove for their holders.",
+            *("how", HOWS),
+        )
+        self.requests = counter(
+            "clustermutex_unlocker_store_requests",
+            "Requests to the store: a page of all locks, a look, a removal, a sign of life, a "
+            "round of asking for the time.",
+            *("task", TASKS),
+        )
+        self.failures = counter(
+            "clustermutex_unlocker_store_failures",
+            "Requests that the store did not answer in time or refused.",
+            *("task", TASKS),
+        )
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self._add_histograms()
+
+    def _add_histograms(self) -> None:
+        self.held = Histogram(
+            "clustermutex_lock_held_seconds",
+            "How long locks were held that ended.",
+            buckets=(0.01, 0.1, 1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
+            registry=self.registry,
+        )
+        self.sweeps = Histogram(
+            "clustermutex_unlocker_sweep_duration_seconds",
+            "How long a look for what is due took, with its removals.",
+            buckets=_DURATIONS_S,
+            registry=self.registry,
+        )
+        self.resyncs = Histogram(
+            "clustermutex_unlocker_resync_duration_seconds",
+            "How long reading all locks took.",
+            buckets=_DURATIONS_S,
+            registry=self.registry,
+        )
+
+    def succeeded(self, task: str) -> None:
+        """Take note that one of `TASKS` has just succeeded."""
+        self.successes[task] = time.time()
+
+    def show(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
+        """Serve gauges from what `snapshot` returns at each scrape."""
+        self.registry.register(
+            Gauges(snapshot, self.skews, self.labels, self.successes, self._version)
+        )

@@ -1,0 +1,136 @@
+"""Observes what the table tells: counts it in metrics, logs it, and notifies people."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from lockclient.model.clocks import Now, monotonic
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.overview.rows import Row, Transition
+from lockclient.overview.table import Table
+from lockclient.service.options import said
+from lockclient.text.confusables import named
+from lockclient.text.escaping import plain
+from unlocker.deadlines import Item
+from unlocker.metrics.counters import HOWS, Metrics
+from unlocker.notifications.notification_queue import (
+    AUTO_UNLOCKED,
+    FORCE_UNLOCKED,
+    PAST_ALERT,
+    Notification,
+)
+from unlocker.notifications.notifier import Notifier
+from unlocker.rate_limit import WINDOW, RateLimit
+
+log = logging.getLogger(__name__)
+
+_MAX_TEXT_CHARS = 500
+
+
+class Observer:
+    """Counts, logs and tells what happens to locks.
+
+    Args:
+        table: what has happened; it calls `on_change` and `on_removal`, in its own thread.
+        rate_limit: counts what anyone auto-unlocks.
+        metrics: where all of it is counted.
+        notifier: tells people.
+    """
+
+    def __init__(
+        self, table: Table, rate_limit: RateLimit, metrics: Metrics, notifier: Notifier
+    ) -> None:
+        self._table = table
+        self._rate_limit = rate_limit
+        self._metrics = metrics
+        self._notifier = notifier
+
+    def on_alert(self, item: Item) -> None:
+        """Count and tell that a lock went past its alert."""
+        self._metrics.alerts.inc()
+        holder = item.row.holder
+        name, who = named(holder.name), _one_line(holder.describe())
+        log.warning(
+            "Lock %s is past its alert, held by %s.", name, who, extra=said(PAST_ALERT, holder)
+        )
+
+        def is_past_alert() -> bool:
+            row = self._table.row(holder.name)
+            now = row and (row.holder.uuid, row.holder.stamp_revisions)
+            return now == (holder.uuid, holder.stamp_revisions)
+
+        self._notify(PAST_ALERT, f"Lock {name} is past its alert, held by {who}.", is_past_alert)
+
+    def on_removal(self, removals: list[Removal], found: bool) -> None:
+        """Count what anyone removed since the start."""
+        if found:  # by the removers' clocks: there is no other way to tell when they were
+            since = time.time() - WINDOW
+            removals = [removal for removal in removals if (removal.removed_at or 0) > since]
+        else:
+            for removal in removals:
+                how = removal.how if removal.how in HOWS else "other"
+                self._metrics.removals.labels(how).inc()
+                name, what = named(removal.holder.name), _one_line(removal.describe())
+                who = _one_line(removal.holder.describe())
+                self._notify(
+                    FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED,
+                    f"Lock {name} is gone by {what}. It was held by {who}.",
+                )
+        automatic = (removal.holder for removal in removals if removal.how == AUTO_UNLOCK)
+        self._rate_limit.count((holder.name, holder.uuid) for holder in automatic)
+
+    def on_change(self, changes: list[Transition]) -> None:
+        """Count how long locks were held that went, and look at those that came or were pushed."""
+        now = Now.read()
+        for change in changes:
+            before, after = change.before, change.after
+            if before is not None and before.holder.uuid not in (None, after and after.holder.uuid):
+                self._metrics.held.observe(_seconds_held(before, now))
+            if after is not None:
+                self._inspect(before, after, now, live=change.live)
+
+    def _notify(self, kind: str, line: str, stands: Callable[[], bool] = lambda: True) -> None:
+        self._notifier.tell(Notification(kind, line, monotonic(), self._table.revision, stands))
+
+    def _inspect(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
+        holder = after.holder
+        if holder.broken():
+            if before is None or not before.holder.broken():
+                log.warning(
+                    "Lock %s is broken and never removed: %s.",
+                    named(holder.name),
+                    _one_line("; ".join(holder.faults())),
+                    extra=said("broken", holder),
+                )
+            return
+        if why := holder.undecided():
+            if before is None or not before.holder.undecided():
+                log.warning(
+                    "Lock %s stays when its time is over: %s.",
+                    named(holder.name),
+                    _one_line(why),
+                    extra=said("undecided", holder),
+                )
+            return  # another hand's stamps tell nothing of the host's clock
+        pushed = before is None or before.holder.alive_at != holder.alive_at
+        if live and pushed and holder.alive_at is not None and holder.hostname is not None:
+            seen_at = now.wall - (now.monotonic - after.seen_at)
+            self._metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
+
+
+def _seconds_held(row: Row, now: Now) -> float:
+    """Return for how many seconds a lock was held that has just ended."""
+    holder = row.holder
+    known = now.monotonic - row.seen_at
+    if row.found:
+        known = known if holder.locked_at is None else now.wall - holder.locked_at
+    elif holder.locked_at is not None and holder.alive_at is not None:
+        known += holder.alive_at - holder.locked_at  # both by the holder's clock
+    return max(0.0, known)
+
+
+def _one_line(text: str) -> str:
+    """Return a text from outside fit for a log: one line, steering nothing, not endless."""
+    return plain(text[:_MAX_TEXT_CHARS])
