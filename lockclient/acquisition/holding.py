@@ -155,7 +155,7 @@ class Holding:
         due = self._keepalive is not None and now >= self.acquisition.quiet_until
         if due and not self._pushing:
             self._pushing = True
-            self.store.background.pushes.do(self._push)
+            self.store.background.pushes.submit(self._push)
         return self._pause()
 
     def _push(self) -> None:
@@ -187,7 +187,7 @@ class Holding:
         if not event.gap:
             self.acquisition.observed(event)
         if event.gap or self.acquisition.loss is not None:
-            self.store.background.pushes.do(self._look)
+            self.store.background.pushes.submit(self._look)
 
     def _look(self) -> None:
         """See what stands in the store: after missed events, or to learn who removed the lock."""
@@ -200,7 +200,7 @@ class Holding:
             return
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                scheduler.shared.after(RETRY, lambda: self.store.background.pushes.do(self._look))
+                scheduler.shared.after(RETRY, lambda: self.store.background.pushes.submit(self._look))
                 return
         else:
             if isinstance(seen, ReadResult):
