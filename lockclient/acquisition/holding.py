@@ -200,7 +200,8 @@ class Holding:
             return
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                scheduler.shared.after(RETRY, lambda: self.store.background.pushes.submit(self._look))
+                pushes = self.store.background.pushes
+                scheduler.shared.after(RETRY, lambda: pushes.submit(self._look))
                 return
         else:
             if isinstance(seen, ReadResult):
