@@ -53,13 +53,34 @@ STORES: dict[str, Capabilities] = {
 }
 
 
+DAILY = {
+    "memory": ["threads"],
+    "etcd": ["threads", "asyncio"],
+    "bucket": ["asyncio"],
+    "one Redis": ["threads"],
+    "five Valkeys": ["asyncio"],
+}
+"""The drivers that meet a store in `make test`; in `make soak` each driver meets each store.
+
+etcd has a way of its own for each driver; to the others, asyncio comes by one and the same bridge.
+"""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make each test for each store that can do what it needs."""
+    """Make each test for each store that can do what it needs, and with drivers, where it has."""
     if "subject" not in metafunc.fixturenames:
         return
-    wanted = [each for mark in metafunc.definition.iter_markers("needs") for each in mark.args]
-    able = [name for name, can in STORES.items() if all(getattr(can, each) for each in wanted)]
-    metafunc.parametrize("subject", able, indirect=True)
+    needs = [ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args]
+    able = [store for store, can in STORES.items() if all(getattr(can, need) for need in needs)]
+    if "make" not in metafunc.fixturenames:
+        metafunc.parametrize("subject", able, indirect=True)
+        return
+    pairs = [
+        pytest.param(store, driver, marks=() if driver in DAILY[store] else pytest.mark.soak)
+        for store in able
+        for driver in ("threads", "asyncio")
+    ]
+    metafunc.parametrize(("subject", "make"), pairs, indirect=True)
 
 
 @pytest.fixture
@@ -129,12 +150,12 @@ def _in_valkey(servers: Servers) -> Iterator[Subject]:
 
     def write(name: str, part: str, value: bytes | None) -> None:
         key = Keys(root).lock(name)
-        for each in servers.all:
+        for server in servers.all:
             if value is None:
-                each.command("HDEL", key, part)
+                server.command("HDEL", key, part)
             else:
-                each.command("HSET", key, part, value.decode())
-            each.command("HINCRBY", key, "push", "1")  # as the protocol has it
+                server.command("HSET", key, part, value.decode())
+            server.command("HINCRBY", key, "push", "1")  # as the protocol has it
 
     with servers.store(root=root) as store:
         yield Subject(store, lambda: None, write)
