@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
+from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter
@@ -52,7 +53,7 @@ def create_app(
     app.url_map.merge_slashes = False
     app.url_map.converters["lock"] = LockName
     registry = CollectorRegistry()
-    registry.register(metrics.LocksCollector(live, store))
+    registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
     guard.protect(app, access)
     response_cache.install(app)

@@ -14,11 +14,10 @@ from lockclient.service.options import (
     EndSignal,
     ServiceCommand,
     configure_logging,
-    end_process,
+    serve,
     service_options,
     settings_of,
     store_of,
-    supervise,
 )
 from lockclient.settings import Settings
 from lockclient.version import __version__
@@ -34,8 +33,6 @@ log = logging.getLogger("mutexdash")
 
 _REMOVALS = 1000
 """How many removals are shown, the newest ones, as `removed.html` says."""
-_PATIENCE = 4.0
-"""Seconds to end in: 5 are promised."""
 
 
 @click.command(
@@ -99,8 +96,6 @@ def main(
         log.warning("%s", why)
     table.start()
     live.start()
-    server.start()
-    status = supervise(end, lambda: live.sick() or server.trouble())
     # The rest only reads, in threads that end with the process: waiting for them would be waiting
     # for an etcd that does not answer, perhaps.
-    end_process(server.close, _PATIENCE, status)
+    serve(end, server, live.is_live, server.close)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,14 +14,14 @@ from lockclient.errors import StoreError
 from lockclient.service.http_server import HttpServer
 from lockclient.service.options import (
     EndSignal,
+    FlagNamedOption,
     ServiceCommand,
     configure_logging,
-    end_process,
     hosts_of,
+    serve,
     service_options,
     settings_of,
     store_of,
-    supervise,
 )
 from lockclient.service.request_filter import is_loopback
 from lockclient.settings import Settings
@@ -32,9 +32,6 @@ from unlocker.record_cleanup import KEEP_REMOVALS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
 log = logging.getLogger("unlocker")
-
-_PATIENCE = 4.0
-"""Seconds to end in: 5 are promised."""
 
 
 class Limit(click.ParamType[int | None]):
@@ -52,14 +49,6 @@ class Limit(click.ParamType[int | None]):
         if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
             self.fail(f"{value!r} is neither a number from 1 on nor `off`.", param, ctx)
         return int(text)
-
-
-class NotifyOption(click.Option):
-    """Named by its flag in the environment (UNLOCKER_NOTIFY), not by the command's parameter."""
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """See `click.Option`."""
-        return os.environ.get(f"{ctx.auto_envvar_prefix}_NOTIFY") or None
 
 
 @click.command(
@@ -88,7 +77,7 @@ class NotifyOption(click.Option):
     "urls",
     metavar="URL",
     multiple=True,
-    cls=NotifyOption,
+    cls=FlagNamedOption,
     help="Whom to tell what happens: a URL of apprise's, like json://host/hook, slack://… or "
     "mailto://…. Can be given several times; as UNLOCKER_NOTIFY, which no other user of this host "
     "can read, several with spaces in between. Needs the extra `notify`.",
@@ -117,17 +106,13 @@ def main(
     """Watch all locks, alert on silent ones and remove abandoned ones.
 
     Run as many as you like: each removal is guarded, so they can't hurt each other. Each option
-    can also be given as a variable, like UNLOCKER_MAX_REMOVALS for
-    --max-removals.
+    can also be given as a variable, like UNLOCKER_MAX_REMOVALS for --max-removals.
     """
     settings = settings_of(settings)
     hosts = hosts_of(allowed_host) | {socket.gethostname().lower()}
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
-    try:
-        notifier = Notifier(targets_of(urls), settings.where)
-    except BadUrl as error:
-        raise click.UsageError(f"--notify: {error}") from None
+    notifier = _notifier(urls, settings)
     end = EndSignal()
     unlocker = Unlocker(
         store_of(settings, poll),
@@ -155,6 +140,11 @@ def main(
             server.url,
         )
     unlocker.start()
-    server.start()
-    status = supervise(end, lambda: unlocker.supervise() or server.trouble())
-    end_process(unlocker.stop, _PATIENCE, status)
+    serve(end, server, unlocker.supervise, unlocker.stop)
+
+
+def _notifier(urls: Sequence[str], settings: Settings) -> Notifier:
+    try:
+        return Notifier(targets_of(urls), settings.where)
+    except BadUrl as error:
+        raise click.UsageError(f"--notify: {error}") from None

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDED, Holder
 from lockclient.overview.rows import Row, Transition
@@ -57,16 +58,14 @@ PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
 """States of locks that may be past their alert."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastAlert:
+class PastAlert(NamedTuple):
     """The locks past their alert that a scrape names, and in each state how many it does not."""
 
     listed: list[Item]
     unlisted: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a step in time brought: locks that went past their alert, locks to be removed."""
 
     alerts: list[Item]
@@ -92,8 +91,6 @@ class Deadlines:
         self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
         self._heap: list[tuple[float, str]] = []
         self._entries: dict[str, float] = {}
-
-    # ------------------------------------------------------------ what happens to locks
 
     def update(self, changes: Iterable[Transition]) -> None:
         """Take in what the table brought."""
@@ -127,8 +124,6 @@ class Deadlines:
                     del self._entries[entry[1]]
                     self._advance(entry[1], now, progress)
         return progress
-
-    # ------------------------------------------------------------ what others want to know
 
     def current(self, item: Item) -> bool:
         """Tell whether the lock still stands as it did when the item was handed out."""
@@ -180,8 +175,6 @@ class Deadlines:
         for each in listed:
             unlisted[each.state] -= 1
         return PastAlert(listed, unlisted)
-
-    # ------------------------------------------------------------ inside
 
     def _drop(self, name: str) -> Item | None:
         item = self._items.pop(name, None)

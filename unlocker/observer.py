@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from lockclient.model.clocks import Now, monotonic
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
@@ -29,27 +30,23 @@ log = logging.getLogger(__name__)
 _MAX_TEXT_CHARS = 500
 
 
+@dataclass(frozen=True)
 class Observer:
     """Counts, logs and tells what happens to locks.
 
-    Args:
+    Attributes:
         table: what has happened; it calls `on_change` and `on_removal`, in its own thread.
         rate_limit: counts what anyone auto-unlocks.
-        metrics: where all of it is counted.
-        notifier: tells people.
     """
 
-    def __init__(
-        self, table: Table, rate_limit: RateLimit, metrics: Metrics, notifier: Notifier
-    ) -> None:
-        self._table = table
-        self._rate_limit = rate_limit
-        self._metrics = metrics
-        self._notifier = notifier
+    table: Table
+    rate_limit: RateLimit
+    metrics: Metrics
+    notifier: Notifier
 
     def on_alert(self, item: Item) -> None:
         """Count and tell that a lock went past its alert."""
-        self._metrics.alerts.inc()
+        self.metrics.alerts.inc()
         holder = item.row.holder
         name, who = named(holder.name), _one_line(holder.describe())
         log.warning(
@@ -57,7 +54,7 @@ class Observer:
         )
 
         def is_past_alert() -> bool:
-            row = self._table.row(holder.name)
+            row = self.table.row(holder.name)
             now = row and (row.holder.uuid, row.holder.stamp_revisions)
             return now == (holder.uuid, holder.stamp_revisions)
 
@@ -71,7 +68,7 @@ class Observer:
         else:
             for removal in removals:
                 how = removal.how if removal.how in HOWS else "other"
-                self._metrics.removals.labels(how).inc()
+                self.metrics.removals.labels(how).inc()
                 name, what = named(removal.holder.name), _one_line(removal.describe())
                 who = _one_line(removal.holder.describe())
                 self._notify(
@@ -79,7 +76,7 @@ class Observer:
                     f"Lock {name} is gone by {what}. It was held by {who}.",
                 )
         automatic = (removal.holder for removal in removals if removal.how == AUTO_UNLOCK)
-        self._rate_limit.count((holder.name, holder.uuid) for holder in automatic)
+        self.rate_limit.count((holder.name, holder.uuid) for holder in automatic)
 
     def on_change(self, changes: list[Transition]) -> None:
         """Count how long locks were held that went, and look at those that came or were pushed."""
@@ -87,12 +84,12 @@ class Observer:
         for change in changes:
             before, after = change.before, change.after
             if before is not None and before.holder.uuid not in (None, after and after.holder.uuid):
-                self._metrics.held.observe(_seconds_held(before, now))
+                self.metrics.held.observe(_seconds_held(before, now))
             if after is not None:
                 self._inspect(before, after, now, live=change.live)
 
     def _notify(self, kind: str, line: str, stands: Callable[[], bool] = lambda: True) -> None:
-        self._notifier.tell(Notification(kind, line, monotonic(), self._table.revision, stands))
+        self.notifier.tell(Notification(kind, line, monotonic(), self.table.revision, stands))
 
     def _inspect(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
         holder = after.holder
@@ -117,7 +114,7 @@ class Observer:
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:
             seen_at = now.wall - (now.monotonic - after.seen_at)
-            self._metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
+            self.metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
 
 
 def _seconds_held(row: Row, now: Now) -> float:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
@@ -34,37 +35,29 @@ _BUDGET = 5.0
 """Seconds after which a run leaves the rest to the next: meanwhile no alert is told."""
 
 
+@dataclass(eq=False)
 class Remover:
     """The locks that are due and not removed yet, and the removing. To be run by one thread.
 
-    Args:
+    Attributes:
         store: where the locks are.
-        watchlist: knows whether a lock still is as it was when it was judged.
-        brake: says when it is enough; it is to be told of all removals before the watchlist is.
+        deadlines: knows whether a lock still is as it was when it was judged.
+        rate_limit: is to be told of all removals before `deadlines` is.
         identity: who the records say did it.
         metrics: where attempts are counted.
         ending: when set, no further lock is begun.
     """
 
-    def __init__(
-        self,
-        store: ServiceStore,
-        watchlist: Deadlines,
-        brake: RateLimit,
-        identity: str,
-        metrics: Metrics,
-        ending: threading.Event,
-    ) -> None:
-        self._store = store
-        self._watchlist = watchlist
-        self._brake = brake
-        self._identity = identity
-        self._metrics = metrics
-        self._ending = ending
-        self._pending: deque[Item] = deque()
-        self._refused: set[Key] = set()
-        self._unsure: set[Key] = set()
-        self._last: Item | None = None
+    store: ServiceStore
+    deadlines: Deadlines
+    rate_limit: RateLimit
+    identity: str
+    metrics: Metrics
+    ending: threading.Event
+    _pending: deque[Item] = field(default_factory=deque)
+    _refused: set[Key] = field(default_factory=set)
+    _unsure: set[Key] = field(default_factory=set)
+    _last: Item | None = None
 
     def run(self, due: Iterable[Item]) -> None:
         """Try to remove these locks, and those left over from earlier runs, once each.
@@ -74,11 +67,11 @@ class Remover:
         """
         self._pending.extend(due)
         budget, withheld = Deadline.after(_BUDGET), 0
-        if self._brake.off and len(self._pending) > _AT_ONCE:
+        if self.rate_limit.off and len(self._pending) > _AT_ONCE:
             self._run_at_once(budget)
             return
         for _ in range(len(self._pending)):
-            if budget.expired() or self._ending.is_set():
+            if budget.expired() or self.ending.is_set():
                 return
             item = self._pending.popleft()
             if self._over(item):
@@ -87,12 +80,12 @@ class Remover:
             if not self._may_go_on():
                 self._pending.appendleft(item)
                 return
-            if self._brake.full(self._held()):
+            if self.rate_limit.full(self._held()):
                 self._pending.appendleft(item)
                 withheld = self._drop_over()
                 break
             self._try(item)
-        self._brake.withhold(withheld, self._held())
+        self.rate_limit.withhold(withheld, self._held())
 
     def failing(self) -> set[str]:
         """Return the names of locks whose removal was refused and is tried on, for any thread."""
@@ -103,7 +96,7 @@ class Remover:
         todo, self._pending = self._pending, deque()
 
         def work() -> None:
-            while not budget.expired() and not self._ending.is_set():
+            while not budget.expired() and not self.ending.is_set():
                 try:
                     item = todo.popleft()
                 except IndexError:  # the others have done the rest
@@ -121,7 +114,7 @@ class Remover:
 
     def _over(self, item: Item) -> bool:
         """Tell whether there is nothing left to do about a lock, not even to count it."""
-        return not self._watchlist.current(item) and _key(item) not in self._unsure
+        return not self.deadlines.current(item) and _key(item) not in self._unsure
 
     def _drop_over(self) -> int:
         """Forget what needs no removal any more; return how much is left."""
@@ -130,7 +123,7 @@ class Remover:
         return len(self._pending)
 
     def _held(self) -> int:
-        return sum(self._watchlist.counts().values())
+        return sum(self.deadlines.counts().values())
 
     def _may_go_on(self) -> bool:
         """Wait until the brake has counted all removals up to our last one: see `brake` for why.
@@ -138,8 +131,8 @@ class Remover:
         The table tells of that in the same step in which it tells that the lock is gone.
         """
         deadline = Deadline.after(_PATIENCE)
-        while self._last is not None and self._watchlist.current(self._last):
-            if deadline.expired() or self._ending.wait(0.002):
+        while self._last is not None and self.deadlines.current(self._last):
+            if deadline.expired() or self.ending.wait(0.002):
                 return False
         self._last = None
         return True
@@ -150,17 +143,17 @@ class Remover:
             result = self._attempt(item)
         except StoreUnavailable:
             self._unsure.add(key)
-            self._brake.count([key])  # it may have happened
+            self.rate_limit.count([key])  # it may have happened
             raise
         finally:
-            self._metrics.auto_unlocks.labels(result).inc()
+            self.metrics.auto_unlocks.labels(result).inc()
             if result == FAILED:
                 self._pending.append(item)
             else:
                 self._refused.discard(key)
                 self._unsure.discard(key)
-        if result == REMOVED and not self._brake.off:
-            self._brake.count([key])
+        if result == REMOVED and not self.rate_limit.off:
+            self.rate_limit.count([key])
             self._last = item
 
     def _attempt(self, item: Item) -> str:
@@ -186,7 +179,7 @@ class Remover:
         name, uuid = row.holder.name, row.holder.uuid
         # The table keeps no backtraces, and the record is to have one. This look decides nothing
         # that the transaction does not decide again.
-        seen = self._store.ask(Read(name, uuid), deadline)
+        seen = self.store.ask(Read(name, uuid), deadline)
         assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._ended(seen.removal)
@@ -195,11 +188,11 @@ class Remover:
             seen.holder.stamp_revisions != row.holder.stamp_revisions
             or seen.holder.broken()
             or seen.holder.undecided()
-            or not self._watchlist.current(item)
+            or not self.deadlines.current(item)
         ):
             return CHANGED
         removal = self._record(seen.holder, row.seen_at)
-        outcome = self._store.ask(Remove(removal, row.holder.stamp_revisions), deadline)
+        outcome = self.store.ask(Remove(removal, row.holder.stamp_revisions), deadline)
         if isinstance(outcome, Done):
             self._tell(removal)
             return REMOVED
@@ -208,7 +201,7 @@ class Remover:
 
     def _ended(self, removal: Removal | None) -> str:
         """Tell how a lock went that is not there any more: by an earlier request of ours, maybe."""
-        if removal is None or removal.removed_by != self._identity:
+        if removal is None or removal.removed_by != self.identity:
             return GONE
         self._tell(removal)
         return REMOVED
@@ -217,7 +210,7 @@ class Remover:
         silent = monotonic() - seen_at
         allowed = period(holder.auto_unlock_after or 0)
         why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
-        return Removal(holder.bounded(), time.time(), self._identity, AUTO_UNLOCK, why)
+        return Removal(holder.bounded(), time.time(), self.identity, AUTO_UNLOCK, why)
 
     def _tell(self, removal: Removal) -> None:
         holder = removal.holder

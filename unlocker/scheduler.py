@@ -31,7 +31,7 @@ class _Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         self.interval = timedelta(seconds=seconds)
 
     def get_next_fire_time(self, _previous: datetime | None, now: datetime) -> datetime:
-        """See `BaseTrigger`."""
+        """Return the moment of the next run."""
         return now + self.interval
 
 

@@ -24,7 +24,6 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Ticket
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
 from unlocker.metrics.labels import LISTED, labels_of
 from unlocker.metrics.series_limit import NEW, SeriesLimit
@@ -60,7 +59,7 @@ class _Free:
         self.unseen: float | None = None
 
 
-class Unclaimed(ComputedCollector):
+class Unclaimed:
     """What is unclaimed and since when, as a scrape shows it; several threads may use it.
 
     Args:
@@ -149,10 +148,8 @@ class Unclaimed(ComputedCollector):
             self._found = {}
             self._due = -math.inf
 
-    # ------------------------------------------------------------ a scrape
-
-    def collect(self) -> Iterator[Metric]:
-        """Compute the gauges from what the last look found."""
+    def gauges(self) -> Iterator[Metric]:
+        """Yield the gauges of what the last look found."""
         late = self._free_for(NORMAL)
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters",

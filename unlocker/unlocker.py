@@ -25,7 +25,7 @@ from unlocker.health import REQUEST_TIMEOUT_S, Health
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
 from unlocker.metrics.labels import FREE, LISTED, UNLOCKED
-from unlocker.metrics.recent_removals import Removed
+from unlocker.metrics.recent_removals import recent_removal_gauges
 from unlocker.metrics.snapshot import MetricsSnapshot
 from unlocker.notifications.notifier import Notifier, UnlockerState
 from unlocker.observer import Observer
@@ -106,21 +106,13 @@ class Unlocker:
         self._heartbeat_interval = max(HEARTBEAT, store.poll)
         self._sweep_interval = SWEEP / 4 if store.poll else SWEEP
         self._ttl = max(_MIN_TTL_S, 3 * store.poll)
-        self._announcement = {
-            "hostname": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": version,
-            "started_at": round(time.time(), 3),
-            "ttl": self._ttl,
-        }
+        self._announcement = _announcement(version, self._ttl)
         self._clock_check: ClockCheck | None = None
         self._was_current = False
         self._noticed_upto = 0
         metrics.show(self.snapshot)
-        metrics.registry.register(Removed(table.removals, metrics.labels[UNLOCKED]))
-        metrics.registry.register(self._unclaimed)
-
-    # ------------------------------------------------------------ life
+        metrics.add(lambda: recent_removal_gauges(table.removals(), metrics.labels[UNLOCKED]))
+        metrics.add(self._unclaimed.gauges)
 
     def check_rights(self) -> None:
         """See at the start whether the store lets us read: who may not is told at once.
@@ -159,8 +151,6 @@ class Unlocker:
         self._store.close()
         self._table.stop()
 
-    # ------------------------------------------------------------ state
-
     def supervise(self) -> str | None:
         """Do what there is to do about a watch that is late; return as `is_live`."""
         self._freshness.escalate()
@@ -197,8 +187,6 @@ class Unlocker:
             self._table.revision,
             self._table.unlockers(),
         )
-
-    # ------------------------------------------------------------ tasks
 
     def _on_change(self, changes: list[Transition]) -> None:
         """Take in what the table brought; called in the table's thread."""
@@ -265,3 +253,14 @@ class Unlocker:
                 "behind" if check.offset > 0 else "ahead of",
                 extra={"event": "clock-wrong"},
             )
+
+
+def _announcement(version: str, ttl: float) -> dict[str, object]:
+    """Return what stays the same in all heartbeats of a process."""
+    return {
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": version,
+        "started_at": round(time.time(), 3),
+        "ttl": ttl,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -10,11 +10,22 @@ from prometheus_client.registry import Collector
 
 
 class ComputedCollector(Collector):
-    """Computes its metrics when it is scraped, and not before there is anything."""
+    """Computes its metrics at each scrape, and not before there is anything.
 
-    def describe(self) -> list[Metric]:
+    Args:
+        compute: returns them.
+    """
+
+    def __init__(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        self._compute = compute
+
+    def describe(self) -> Iterable[Metric]:
         """Name nothing in advance: else the registry would collect at registration."""
-        return []
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Compute them."""
+        return self._compute()
 
 
 def gauge_by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

@@ -21,6 +21,7 @@ import click
 from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.service.http_server import HttpServer
 from lockclient.service.request_filter import read_hosts
 from lockclient.service.supervision import Supervisor, notify
 from lockclient.settings import LIKE, Settings
@@ -112,11 +113,13 @@ class StoreUrl(click.ParamType[Settings]):
             self.fail(str(error), param, ctx)
 
 
-class _UrlOption(click.Option):
+class FlagNamedOption(click.Option):
     """Named by its flag in the environment, too (UNLOCKER_URL), not by the command's parameter."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return os.environ.get(f"{ctx.auto_envvar_prefix}_URL") or None
+        """Return what the variable holds."""
+        flag = self.opts[0].removeprefix("--").upper()
+        return os.environ.get(f"{ctx.auto_envvar_prefix}_{flag}") or None
 
 
 def settings_of(settings: Settings | None) -> Settings:
@@ -153,13 +156,24 @@ def store_of(settings: Settings, poll: float | None) -> ServiceStore:
     return store
 
 
+def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, shown in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def service_options(default_listen: str) -> Callable[[Command], Command]:
     """Add what both services take to a command: `--url`, `--poll`, `--listen`, `--log-…`."""
-    options = [
+    return with_options(
         click.option(
             "--url",
             "settings",
-            cls=_UrlOption,
+            cls=FlagNamedOption,
             type=StoreUrl(),
             help=f"The store, {LIKE}. "
             "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
@@ -188,16 +202,11 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
         click.option(
             "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
         ),
-    ]
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    )
 
 
+SHUTDOWN_TIMEOUT_S = 4.0
+"""Seconds to end in: 5 are promised."""
 _FIELDS = ("event", "lock", "uuid", "hostname")
 _LONGEST = 500
 """Characters of a text from outside in a field."""
@@ -316,3 +325,17 @@ def end_process(clean_up: Callable[[], None], patience: float, status: int = 0) 
         log.warning("Cleaning up took more than %g s and was left at that.", patience)
     logging.shutdown()
     os._exit(status)
+
+
+def serve(
+    end: EndSignal, server: HttpServer, is_live: Callable[[], str | None], stop: Callable[[], None]
+) -> NoReturn:
+    """Answer HTTP until the signal comes or the service is not live; then end the process.
+
+    Args:
+        is_live: see `Supervisor`.
+        stop: ends the service in good order.
+    """
+    server.start()
+    status = supervise(end, lambda: is_live() or server.trouble())
+    end_process(stop, SHUTDOWN_TIMEOUT_S, status)

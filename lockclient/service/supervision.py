@@ -98,7 +98,7 @@ class Loop:
         """Let the thread end; work that is under way goes on to its end."""
         self._stopping.set()
 
-    def trouble(self, limit: float) -> str | None:
+    def trouble(self, limit: float = LIMIT) -> str | None:
         """Say in a sentence that it was started and is late by more than `limit` seconds, if so."""
         return None if self._thread.ident is None else self._pulse.trouble(limit)
 

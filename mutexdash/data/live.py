@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lockclient.model.holder import Ticket
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
-from lockclient.service.supervision import LIMIT, Loop
+from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
 from mutexdash.data.picture import STAYS, Picture, Snapshot
 from mutexdash.data.staleness import Probe
@@ -94,31 +94,24 @@ class Live:
         self._good_until = 0.0
         self._connected_at = clock()
         self._settled = False
-        self._noting = Loop("note of when etcd was there", 1.0, self._note)
+        noting = Loop("note of when etcd was there", 1.0, self._note)
+        self._loops = [loop for loop in (noting, probe, waiting) if loop is not None]
 
     def start(self) -> None:
         """Begin to note when the store was there last, even while nobody looks."""
-        self._noting.start()
-        for each in (self._probe, self._waiting):
-            if each is not None:
-                each.start()
+        for loop in self._loops:
+            loop.start()
 
     def stop(self) -> None:
         """End what `start()` began."""
-        self._noting.stop()
-        for each in (self._probe, self._waiting):
-            if each is not None:
-                each.stop()
+        for loop in self._loops:
+            loop.stop()
 
-    def sick(self) -> str | None:
-        """Say in a sentence what has ended or hangs, so that only a new start helps, if so."""
+    def is_live(self) -> str | None:
+        """Return what has ended or hangs, a sentence, so that only a new start helps; else None."""
         if why := self.table.down():
             return why
-        parts = (
-            self._noting.trouble(LIMIT),
-            *(each.trouble() for each in (self._probe, self._waiting) if each is not None),
-        )
-        return next(filter(None, parts), None)
+        return next((why for loop in self._loops if (why := loop.trouble())), None)
 
     def now(self) -> float:
         """Return the time, Unix seconds."""

@@ -22,15 +22,14 @@ from lockclient.service.supervision import LIMIT, Loop
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration
 
-_EVERY, _PATIENCE = 1.5, 2.0
-"""Seconds from one answer to the next question, and for the answer."""
-OLD = 5.0
+_POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 1.5, 2.0
+OLD_S = 5.0
 """The least of `Probe.old`: of a store that is looked at the picture is as old as the last look."""
-_RENEW = 30.0
+_RENEW_INTERVAL_S = 30.0
 """Seconds without anything new to expect after which the stream is opened anew."""
 
 
-class Probe:
+class Probe(Loop):
     """Knows how old the table's picture is, by asking what is in the store.
 
     Args:
@@ -42,19 +41,11 @@ class Probe:
         self._table = table
         self._store = store
         self._freshness = Freshness(table, store.renew_watch, latest(store))
-        self.old = OLD + 2 * store.poll
+        self.old = OLD_S + 2 * store.poll
         """Seconds without a proof after which nobody is told that all is well."""
         self._newest = 0
         self._renewed_at = monotonic()
-        self._loop = Loop("question after the newest sign of life", _EVERY, self._look)
-
-    def start(self) -> None:
-        """Begin, in a thread of its own."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._loop.stop()
+        super().__init__("question after the newest sign of life", _POLL_INTERVAL_S, self._poll)
 
     def age(self) -> float:
         """Return for how many seconds it has not been proven that the picture shows all."""
@@ -71,28 +62,28 @@ class Probe:
         """See `ServiceStore.warnings_for_display`."""
         return self._store.warnings_for_display()
 
-    def trouble(self) -> str | None:
+    def trouble(self, limit: float = LIMIT) -> str | None:
         """Say in a sentence that nobody asks any more, or that nothing helps, if so."""
         if self._freshness.failed():
             return (
                 f"For {duration(self.age())} the watch has not shown what is written, by a new "
                 "stream and after reading everything either."
             )
-        return self._loop.trouble(LIMIT)
+        return super().trouble(limit)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with suppress(ClusterMutexError):  # unanswered is not proven, and that shows
             self._ask()
         self._freshness.escalate()
 
     def _ask(self) -> None:
         asked_at = monotonic()
-        newest = self._store.newest_announcement(Deadline.after(_PATIENCE))
+        newest = self._store.newest_announcement(Deadline.after(_REQUEST_TIMEOUT_S))
         # While nothing is followed, that there is nothing new to expect proves nothing.
         if self._table.connected() or newest > self._table.revision:
             self._freshness.expect(newest, asked_at)
         if newest != self._newest:
             self._newest, self._renewed_at = newest, asked_at
-        elif asked_at - self._renewed_at > _RENEW:
+        elif asked_at - self._renewed_at > _RENEW_INTERVAL_S:
             self._renewed_at = asked_at
             self._store.renew_watch()

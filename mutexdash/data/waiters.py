@@ -17,12 +17,11 @@ from lockclient.model.deadlocks import Deadlock, deadlocks
 from lockclient.model.holder import Holder, Ticket
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
-from lockclient.service.supervision import LIMIT, Loop
+from lockclient.service.supervision import Loop
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.query import Page, Query
 
-_EVERY, _PATIENCE = 2.0, 5.0
-"""Seconds from one look to the next, and for the store to answer."""
+_POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 2.0, 5.0
 
 
 class WaiterRow(NamedTuple):
@@ -83,7 +82,7 @@ class Waits:
         return next((each for each in self.deadlocks if name in each.names), None)
 
 
-class WaiterPoller:
+class WaiterPoller(Loop):
     """Knows who waits, as of a few seconds ago.
 
     Args:
@@ -95,27 +94,15 @@ class WaiterPoller:
         self._table = table
         self._lines = WaitQueues(table, store)
         self._waits = Waits()
-        self._loop = Loop("reading of who waits", _EVERY, self.look)
-
-    def start(self) -> None:
-        """Begin, in a thread of its own."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._loop.stop()
-
-    def trouble(self) -> str | None:
-        """Say in a sentence that nobody reads any more, if so."""
-        return self._loop.trouble(LIMIT)
+        super().__init__("reading of who waits", _POLL_INTERVAL_S, self.poll)
 
     def waits(self) -> Waits:
         """Return who waits, as it was at the last look."""
         return self._waits
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read who waits, if anything about it has changed."""
         if self._table.ready():
             with suppress(ClusterMutexError):  # shown as it was, and tried again
-                self._lines.look(_PATIENCE)
+                self._lines.look(_REQUEST_TIMEOUT_S)
             self._waits = Waits.of(self._lines)  # a holder may have changed without its line

@@ -3,98 +3,91 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from lockclient.service.options import hosts_of
+from lockclient.service.options import hosts_of, with_options
 from lockclient.service.request_filter import is_loopback
 from lockclient.text.escaping import HAS_AT, hidden
 from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login, Networks, Open
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _SHORTEST_SECRET = 16
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)
 
 
-def access_options(command: Command) -> Command:
-    """Add the flags that `read_access` takes."""
-    options = (
-        click.option(
-            "--auth",
-            type=click.Choice(["none", "basic", "proxy"]),
-            default="none",
-            show_default=True,
-            help="How to find out who looks: by nothing, by user and password, or by a header of "
-            "a proxy that has found out.",
-        ),
-        click.option(
-            "--no-auth",
-            is_flag=True,
-            help="Listen on other addresses than loopback without a login, for everyone who can "
-            "reach them; needs --allowed-host.",
-        ),
-        click.option(
-            "--htpasswd",
-            metavar="FILE",
-            help="For --auth basic: users and bcrypt hashes, as `htpasswd -B -C 12` writes them.",
-        ),
-        click.option(
-            "--auth-header",
-            metavar="NAME",
-            default="X-Forwarded-User",
-            show_default=True,
-            help="For --auth proxy: the header that names the user.",
-        ),
-        click.option(
-            "--trusted-proxy",
-            metavar="ADDR,…",
-            help="The addresses or networks of the proxies that are believed.",
-        ),
-        click.option(
-            "--proxy-hops",
-            type=click.IntRange(0, 10),
-            default=0,
-            show_default=True,
-            help="How many proxies add to X-Forwarded-For, -Proto and -Host, exactly.",
-        ),
-        click.option(
-            "--allowed-host",
-            metavar="NAME,…",
-            help="The host names by which people reach the dashboard; it answers to no other.",
-        ),
-        click.option(
-            "--url-prefix", metavar="PATH", default="", help="Stand below this path, like /locks."
-        ),
-        click.option(
-            "--allow-force-unlock",
-            is_flag=True,
-            help="Let those who may look take locks from their holders, too.",
-        ),
-        click.option(
-            "--force-unlock-limit",
-            type=click.IntRange(1, 10_000),
-            default=10,
-            show_default=True,
-            help="How many force-unlocks of one user pass in a minute.",
-        ),
-        click.option(
-            "--secret-file",
-            metavar="FILE",
-            help="What forms are signed with, to be shared by dashboards behind one address. "
-            "[default: a new one for each process]",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+access_options = with_options(
+    click.option(
+        "--auth",
+        type=click.Choice(["none", "basic", "proxy"]),
+        default="none",
+        show_default=True,
+        help="How to find out who looks: by nothing, by user and password, or by a header of "
+        "a proxy that has found out.",
+    ),
+    click.option(
+        "--no-auth",
+        is_flag=True,
+        help="Listen on other addresses than loopback without a login, for everyone who can "
+        "reach them; needs --allowed-host.",
+    ),
+    click.option(
+        "--htpasswd",
+        metavar="FILE",
+        help="For --auth basic: users and bcrypt hashes, as `htpasswd -B -C 12` writes them.",
+    ),
+    click.option(
+        "--auth-header",
+        metavar="NAME",
+        default="X-Forwarded-User",
+        show_default=True,
+        help="For --auth proxy: the header that names the user.",
+    ),
+    click.option(
+        "--trusted-proxy",
+        metavar="ADDR,…",
+        help="The addresses or networks of the proxies that are believed.",
+    ),
+    click.option(
+        "--proxy-hops",
+        type=click.IntRange(0, 10),
+        default=0,
+        show_default=True,
+        help="How many proxies add to X-Forwarded-For, -Proto and -Host, exactly.",
+    ),
+    click.option(
+        "--allowed-host",
+        metavar="NAME,…",
+        help="The host names by which people reach the dashboard; it answers to no other.",
+    ),
+    click.option(
+        "--url-prefix", metavar="PATH", default="", help="Stand below this path, like /locks."
+    ),
+    click.option(
+        "--allow-force-unlock",
+        is_flag=True,
+        help="Let those who may look take locks from their holders, too.",
+    ),
+    click.option(
+        "--force-unlock-limit",
+        type=click.IntRange(1, 10_000),
+        default=10,
+        show_default=True,
+        help="How many force-unlocks of one user pass in a minute.",
+    ),
+    click.option(
+        "--secret-file",
+        metavar="FILE",
+        help="What forms are signed with, to be shared by dashboards behind one address. "
+        "[default: a new one for each process]",
+    ),
+)
+"""Adds the flags that `read_access` takes."""
 
 
 def read_access(
@@ -127,6 +120,25 @@ def read_access(
             "--proxy-hops says that proxies stand before the dashboard: name their addresses by "
             "--trusted-proxy, or everybody could say to be one."
         )
+    _check_exposure(host, auth, no_auth=no_auth, named=bool(hosts))
+    settings: dict[str, Any] = {}
+    if secret_file is not None:
+        settings["secret"] = _secret(secret_file)
+    return Access(
+        login=_login(auth, htpasswd, auth_header, proxies, hosts),
+        local_only=auth == "none" and is_loopback(host),
+        hosts=hosts,
+        allow_force_unlock=allow_force_unlock,
+        unlocks_a_minute=force_unlock_limit,
+        prefix=_prefix(url_prefix),
+        proxies=proxies,
+        hops=proxy_hops,
+        **settings,
+    )
+
+
+def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None:
+    """Refuse to show locks to strangers by mistake; `named` tells that the hosts are known."""
     if auth != "none" and no_auth:
         raise click.UsageError(f"--no-auth and --auth {auth} contradict each other: give one.")
     here = is_loopback(host)
@@ -136,7 +148,7 @@ def read_access(
             "who can reach it. Listen on 127.0.0.1, or ask for a login by --auth basic or "
             "--auth proxy, or give --no-auth if something else keeps strangers away."
         )
-    if no_auth and not here and not hosts:
+    if no_auth and not here and not named:
         # A login keeps out a page from elsewhere whose own name resolves to this address: without
         # one, only the host that the browser asks for tells it apart.
         raise click.UsageError(
@@ -144,20 +156,6 @@ def read_access(
             "NAME,… (localhost for a port-forward). Else any web page that is open in a browser "
             "of theirs could read it."
         )
-    settings: dict[str, Any] = {}
-    if secret_file is not None:
-        settings["secret"] = _secret(secret_file)
-    return Access(
-        login=_login(auth, htpasswd, auth_header, proxies, hosts),
-        local_only=auth == "none" and here,
-        hosts=hosts,
-        allow_force_unlock=allow_force_unlock,
-        unlocks_a_minute=force_unlock_limit,
-        prefix=_prefix(url_prefix),
-        proxies=proxies,
-        hops=proxy_hops,
-        **settings,
-    )
 
 
 def in_clear(access: Access, host: str) -> str | None:

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from lockclient.overview.columns import too_few
-from lockclient.service.metrics import ComputedCollector, gauge_by_label
+from lockclient.service.metrics import gauge_by_label
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
 from mutexdash.data.live import Live
@@ -32,7 +32,7 @@ def metrics() -> Response:
 @blueprint.get("/healthz")
 def healthz() -> Response:
     """Answer 200 as long as none of its threads has ended or hangs."""
-    why = dashboard().live.sick()
+    why = dashboard().live.is_live()
     return _sentence("The dashboard runs.") if why is None else _sentence(why, 503)
 
 
@@ -63,48 +63,41 @@ def _sentence(text: str, status: int = 200) -> Response:
     return Response(f"{plain(text.strip())}\n", status, content_type="text/plain; charset=utf-8")
 
 
-class LocksCollector(ComputedCollector):
-    """Gauges of what the dashboard shows, computed when they are asked for."""
-
-    def __init__(self, live: Live, store: ServiceStore) -> None:
-        self._live = live
-        self._store = store
-
-    def collect(self) -> Iterator[Metric]:
-        """Compute the gauges; those of locks are left out before everything was read once."""
-        here = self._live.away_since() is None
-        yield GaugeMetricFamily(
-            "mutexdash_store_connected", "1 while what is shown is up to date.", float(here)
-        )
-        yield GaugeMetricFamily(
-            "mutexdash_picture_proven_timestamp_seconds",
-            "Until when what is shown was seen to be all that is written.",
-            self._live.updated_at(),
-        )
-        yield gauge_by_label(
-            "mutexdash_store_server_votes",
-            "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
-            "vote: a majority must.",
-            "server",
-            {server: float(not why_not) for server, why_not in self._store.votes().items()},
-        )
-        moment = self._live.moment()
-        if moment is None:
-            return
-        picture = moment.picture
-        yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", picture.counts)
-        yield GaugeMetricFamily(
-            "mutexdash_waiters",
-            "Clients in line for a lock; 0 in a store without a line.",
-            picture.waiting,
-        )
-        yield GaugeMetricFamily(
-            "mutexdash_deadlocks",
-            "Circles of clients that wait for each other's locks, as it seems.",
-            len(moment.waits.deadlocks),
-        )
-        running = len(picture.snapshot.unlockers)
-        yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
+def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
+    """Yield gauges of what is shown; those of locks not before everything was read once."""
+    here = live.away_since() is None
+    yield GaugeMetricFamily(
+        "mutexdash_store_connected", "1 while what is shown is up to date.", float(here)
+    )
+    yield GaugeMetricFamily(
+        "mutexdash_picture_proven_timestamp_seconds",
+        "Until when what is shown was seen to be all that is written.",
+        live.updated_at(),
+    )
+    yield gauge_by_label(
+        "mutexdash_store_server_votes",
+        "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
+        "vote: a majority must.",
+        "server",
+        {server: float(not why_not) for server, why_not in store.votes().items()},
+    )
+    moment = live.moment()
+    if moment is None:
+        return
+    picture = moment.picture
+    yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", picture.counts)
+    yield GaugeMetricFamily(
+        "mutexdash_waiters",
+        "Clients in line for a lock; 0 in a store without a line.",
+        picture.waiting,
+    )
+    yield GaugeMetricFamily(
+        "mutexdash_deadlocks",
+        "Circles of clients that wait for each other's locks, as it seems.",
+        len(moment.waits.deadlocks),
+    )
+    running = len(picture.snapshot.unlockers)
+    yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
 
 
 def install(app: Flask, registry: CollectorRegistry) -> None:

@@ -244,7 +244,7 @@ class Board:
         """Wait until the table shows all that the store has."""
         if self.table.ready():
             wait_until(lambda: self.table.revision == self.store.revision, what="the table")
-            self.waiting.look()
+            self.waiting.poll()
 
     def __enter__(self) -> Board:
         return self.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from prometheus_client import (
@@ -13,11 +13,12 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
+from prometheus_client.core import Metric
 
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
-from lockclient.service.metrics import counter_by_label
+from lockclient.service.metrics import ComputedCollector, counter_by_label
 from unlocker.metrics.clock_skew import Skews
-from unlocker.metrics.gauges import Gauges
+from unlocker.metrics.gauges import gauges
 from unlocker.metrics.labels import KINDS
 from unlocker.metrics.series_limit import NEW, SeriesLimit
 from unlocker.metrics.snapshot import MetricsSnapshot
@@ -79,26 +80,23 @@ class Metrics:
         )
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        self._add_histograms()
+        self._add_histograms(partial(Histogram, registry=registry))
 
-    def _add_histograms(self) -> None:
-        self.held = Histogram(
+    def _add_histograms(self, histogram: Callable[..., Histogram]) -> None:
+        self.held = histogram(
             "clustermutex_lock_held_seconds",
             "How long locks were held that ended.",
             buckets=(0.01, 0.1, 1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
-            registry=self.registry,
         )
-        self.sweeps = Histogram(
+        self.sweeps = histogram(
             "clustermutex_unlocker_sweep_duration_seconds",
             "How long a look for what is due took, with its removals.",
             buckets=_DURATIONS_S,
-            registry=self.registry,
         )
-        self.resyncs = Histogram(
+        self.resyncs = histogram(
             "clustermutex_unlocker_resync_duration_seconds",
             "How long reading all locks took.",
             buckets=_DURATIONS_S,
-            registry=self.registry,
         )
 
     def succeeded(self, task: str) -> None:
@@ -107,6 +105,9 @@ class Metrics:
 
     def show(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
         """Serve gauges from what `snapshot` returns at each scrape."""
-        self.registry.register(
-            Gauges(snapshot, self.skews, self.labels, self.successes, self._version)
-        )
+        state = (self.skews, self.labels, self.successes, self._version)
+        self.add(lambda: gauges(snapshot(), *state))
+
+    def add(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        """Serve what `compute` returns at each scrape, too."""
+        self.registry.register(ComputedCollector(compute))

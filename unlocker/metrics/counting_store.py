@@ -24,14 +24,12 @@ class CountingStore:
         return getattr(self._store, name)
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `MutexStore.ask`."""
         with self._counted("sweep"):
             return self._store.ask(request, deadline)
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        """See `ServiceStore.load`; each page is a request."""
         started = monotonic()
-        try:
+        try:  # each page is a request
             for page in self._store.load(kinds, deadline):
                 self._metrics.requests.labels("resync").inc()
                 yield page
@@ -43,7 +41,6 @@ class CountingStore:
         self._metrics.succeeded("resync")
 
     def clock_offsets(self, timeout: float) -> list[float]:
-        """See `ServiceStore.clock_offsets`."""
         self._metrics.requests.labels("clock-check").inc()
         offsets = self._store.clock_offsets(timeout)
         if not offsets:
@@ -51,7 +48,6 @@ class CountingStore:
         return offsets
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """See `ServiceStore.announce`."""
         with self._counted("heartbeat"):
             return self._store.announce(unlocker, value, ttl, deadline)
 

@@ -7,12 +7,11 @@ ages: an age that is scraped once is wrong a second later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from lockclient.service.metrics import ComputedCollector, gauge_by_label
+from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import KEPT
 from unlocker.metrics.clock_skew import Skews
 from unlocker.metrics.labels import LISTED, PAST_ALERT, SKEWS
@@ -23,47 +22,41 @@ from unlocker.policy import ClockCheck
 from unlocker.rate_limit import Braking
 
 
-@dataclass(frozen=True, eq=False)
-class Gauges(ComputedCollector):
-    """What a scrape shows of the service's state, computed from a snapshot of it.
+def gauges(
+    snapshot: MetricsSnapshot,
+    skews: Skews,
+    limits: Mapping[str, SeriesLimit],
+    successes: Mapping[str, float],
+    version: str,
+) -> Iterator[Metric]:
+    """Yield what a scrape shows of the service's state.
 
-    Attributes:
-        snapshot: returns the state of now.
+    Args:
         skews: how far the clients' clocks are off.
         limits: which sets of labels may have series, by kind.
         successes: when each of `TASKS` last succeeded, Unix seconds.
         version: of this unlocker.
     """
-
-    snapshot: Callable[[], MetricsSnapshot]
-    skews: Skews
-    limits: Mapping[str, SeriesLimit]
-    successes: Mapping[str, float]
-    version: str
-
-    def collect(self) -> Iterator[Metric]:
-        """Compute all gauges."""
-        snapshot = self.snapshot()
-        yield from _lock_gauges(snapshot)
-        yield from past_alert_gauges(snapshot, self.limits[PAST_ALERT])
-        yield InfoMetricFamily("clustermutex_unlocker", "This unlocker.", {"version": self.version})
-        yield from _store_gauges(snapshot)
-        yield from _table_gauges(snapshot)
-        yield gauge_by_label(
-            "clustermutex_unlocker_last_success_timestamp_seconds",
-            "When a task of this unlocker last succeeded; 0 is never.",
-            "task",
-            self.successes,
-        )
-        yield from _rate_limit_gauges(snapshot.braking)
-        yield from _clock_gauges(snapshot.check)
-        yield gauge_by_label(
-            "clustermutex_client_clock_skew_seconds",
-            "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
-            f"ours, the push's way included. The {LISTED} hosts that pushed last, within an hour.",
-            "hostname",
-            self.skews.all(self.limits[SKEWS]),
-        )
+    yield from _lock_gauges(snapshot)
+    yield from past_alert_gauges(snapshot, limits[PAST_ALERT])
+    yield InfoMetricFamily("clustermutex_unlocker", "This unlocker.", {"version": version})
+    yield from _store_gauges(snapshot)
+    yield from _table_gauges(snapshot)
+    yield gauge_by_label(
+        "clustermutex_unlocker_last_success_timestamp_seconds",
+        "When a task of this unlocker last succeeded; 0 is never.",
+        "task",
+        successes,
+    )
+    yield from _rate_limit_gauges(snapshot.braking)
+    yield from _clock_gauges(snapshot.check)
+    yield gauge_by_label(
+        "clustermutex_client_clock_skew_seconds",
+        "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
+        f"ours, the push's way included. The {LISTED} hosts that pushed last, within an hour.",
+        "hostname",
+        skews.all(limits[SKEWS]),
+    )
 
 
 def _lock_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:

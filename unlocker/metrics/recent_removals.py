@@ -7,12 +7,11 @@ records in the store, so that every replica shows the same and one that starts a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.service.metrics import ComputedCollector
 from unlocker.metrics.labels import labels_of
 from unlocker.metrics.series_limit import NEW, SeriesLimit
 
@@ -20,41 +19,33 @@ SHOWN = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
 
 
-class Removed(ComputedCollector):
-    """A gauge for each lock that was auto-unlocked lately.
+def recent_removal_gauges(removals: Iterable[Removal], limit: SeriesLimit) -> Iterator[Metric]:
+    """Yield a gauge for each lock that was auto-unlocked lately, if `limit` says that it may be.
 
     Args:
-        removals: returns the newest removals, the newest first, not more than may be shown.
-        labels: says which of them may be.
+        removals: the newest, the newest first, not more than may be shown.
     """
-
-    def __init__(self, removals: Callable[[], Sequence[Removal]], labels: SeriesLimit) -> None:
-        self._removals = removals
-        self._labels = labels
-
-    def collect(self) -> Iterator[Metric]:
-        """Compute the gauges."""
-        family = GaugeMetricFamily(
-            "clustermutex_lock_auto_unlocked_timestamp_seconds",
-            f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
-            labels=["name", "hostname", "pid", "reason"],
-        )
-        since = time.time() - SHOWN
-        newest: dict[tuple[str, ...], float] = {}
-        for removal in self._removals():
-            at = removal.removed_at
-            if removal.how == AUTO_UNLOCK and at is not None and at > since:
-                # A process can lose one lock twice; two samples of one name end a whole scrape.
-                newest.setdefault(labels_of(removal.holder), at)
-        unlisted = 0
-        for labels, at in newest.items():
-            if self._labels.admit(labels):
-                family.add_metric(labels, at)
-            else:
-                unlisted += 1
-        yield family
-        yield GaugeMetricFamily(
-            "clustermutex_locks_auto_unlocked_unlisted",
-            f"Such locks that have no series of their own: beyond {NEW} new ones in an hour.",
-            unlisted,
-        )
+    family = GaugeMetricFamily(
+        "clustermutex_lock_auto_unlocked_timestamp_seconds",
+        f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
+        labels=["name", "hostname", "pid", "reason"],
+    )
+    since = time.time() - SHOWN
+    newest: dict[tuple[str, ...], float] = {}
+    for removal in removals:
+        at = removal.removed_at
+        if removal.how == AUTO_UNLOCK and at is not None and at > since:
+            # A process can lose one lock twice; two samples of one name end a whole scrape.
+            newest.setdefault(labels_of(removal.holder), at)
+    unlisted = 0
+    for labels, at in newest.items():
+        if limit.admit(labels):
+            family.add_metric(labels, at)
+        else:
+            unlisted += 1
+    yield family
+    yield GaugeMetricFamily(
+        "clustermutex_locks_auto_unlocked_unlisted",
+        f"Such locks that have no series of their own: beyond {NEW} new ones in an hour.",
+        unlisted,
+    )

@@ -18,7 +18,7 @@ from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import this_thread
 from lockclient.overview.waiters import WaitQueues
 from mutexdash.security.access import Access
-from mutexdash.web.metrics import LocksCollector
+from mutexdash.web.metrics import lock_gauges
 from tests.support.dashboard_fakes import Board
 from tests.unit.mutexdash.test_pages import shown
 
@@ -172,7 +172,7 @@ def test_it_is_a_metric(board: Board) -> None:
         board.settle()
         return next(
             sample.value
-            for metric in LocksCollector(board.live, board.store).collect()
+            for metric in lock_gauges(board.live, board.store)
             for sample in metric.samples
             if sample.name == "mutexdash_deadlocks"
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from unlocker.metrics.recent_removals import SHOWN, Removed
+from lockclient.service.metrics import ComputedCollector
+from unlocker.metrics.recent_removals import SHOWN, recent_removal_gauges
 from unlocker.metrics.series_limit import SeriesLimit
 
 HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
@@ -23,7 +25,8 @@ def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Re
 def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
     """Return labels to age, as Prometheus would read it."""
     registry = CollectorRegistry()
-    registry.register(Removed(lambda: removals, SeriesLimit()))
+    gauges = partial(recent_removal_gauges, removals, SeriesLimit())
+    registry.register(ComputedCollector(gauges))
     family, unlisted = parse(generate_latest(registry).decode())
     assert unlisted.samples[0].value == 0
     assert family.name == "clustermutex_lock_auto_unlocked_timestamp_seconds"

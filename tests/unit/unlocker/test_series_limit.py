@@ -21,7 +21,7 @@ from unlocker.metrics import series_limit
 from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.labels import FREE, KINDS, LISTED, UNLOCKED
-from unlocker.metrics.recent_removals import Removed
+from unlocker.metrics.recent_removals import recent_removal_gauges
 from unlocker.metrics.series_limit import HOUR, NEW, SeriesLimit
 from unlocker.unclaimed import NORMAL, Unclaimed
 
@@ -37,11 +37,10 @@ class Store:
         self._fresh = count()
         self.change()
         self.metrics.show(lambda: self.picture)
-        self.metrics.registry.register(
-            Removed(lambda: self.removals, self.metrics.labels[UNLOCKED])
-        )
+        room = self.metrics.labels[UNLOCKED]
+        self.metrics.add(lambda: recent_removal_gauges(self.removals, room))
         self.free = Unclaimed(self, self, self.metrics.labels[FREE])  # type: ignore[arg-type]
-        self.metrics.registry.register(self.free)
+        self.metrics.add(self.free.gauges)
 
     def change(self) -> None:
         """Have other locks past their alert, removed, free with a line, and other hosts push."""
