@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from lockclient.cli.store_access import COMPLETED, opened
+from lockclient.cli.store_access import MAX_NAMES, opened_store
 from lockclient.errors import ClusterMutexError, InvalidLockName
 from lockclient.model.clocks import LONGEST, Deadline
 from lockclient.model.fields import Fact
@@ -22,9 +22,9 @@ from lockclient.settings import LIKE, Settings
 from lockclient.text.durations import parse_duration, period
 from lockclient.text.log_format import PlainFormatter
 
-COMPLETING = 1.0
+COMPLETION_TIMEOUT_S = 1.0
 """Seconds for etcd to answer a shell that completes a name."""
-_HELP = 78
+_HELP_WIDTH = 78
 """Characters of a line in the help."""
 
 
@@ -65,7 +65,7 @@ debug_option = click.option(
 )
 
 
-def _noted(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+def _remember_url(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.ensure_object(Session).url = value
 
@@ -75,7 +75,7 @@ _URL_HELP = (
     "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]"
 )
 url_option = click.option(
-    "--url", metavar="URL", expose_value=False, callback=_noted, help=_URL_HELP
+    "--url", metavar="URL", expose_value=False, callback=_remember_url, help=_URL_HELP
 )
 """Before the command: what stands after it goes before."""
 
@@ -86,23 +86,23 @@ def store_options(command: Command) -> Command:
     return url(debug_option(command))
 
 
-def telling(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
+def with_facts(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
     """Fill lists of facts into a command's help, where `{its name}` stands."""
 
     def filled(command: Command) -> Command:
-        told = {name: _told(facts) for name, facts in lists.items()}
+        told = {name: _fact_list(facts) for name, facts in lists.items()}
         command.__doc__ = cleandoc(command.__doc__ or "").format(**told)
         return command
 
     return filled
 
 
-def _told(facts: Sequence[Fact]) -> str:
+def _fact_list(facts: Sequence[Fact]) -> str:
     width = max(len(fact.name) for fact in facts)
     return "\n".join(
         fill(
             fact.description.replace("`", ""),
-            _HELP,
+            _HELP_WIDTH,
             initial_indent=f"    {fact.name:<{width}}  ",
             subsequent_indent=" " * (width + 6),
         )
@@ -110,7 +110,7 @@ def _told(facts: Sequence[Fact]) -> str:
     )
 
 
-def searching(text: Sequence[str]) -> Search:
+def parse_search(text: Sequence[str]) -> Search:
     """Return the search for these words of a command line."""
     search = Search.of(text)
     try:
@@ -141,8 +141,8 @@ class LockName(click.ParamType[str]):
         """Return the names that begin so; none if etcd does not say so quickly."""
         try:
             settings = ctx.params.get("settings") or Settings.load(ctx.ensure_object(Session).url)
-            with opened(settings) as store:
-                names = store.names(incomplete, COMPLETED, Deadline.after(COMPLETING))
+            with opened_store(settings) as store:
+                names = store.names(incomplete, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
         except (ClusterMutexError, ValueError):
             return []  # a shell in the middle of a line is no place for an error
         return [CompletionItem(name) for name in names]

@@ -13,10 +13,10 @@ import click
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
 from lockclient.text.escaping import ascii_json
 
-_BLANK = "\N{NO-BREAK SPACE}"
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
-_TOGETHER = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
+_UNBROKEN = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
 
 
 COLOURS = {
@@ -67,10 +67,10 @@ def wrapped(text: str, indent: int) -> str:
     if not on_terminal():
         return text
     # For the while a blank that ends no line stands there; `plain` has left no other such.
-    whole = _TOGETHER.sub(lambda found: found[0].replace(" ", _BLANK), text)
+    whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), text)
     width = max(20, shutil.get_terminal_size().columns - indent)
     lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
-    return f"\n{' ' * indent}".join(lines).replace(_BLANK, " ")
+    return f"\n{' ' * indent}".join(lines).replace(_NO_BREAK_SPACE, " ")
 
 
 def counted(number: int, what: str) -> str:
@@ -78,7 +78,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def answers_asked() -> bool:
+def can_ask() -> bool:
     """Tell whether there is somebody to ask, on a terminal."""
     return bool(sys.stdin) and sys.stdin.isatty()
 

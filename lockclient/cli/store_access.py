@@ -17,23 +17,23 @@ from lockclient.stores.registry import open_store
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import Looks
 
-PATIENCE = 5.0
+ANSWER_TIMEOUT_S = 5.0
 """Seconds for etcd to answer what a person waits for."""
 
 
-READING = 60.0
+READ_ALL_TIMEOUT_S = 60.0
 """Seconds for reading everything: a million keys take their time."""
 
 
-COMPLETED = 200
+MAX_NAMES = 200
 """How many names a shell is given; who has more types on."""
 
 
-_SUGGESTED = 3
+_MAX_SUGGESTIONS = 3
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[ServiceStore]:
+def opened_store(settings: Settings) -> Iterator[ServiceStore]:
     """Open a store, and close it in the end."""
     store = open_store(settings)
     try:
@@ -42,54 +42,56 @@ def opened(settings: Settings) -> Iterator[ServiceStore]:
         store.close()
 
 
-def answering(store: ServiceStore) -> None:
+def check_reachable(store: ServiceStore) -> None:
     """See quickly whether the store answers this user, before much is asked of it.
 
     Raises:
         StoreUnavailable, StoreError: it does not.
     """
-    store.names("", 1, Deadline.after(PATIENCE))
+    store.names("", 1, Deadline.after(ANSWER_TIMEOUT_S))
 
 
-def similar(store: ServiceStore, name: str) -> str:
+def suggestion_for(store: ServiceStore, name: str) -> str:
     """Say which locks that are held have a name like this one; empty if there is none.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
     """
-    deadline = Deadline.after(PATIENCE)
-    found = store.names(name, _SUGGESTED, deadline)
+    deadline = Deadline.after(ANSWER_TIMEOUT_S)
+    found = store.names(name, _MAX_SUGGESTIONS, deadline)
     if not found:
-        found = get_close_matches(name, store.names("", COMPLETED, deadline), _SUGGESTED)
+        found = get_close_matches(name, store.names("", MAX_NAMES, deadline), _MAX_SUGGESTIONS)
     meant = " or ".join(map(repr, found))
     return f" Did you mean {meant}?" if meant else ""
 
 
-def picture_of(store: ServiceStore, *, removals: int = 0) -> Table:
+def read_table(store: ServiceStore, *, removals: int = 0) -> Table:
     """Return the table of all locks, read once.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
     """
-    answering(store)
+    check_reachable(store)
     table = Table(store, removals=removals)
-    table.read(Deadline.after(READING))
+    table.read(Deadline.after(READ_ALL_TIMEOUT_S))
     return table
 
 
-def followed(table: Table) -> None:
+def start_following(table: Table) -> None:
     """Start a table, and wait until it is read and followed.
 
     A watch takes a moment to begin: until then nobody should be told that etcd is away.
     """
     table.start()
     table.wait_ready()
-    deadline = Deadline.after(PATIENCE)
+    deadline = Deadline.after(ANSWER_TIMEOUT_S)
     while not table.connected() and not deadline.expired():
         time.sleep(0.01)
 
 
-def locks_of(table: Table, wall: float, heads: Mapping[str, Ticket] | None = None) -> list[Listed]:
+def listed_locks(
+    table: Table, wall: float, heads: Mapping[str, Ticket] | None = None
+) -> list[Listed]:
     """Return the locks of a table as listed at a wall-clock time; `heads` of `WaitQueues`."""
     waiters, rows, looks = table.waiters(), table.rows(), Looks()
     nobody = 0 if table.can.queue else None

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.cli.store_access import COMPLETED
+from lockclient.cli.store_access import MAX_NAMES
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import BIN, needed, wait_until
@@ -138,8 +138,8 @@ def test_names_of_many_locks(store: EtcdStore) -> None:
         for name in ("a", "b/1", "b/2", "b/3", "b:", "Ü", "c"):
             exits.enter_context(ClusterMutex(name, store=store))
         soon = Deadline.after(10)
-        assert store.names("b/", COMPLETED, soon) == ["b/1", "b/2", "b/3"]
+        assert store.names("b/", MAX_NAMES, soon) == ["b/1", "b/2", "b/3"]
         assert store.names("b", 2, soon) == ["b/1", "b/2"]
-        assert set(store.names("", COMPLETED, soon)) == {"a", "b/1", "b/2", "b/3", "b:", "c", "Ü"}
-        assert store.names("Ü", COMPLETED, soon) == ["Ü"]
-        assert store.names("z", COMPLETED, soon) == []
+        assert set(store.names("", MAX_NAMES, soon)) == {"a", "b/1", "b/2", "b/3", "b:", "c", "Ü"}
+        assert store.names("Ü", MAX_NAMES, soon) == ["Ü"]
+        assert store.names("z", MAX_NAMES, soon) == []

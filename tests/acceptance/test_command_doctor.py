@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.etcd_server import KNOWN_DATA_BUG, Etcd, etcd_version
+from lockclient.cli.setup.etcd_server import DATA_LOSS_VERSIONS, Etcd, etcd_version
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
@@ -70,7 +70,7 @@ def test_a_healthy_cluster(
     assert level == "ok"
     assert f"{settings.endpoints[0]} answers, version {version}, the leader" in text
     assert of(found, "cluster")[0][1].startswith("1 member: default (")
-    known = KNOWN_DATA_BUG if version in KNOWN_DATA_BUG else ()
+    known = DATA_LOSS_VERSIONS if version in DATA_LOSS_VERSIONS else ()
     assert [level for level, _ in of(found, "version")] == ["warning"] * bool(known)
     ((_, text),) = of(found, "latency")
     assert text.startswith("50 transactions (unlocks of nothing): p50 ")

@@ -16,7 +16,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
 from lockclient.cli.setup.etcd_server import embedded_etcd
-from lockclient.cli.setup.ports import USUAL, free_port
+from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port
 from lockclient.cli.setup.stack import fetch
 from tests.support.processes import BIN, Service, start_service, wait_until
 
@@ -145,7 +145,7 @@ def _command_lines(service: Service) -> str:
 def _own_ports(folder: Path) -> None:
     """Choose other ports than the usual ones: another test's `up` may be about to take those."""
     folder.mkdir(exist_ok=True)
-    (folder / "ports.json").write_text(json.dumps({name: free_port() for name in USUAL}))
+    (folder / "ports.json").write_text(json.dumps({name: free_port() for name in DEFAULT_PORTS}))
 
 
 def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
-from lockclient.cli.store_access import picture_of
+from lockclient.cli.store_access import read_table
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.overview.waiters import WaitQueues
@@ -50,7 +50,7 @@ def holding(settings: Settings, first: str, second: str) -> Iterator[subprocess.
 
 
 def stuck(store: EtcdStore) -> list[tuple[str, ...]]:
-    lines = WaitQueues(picture_of(store), store)
+    lines = WaitQueues(read_table(store), store)
     lines.look(10)
     return [deadlock.names for deadlock in lines.deadlocks()]
 

@@ -14,7 +14,13 @@ from lockclient.cli.operate import doctor_checks
 from lockclient.cli.operate.doctor_checks import Clock
 from lockclient.cli.options import Duration, json_option, store_options
 from lockclient.cli.output import print_json, wrapped
-from lockclient.cli.store_access import PATIENCE, READING, answering, locks_of, opened
+from lockclient.cli.store_access import (
+    ANSWER_TIMEOUT_S,
+    READ_ALL_TIMEOUT_S,
+    check_reachable,
+    listed_locks,
+    opened_store,
+)
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.table import Table
@@ -94,7 +100,7 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
         findings     a list: check, level, text, advice ("": nothing to do)
     """
     found: list[Finding] = []
-    with opened(settings) as store:
+    with opened_store(settings) as store:
         for finding in findings(store, settings, listen):
             found.append(finding)
             if not as_json:
@@ -130,7 +136,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
     try:
         if place is not None:
             yield from cast(Examined, store).examine()
-        answering(store)
+        check_reachable(store)
     except ClusterMutexError as error:
         yield Finding(kind, ERROR, str(error), "The other checks need it and were left out.")
         return
@@ -139,7 +145,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
     try:
         if place is None:
             yield from _asked(store, settings, members)
-        if not table.wait_ready(READING):
+        if not table.wait_ready(READ_ALL_TIMEOUT_S):
             yield Finding(kind, ERROR, "The locks could not be read.", table.trouble)
             return
         yield doctor_checks.unlockers(table.unlockers(), needed=not store.can.expires)
@@ -150,7 +156,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         yield from doctor_checks.clocks([*own, *_heard(table, listen, store.poll)])
         yield from _knots(table, store)
         now = time.time()
-        yield from doctor_checks.locks(locks_of(table, now), now)
+        yield from doctor_checks.locks(listed_locks(table, now), now)
     finally:
         table.stop()
 
@@ -158,7 +164,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
 def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
     lines = WaitQueues(table, store)
     try:
-        lines.look(PATIENCE)
+        lines.look(ANSWER_TIMEOUT_S)
     except ClusterMutexError as error:
         again = f"Run this again when {store.can.display_name} answers steadily."
         yield Finding("locks", ERROR, f"Who waits for what can't be read. {error}", again)
@@ -167,11 +173,11 @@ def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
 
 def _asked(store: ServiceStore, settings: Settings, members: list[Member]) -> Iterator[Finding]:
     try:
-        rights = store.probe_permissions(Deadline.after(PATIENCE))
+        rights = store.probe_permissions(Deadline.after(ANSWER_TIMEOUT_S))
         yield doctor_checks.latency(*_measured(store, writing=rights.get("locks", False)))
         auth = next((each.auth for each in members if each.auth is not None), None)
         yield from doctor_checks.rights(rights, settings.user, auth=auth)
-        yield doctor_checks.history(store.history(Deadline.after(PATIENCE)), time.time())
+        yield doctor_checks.history(store.history(Deadline.after(ANSWER_TIMEOUT_S)), time.time())
     except ClusterMutexError as error:
         yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
 
@@ -188,7 +194,7 @@ def _measured(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
     store.ask(request, deadline)  # the first one connects
     while len(seconds) < TRANSACTIONS and (len(seconds) < 2 or not deadline.expired()):
         began = time.perf_counter()
-        store.ask(request, Deadline.after(PATIENCE))
+        store.ask(request, Deadline.after(ANSWER_TIMEOUT_S))
         seconds.append(time.perf_counter() - began)
     return seconds, "unlocks of nothing" if writing else "reads, for want of rights to write"
 

@@ -9,7 +9,7 @@ from math import ceil
 from typing import TypeGuard
 
 from lockclient.cli.output import counted
-from lockclient.cli.setup.etcd_server import KNOWN_DATA_BUG
+from lockclient.cli.setup.etcd_server import DATA_LOSS_VERSIONS
 from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
@@ -67,7 +67,7 @@ def members(found: Sequence[Member]) -> Iterator[Finding]:
 
 def _version(member: Member) -> Iterator[Finding]:
     where = f"etcd at {member.endpoint} is {member.version}"
-    if member.version in KNOWN_DATA_BUG:
+    if member.version in DATA_LOSS_VERSIONS:
         yield Finding(
             "version",
             WARNING,

@@ -9,10 +9,10 @@ import time
 
 import click
 
-from lockclient.cli.operate.show import deadlock_of, like_of, lines, look_at
+from lockclient.cli.operate.show import deadlock_of, lock_lines, lookalike_of, read_lock
 from lockclient.cli.options import LockName, store_options
-from lockclient.cli.output import answers_asked
-from lockclient.cli.store_access import PATIENCE, opened, similar
+from lockclient.cli.output import can_ask
+from lockclient.cli.store_access import ANSWER_TIMEOUT_S, opened_store, suggestion_for
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
@@ -60,16 +60,16 @@ def force_unlock(
     Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
     the answer was no.
     """
-    if not (reason or "").strip() and (reason is not None or not answers_asked()):
+    if not (reason or "").strip() and (reason is not None or not can_ask()):
         what = "missing" if reason is None else "empty"
         raise click.UsageError(f"--reason is {what}: say why the lock is taken from its holder.")
-    if not yes and not answers_asked():
+    if not yes and not can_ask():
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
-    with opened(settings) as store:
-        seen = look_at(store, name)
+    with opened_store(settings) as store:
+        seen = read_lock(store, name)
         holder = _removable(store, seen, name, uuid)
         if not yes:
-            _show(store, seen, holder, like_of(store, name))
+            _show(store, seen, holder, lookalike_of(store, name))
             _ask(f"Take the lock from {plain(holder.describe())}?")
         why = reason or _ask_why()
         if needs := forcing.needs_sentence(holder):
@@ -90,7 +90,14 @@ def _unlock(
 ) -> None:
     def attempt(*, unrecorded: bool) -> Removal:
         return forcing.force_unlock(
-            *(store, holder.name, str(holder.uuid), person(), reason, Deadline.after(PATIENCE)),
+            *(
+                store,
+                holder.name,
+                str(holder.uuid),
+                person(),
+                reason,
+                Deadline.after(ANSWER_TIMEOUT_S),
+            ),
             despite_needs=despite_needs,
             unrecorded=unrecorded,
         )
@@ -109,7 +116,7 @@ def _ask_again(why: str, yes: int) -> None:
     """Ask about what only a person can decide, unless the answer was given with the command."""
     if yes >= 2:
         return
-    if not answers_asked():
+    if not can_ask():
         raise click.ClickException(
             f"Nothing was removed: {plain(why)} For that, give --yes a second time."
         )
@@ -120,9 +127,8 @@ def _ask_again(why: str, yes: int) -> None:
 def _removable(store: ServiceStore, seen: ReadResult, name: str, uuid: str | None) -> Holder:
     holder = seen.holder
     if holder is None:
-        raise click.ClickException(
-            f"Nobody holds the lock {name!r}, so there is nothing to remove.{similar(store, name)}"
-        )
+        nobody = f"Nobody holds the lock {name!r}, so there is nothing to remove."
+        raise click.ClickException(f"{nobody}{suggestion_for(store, name)}")
     if holder.uuid is None:
         raise click.ClickException(
             f"The lock {name!r} has keys but no uuid, so nobody holds it and anybody can take it. "
@@ -139,7 +145,7 @@ def _removable(store: ServiceStore, seen: ReadResult, name: str, uuid: str | Non
 
 def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> None:
     waiters = seen.waiters if store.can.queue else None
-    for line in lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
+    for line in lock_lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
         click.echo(line)
     click.echo()
 

@@ -15,10 +15,23 @@ from typing import Any, Final, NamedTuple
 import click
 
 from lockclient.cli.exit_status import SIGNALLED
-from lockclient.cli.operate.tables import Column, console_of, drawn, in_lines, print_table
-from lockclient.cli.options import Command, json_option, searching, store_options, telling
+from lockclient.cli.operate.tables import (
+    Column,
+    print_table,
+    rich_table,
+    tab_separated,
+    terminal_console,
+)
+from lockclient.cli.options import Command, json_option, parse_search, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json, wrapped
-from lockclient.cli.store_access import PATIENCE, answering, followed, locks_of, opened, picture_of
+from lockclient.cli.store_access import (
+    ANSWER_TIMEOUT_S,
+    check_reachable,
+    listed_locks,
+    opened_store,
+    read_table,
+    start_following,
+)
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import STATES
@@ -99,16 +112,16 @@ COLUMNS: Final = tuple(
     replace(cell.column, title=column.short)
     for column, cell in zip(columns.COLUMNS, _SHOWN, strict=True)
 )
-REDRAW = 1.0
+REDRAW_INTERVAL_S = 1.0
 """Seconds after which a watched list is drawn again though nothing changed: times have."""
-_MOST_OFTEN = 0.1
-_LOOK = 2.0
+_CHANGE_POLL_S = 0.1
+WAITERS_INTERVAL_S = 2.0
 """Seconds after which it is read again who waits, if any line has changed."""
 
 Choose = Callable[[list[Listed]], list[Listed]]
 
 
-class Sight(NamedTuple):
+class ListView(NamedTuple):
     """What there is to see: the locks that were asked for, who waits for each other, and what the
     store says besides (`ServiceStore.warnings_for_display`)."""
 
@@ -116,7 +129,7 @@ class Sight(NamedTuple):
     deadlocks: Sequence[Deadlock]
     remarks: Sequence[str]
 
-    def told(self) -> Iterator[tuple[str, str]]:
+    def notes(self) -> Iterator[tuple[str, str]]:
         """Yield what is said below the table, each with its colour."""
         for deadlock in self.deadlocks:
             yield plain(deadlock.text), "red"
@@ -124,7 +137,7 @@ class Sight(NamedTuple):
             yield plain(remark), "yellow"
 
 
-Look = Callable[[float], Sight]
+ViewAt = Callable[[float], ListView]
 """Returns what there is to see at a wall-clock time."""
 
 
@@ -152,7 +165,7 @@ def _options(command: Command) -> Command:
 @_options
 @json_option
 @store_options
-@telling(lock_facts=columns.LOCK_FACTS)
+@with_facts(lock_facts=columns.LOCK_FACTS)
 def ls(
     settings: Settings,
     text: tuple[str, ...],
@@ -191,7 +204,7 @@ def ls(
     {lock_facts}
     """
 
-    search = searching(text)
+    search = parse_search(text)
 
     def choose(locks: list[Listed]) -> list[Listed]:
         found = [
@@ -201,21 +214,21 @@ def ls(
         ]
         return in_order(found, sort)
 
-    with opened(settings) as store:
+    with opened_store(settings) as store:
         if watch:
-            _keep_listing(store, choose, as_json=as_json)
+            _watch_list(store, choose, as_json=as_json)
             return
-        table = picture_of(store)
+        table = read_table(store)
         lines = WaitQueues(table, store)
-        lines.look(PATIENCE)
+        lines.look(ANSWER_TIMEOUT_S)
         now, stuck = time.time(), lines.deadlocks()
-        locks = choose(locks_of(table, now, lines.heads))
-        seen = Sight(locks, stuck, store.warnings_for_display())
+        locks = choose(listed_locks(table, now, lines.heads))
+        seen = ListView(locks, stuck, store.warnings_for_display())
         if as_json:
             print_json(_document(table, seen, now, connected=True))
             return
         print_table(COLUMNS, cells(locks, now), summary(table, locks))
-        for told, colour in seen.told():
+        for told, colour in seen.notes():
             click.secho(wrapped(told, 0), fg=colour, err=True)
 
 
@@ -247,7 +260,7 @@ def summary(table: Table, locks: list[Listed]) -> str:
 
 def _document(
     table: Table,
-    seen: Sight,
+    seen: ListView,
     wall: float,
     *,
     connected: bool,
@@ -267,33 +280,33 @@ def _document(
 # ---------------------------------------------------------------- --watch
 
 
-def _keep_listing(store: ServiceStore, choose: Choose, *, as_json: bool) -> None:
+def _watch_list(store: ServiceStore, choose: Choose, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
-    answering(store)  # who can't ask etcd at the start is told so, and does not wait
+    check_reachable(store)  # who can't ask etcd at the start is told so, and does not wait
     table = Table(store)
     lines, looked_at = WaitQueues(table, store), -inf
 
-    def look(wall: float) -> Sight:
+    def look(wall: float) -> ListView:
         nonlocal looked_at
-        if time.monotonic() > looked_at + _LOOK:
+        if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
             with suppress(StoreUnavailable, StoreError):  # what was read last is shown
-                lines.look(PATIENCE)
+                lines.look(ANSWER_TIMEOUT_S)
             looked_at = time.monotonic()
-        locks = choose(locks_of(table, wall, lines.heads))
-        return Sight(locks, lines.deadlocks(), store.warnings_for_display())
+        locks = choose(listed_locks(table, wall, lines.heads))
+        return ListView(locks, lines.deadlocks(), store.warnings_for_display())
 
     try:
         with suppress(KeyboardInterrupt):
-            followed(table)
+            start_following(table)
             if on_terminal() and not as_json:
                 _redraw(table, look)
             else:
-                _repeat(table, look, as_json=as_json)
+                _print_changes(table, look, as_json=as_json)
     finally:
         table.stop()
 
 
-def _redraw(table: Table, look: Look) -> None:
+def _redraw(table: Table, look: ViewAt) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -303,19 +316,19 @@ def _redraw(table: Table, look: Look) -> None:
         seen = look(now)
         locks = seen.locks
         told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
-        told += [Text(text, style=colour) for text, colour in seen.told()]
+        told += [Text(text, style=colour) for text, colour in seen.notes()]
         if not table.connected():
-            told.append(Text(_away(table), style="red"))
+            told.append(Text(_unreachable(table), style="red"))
         first = locks[: max(1, console.height - len(told) - 3)]
         if len(first) < len(locks):
             told.append(Text(f"The first {len(first)} of them have room here:", style="dim"))
-        return Group(*told, Text(), drawn(COLUMNS, cells(first, now), console.width))
+        return Group(*told, Text(), rich_table(COLUMNS, cells(first, now), console.width))
 
-    console = console_of()
+    console = terminal_console()
     signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
     with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
         while True:
-            _wait_for_change(table, _seen(table))
+            _wait_for_change(table, _state_of(table))
             live.update(picture(), refresh=True)
 
 
@@ -323,10 +336,10 @@ def _end(number: int, _frame: object) -> None:
     sys.exit(SIGNALLED + number)
 
 
-def _repeat(table: Table, look: Look, *, as_json: bool) -> None:
+def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
     before: Any = None
     while True:
-        now, shown_at = time.time(), _seen(table)
+        now, shown_at = time.time(), _state_of(table)
         seen, connected = look(now), table.connected()
         told = seen, connected, len(table.unlockers())
         if told != before:  # of what was asked for; other locks may have changed
@@ -335,27 +348,27 @@ def _repeat(table: Table, look: Look, *, as_json: bool) -> None:
             else:
                 if before is not None:
                     click.echo()
-                click.echo(in_lines(COLUMNS, cells(seen.locks, now)))
-                for text, _ in seen.told():
+                click.echo(tab_separated(COLUMNS, cells(seen.locks, now)))
+                for text, _ in seen.notes():
                     click.echo(text, err=True)
                 if not connected:
-                    click.echo(_away(table), err=True)
+                    click.echo(_unreachable(table), err=True)
             before = told
         _wait_for_change(table, shown_at)
 
 
-def _seen(table: Table) -> object:
+def _state_of(table: Table) -> object:
     return table.revision, table.connected()
 
 
 def _wait_for_change(table: Table, before: object) -> None:
     """Wait until what is seen is not as before, but no longer than times on it stay right."""
-    until = time.monotonic() + REDRAW
-    while _seen(table) == before and time.monotonic() < until:
-        time.sleep(_MOST_OFTEN)
+    until = time.monotonic() + REDRAW_INTERVAL_S
+    while _state_of(table) == before and time.monotonic() < until:
+        time.sleep(_CHANGE_POLL_S)
 
 
-def _away(table: Table) -> str:
+def _unreachable(table: Table) -> str:
     return (
         plain(table.trouble)
         or f"{table.can.display_name} does not answer: what is shown here grows old."

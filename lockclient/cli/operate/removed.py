@@ -7,9 +7,9 @@ import time
 import click
 
 from lockclient.cli.operate.tables import Column, print_table
-from lockclient.cli.options import json_option, store_options, telling
+from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
-from lockclient.cli.store_access import opened, picture_of
+from lockclient.cli.store_access import opened_store, read_table
 from lockclient.model.removal import REMOVAL_FACTS
 from lockclient.overview.columns import removal_facts, utc
 from lockclient.overview.search import Search
@@ -38,7 +38,7 @@ COLUMNS = (
 )
 @json_option
 @store_options
-@telling(removal_facts=REMOVAL_FACTS)
+@with_facts(removal_facts=REMOVAL_FACTS)
 def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: bool) -> None:
     """List what was auto-unlocked and force-unlocked in seven days.
 
@@ -56,9 +56,9 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
     A removal has what a lock of `ls` has, state, undecided and waiters aside, and
     {removal_facts}
     """
-    with opened(settings) as store:
+    with opened_store(settings) as store:
         # All of them: a search among the newest hundred only would hide what is asked for.
-        table = picture_of(store, removals=1_000_000)
+        table = read_table(store, removals=1_000_000)
     search = Search.of(text)
     known = table.removals()
     found = [each for each in known if search.finds_removal(each)]

@@ -10,7 +10,7 @@ import click
 from lockclient.cli.operate.force_unlock import person
 from lockclient.cli.options import store_options
 from lockclient.cli.output import counted
-from lockclient.cli.store_access import PATIENCE, opened, picture_of
+from lockclient.cli.store_access import ANSWER_TIMEOUT_S, opened_store, read_table
 from lockclient.model.clocks import Deadline
 from lockclient.model.restore_marker import Restored
 from lockclient.settings import Settings
@@ -28,9 +28,9 @@ def restored(settings: Settings) -> None:
 
     What else belongs to a restore is told in docs/operations.md.
     """
-    with opened(settings) as store:
+    with opened_store(settings) as store:
         said = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
-        store.announce_restored(said.value(), Deadline.after(PATIENCE))
-        table = picture_of(store)
+        store.announce_restored(said.value(), Deadline.after(ANSWER_TIMEOUT_S))
+        table = read_table(store)
     held, running = counted(len(table.rows()), "lock"), counted(len(table.unlockers()), "unlocker")
     click.echo(f"Told: the time of {held} is counted anew. {running} with a sign of life.")

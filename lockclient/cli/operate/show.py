@@ -7,9 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from lockclient.cli.options import LockName, json_option, store_options, telling
+from lockclient.cli.options import LockName, json_option, store_options, with_facts
 from lockclient.cli.output import COLOURS, print_json, wrapped
-from lockclient.cli.store_access import PATIENCE, READING, opened, similar
+from lockclient.cli.store_access import (
+    ANSWER_TIMEOUT_S,
+    READ_ALL_TIMEOUT_S,
+    opened_store,
+    suggestion_for,
+)
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
@@ -33,16 +38,16 @@ from lockclient.text.confusables import skeleton
 from lockclient.text.durations import duration
 from lockclient.text.escaping import apart, plain
 
-_BAR = 40
+_BAR_WIDTH = 40
 """Characters of a bar."""
-_LABEL = max(len(fact.title) for fact in FACTS)
+_LABEL_WIDTH = max(len(fact.title) for fact in FACTS)
 
 
 @click.command()
 @click.argument("name", type=LockName())
 @json_option
 @store_options
-@telling(more=UNLISTED)
+@with_facts(more=UNLISTED)
 def show(settings: Settings, name: str, as_json: bool) -> None:
     """Show all that is known of one lock, and the code that took it.
 
@@ -61,30 +66,30 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         deadlock   a list of names of locks, this one among them, whose holders
                    wait for each other, as it seems; else empty
     """
-    with opened(settings) as store:
-        seen, like = look_at(store, name), like_of(store, name)
+    with opened_store(settings) as store:
+        seen, like = read_lock(store, name), lookalike_of(store, name)
         deadlock = deadlock_of(store, seen)
         now, holder = time.time(), seen.holder
         waiters = seen.waiters if store.can.queue else None
         if holder is None:
             if not as_json and seen.waiters:
                 click.echo("\n".join(_waiters(seen.waiters, now)))
-            raise click.ClickException(_nobody(store, seen, name))
+            raise click.ClickException(_not_held_text(store, seen, name))
     if as_json:
         stuck = deadlock.names if deadlock else ()
         print_json(whole_lock(holder, holder.state(now), waiters) | {"deadlock": stuck})
         return
-    for line in lines(holder, waiters, now, like, deadlock):
+    for line in lock_lines(holder, waiters, now, like, deadlock):
         click.echo(line)
 
 
-def look_at(store: ServiceStore, name: str) -> ReadResult:
+def read_lock(store: ServiceStore, name: str) -> ReadResult:
     """Return a lock as it stands in the store.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
     """
-    seen = store.ask(Read(name, waiters=True), Deadline.after(PATIENCE))
+    seen = store.ask(Read(name, waiters=True), Deadline.after(ANSWER_TIMEOUT_S))
     assert isinstance(seen, ReadResult)
     return seen
 
@@ -101,39 +106,39 @@ def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
     holder = seen.holder
     if holder is None or not holder.actor or not seen.waiters:
         return None
-    tickets = store.tickets(MOST, Deadline.after(PATIENCE))
+    tickets = store.tickets(MOST, Deadline.after(ANSWER_TIMEOUT_S))
     waits = waits_of(tickets)
     held, name = {holder.name: holder}, holder.name
     while (ticket := waits.get(holder.actor or "")) is not None and ticket.name not in held:
-        holder = look_at(store, ticket.name).holder
+        holder = read_lock(store, ticket.name).holder
         if holder is None:
             return None
         held[holder.name] = holder
     return next((each for each in deadlocks(held, tickets) if name in each.names), None)
 
 
-def like_of(store: ServiceStore, name: str) -> str:
+def lookalike_of(store: ServiceStore, name: str) -> str:
     """Return the held lock of plain letters for whose name this one may be taken, if any."""
     look = skeleton(name)
     try:
-        return look if look != name and look_at(store, check_name(look)).holder else ""
+        return look if look != name and read_lock(store, check_name(look)).holder else ""
     except InvalidLockName:  # it may be longer, or empty
         return ""
 
 
-def _nobody(store: ServiceStore, seen: ReadResult, name: str) -> str:
+def _not_held_text(store: ServiceStore, seen: ReadResult, name: str) -> str:
     waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
     last = _last_removal(store, name)
     told = (waiting if seen.waiters else "") + (
         f" The last time it was taken from its holder: {last.describe()}" if last else ""
     )
     few = f" {plain(seen.warning)}" if seen.warning else ""
-    return f"Nobody holds the lock {name!r}.{few}" + (told or similar(store, name))
+    return f"Nobody holds the lock {name!r}.{few}" + (told or suggestion_for(store, name))
 
 
 def _last_removal(store: ServiceStore, name: str) -> Removal | None:
     found: tuple[int, Removal] | None = None
-    for batch in store.load(("removed",), Deadline.after(READING)):
+    for batch in store.load(("removed",), Deadline.after(READ_ALL_TIMEOUT_S)):
         for change in batch.changes:
             newer = found is None or change.created > found[0]
             if change.name == name and newer and change.value is not None:
@@ -144,7 +149,7 @@ def _last_removal(store: ServiceStore, name: str) -> Removal | None:
 # ---------------------------------------------------------------- for people
 
 
-def lines(
+def lock_lines(
     holder: Holder,
     waiters: tuple[Ticket, ...] | None,
     wall: float,
@@ -178,14 +183,14 @@ def _line(label: str, text: object) -> str:
 
 
 def _sentence(label: str, text: str) -> str:
-    return _beside(label, wrapped(plain(text), _LABEL + 3))
+    return _beside(label, wrapped(plain(text), _LABEL_WIDTH + 3))
 
 
 def _beside(label: str, shown: str) -> str:
-    return f"  {click.style(label.ljust(_LABEL), dim=True)} {shown}"
+    return f"  {click.style(label.ljust(_LABEL_WIDTH), dim=True)} {shown}"
 
 
-def where(holder: Holder | Ticket) -> str:
+def process_text(holder: Holder | Ticket) -> str:
     """Say where a holder or waiter runs."""
     thread = f", thread {holder.thread}" if holder.thread else ""
     return f"{holder.hostname or 'an unknown host'}, pid {holder.pid or 'unknown'}{thread}"
@@ -200,13 +205,13 @@ def _facts(holder: Holder, wall: float) -> Iterator[str]:
                 told.append(distance(line.value, wall))
         yield _line(line.fact.title.lower(), ", ".join(told))
     if (bar := Bar.of(holder)) is not None:
-        yield _line("", drawn(bar, wall))
+        yield _line("", bar_text(bar, wall))
 
 
-def drawn(bar: Bar, wall: float) -> str:
+def bar_text(bar: Bar, wall: float) -> str:
     """Draw a bar with characters."""
-    filled, notch = round(bar.filled(wall) * _BAR), round(NOTCH * _BAR)
-    marks = ["█"] * filled + ["░"] * (_BAR - filled)
+    filled, notch = round(bar.filled(wall) * _BAR_WIDTH), round(NOTCH * _BAR_WIDTH)
+    marks = ["█"] * filled + ["░"] * (_BAR_WIDTH - filled)
     marks[notch] = "┃"
     return "".join(marks) + ("…" if bar.open else "┃")
 
@@ -216,7 +221,7 @@ def _waiters(line: tuple[Ticket, ...], wall: float) -> Iterator[str]:
     for number, ticket in enumerate(line, 1):
         reason = f", for {ticket.reason!r}" if ticket.reason else ""
         since = "" if ticket.since is None else f", for {duration(wall - ticket.since)} now"
-        yield _line(f"{number:>{_LABEL}}.", f"{where(ticket)}{reason}{since}")
+        yield _line(f"{number:>{_LABEL_WIDTH}}.", f"{process_text(ticket)}{reason}{since}")
 
 
 def _backtrace(holder: Holder) -> Iterator[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_GAP = 2
+_COLUMN_GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ Cells = Sequence[Sequence[object]]
 def print_table(columns: Sequence[Column], rows: Cells, summary: str) -> None:
     """Print a table, with the summary below it where it goes to a terminal."""
     if on_terminal():
-        console = console_of()
+        console = terminal_console()
         if rows:
-            console.print(drawn(columns, rows, console.width))
+            console.print(rich_table(columns, rows, console.width))
         console.print(plain(summary), style="dim", markup=False, highlight=False)
     else:
-        click.echo(in_lines(columns, rows))
+        click.echo(tab_separated(columns, rows))
 
 
-def in_lines(columns: Sequence[Column], rows: Cells) -> str:
+def tab_separated(columns: Sequence[Column], rows: Cells) -> str:
     """Return a line for the titles and one for each row, with tabs between.
 
     A tab inside a cell is written as an escape, like all that would not show.
@@ -68,21 +68,21 @@ def in_lines(columns: Sequence[Column], rows: Cells) -> str:
     return "\n".join("\t".join(plain(cell) for cell in line) for line in lines)
 
 
-def console_of() -> Console:
+def terminal_console() -> Console:
     """Return the terminal. It goes by NO_COLOR and TERM."""
     from rich.console import Console  # an import of 60 ms: only where a terminal is drawn on
 
     return Console(soft_wrap=False)
 
 
-def drawn(columns: Sequence[Column], rows: Cells, width: int) -> Table:
+def rich_table(columns: Sequence[Column], rows: Cells, width: int) -> Table:
     """Return the table for a terminal of this width; cells that are states have their colours."""
     from rich.table import Table
     from rich.text import Text
 
     shown = [[plain(cell) for cell in row] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    fitting = _fitting(columns, shown, width)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _COLUMN_GAP, 0, 0))
+    fitting = _fitting_widths(columns, shown, width)
     for number, room in fitting.items():
         table.add_column(
             columns[number].title,
@@ -108,14 +108,14 @@ def _shorten(rows: Sequence[list[str]], number: int, column: Column, room: int) 
             row[number] = cut
 
 
-def _least(column: Column, rows: Sequence[Sequence[str]], number: int) -> int:
+def _min_width(column: Column, rows: Sequence[Sequence[str]], number: int) -> int:
     """Return how narrow a column may become: not all can be cut to what is asked for."""
     from rich.cells import cell_len
 
     return max([column.least, *(cell_len(column.cut(row[number], column.least)) for row in rows)])
 
 
-def _fitting(
+def _fitting_widths(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> dict[int, int]:
     """Return the columns that have room, by their numbers, each with its width.
@@ -131,11 +131,15 @@ def _fitting(
         for number, column in enumerate(columns)
     }
     short = [number for number, column in enumerate(columns) if column.short]
-    least = {number: min(room[number], _least(columns[number], rows, number)) for number in short}
+    least = {
+        number: min(room[number], _min_width(columns[number], rows, number)) for number in short
+    }
     numbers = {number: room[number] for number in short if columns[number].number}
     leaving = [number for number in short if not columns[number].kept]
     leaving += [*numbers, *(number for number in room if columns[number].spare)]
-    while leaving and sum((room | least | numbers).values()) + _GAP * (len(room) - 1) > width:
+    while (
+        leaving and sum((room | least | numbers).values()) + _COLUMN_GAP * (len(room) - 1) > width
+    ):
         number = leaving.pop()
         if numbers.pop(number, None) is not None:
             room[number] = least[number]
@@ -143,7 +147,7 @@ def _fitting(
             del room[number]
             least.pop(number, None)
     short = [number for number in least if not columns[number].number]
-    excess = sum(room.values()) + _GAP * (len(room) - 1) - width
+    excess = sum(room.values()) + _COLUMN_GAP * (len(room) - 1) - width
     while excess > 0 and (longer := [number for number in short if room[number] > least[number]]):
         room[max(longer, key=lambda number: room[number])] -= 1
         excess -= 1

@@ -7,15 +7,15 @@ from typing import cast
 import click
 
 from lockclient.cli.options import store_options
-from lockclient.cli.output import answers_asked, counted, wrapped
-from lockclient.cli.store_access import opened
+from lockclient.cli.output import can_ask, counted, wrapped
+from lockclient.cli.store_access import opened_store
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import Voter, Voting
 from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 
-_NAMED = 5
+MAX_NAMED = 5
 
 
 @click.command()
@@ -39,9 +39,9 @@ def vouch(settings: Settings, *, yes: bool) -> None:
     Exit status 1: nothing was told, because locks stand there, the store has no votes, or the
     answer was no; 69: some servers could not be told.
     """
-    if not yes and not answers_asked():
+    if not yes and not can_ask():
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
-    with opened(settings) as store:
+    with opened_store(settings) as store:
         if not store.votes():
             raise click.ClickException(
                 f"{store.can.display_name} speaks with one voice: no server waits before it votes, "
@@ -71,8 +71,8 @@ def _state(voter: Voter) -> str:
 def _ask(found: list[Voter]) -> None:
     names = sorted(frozenset[str]().union(*(each.locks for each in found)))
     if names:
-        named = ", ".join(f"'{told_apart(each)}'" for each in names[:_NAMED])
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        named = ", ".join(f"'{told_apart(each)}'" for each in names[:MAX_NAMED])
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         raise click.ClickException(
             f"{counted(len(names), 'lock')} ({named}{more}) stand{'s' * (len(names) == 1)} there: "
             "nothing was told. Wait, or let whoever holds one release it; if none of the holders "

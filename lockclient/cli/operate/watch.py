@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from lockclient.cli.operate.show import where
-from lockclient.cli.options import json_option, searching, store_options
+from lockclient.cli.operate.show import process_text
+from lockclient.cli.options import json_option, parse_search, store_options
 from lockclient.cli.output import COLOURS, on_terminal, print_json
-from lockclient.cli.store_access import answering, followed, opened
+from lockclient.cli.store_access import check_reachable, opened_store, start_following
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
@@ -30,9 +30,9 @@ from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 
-_LOOK = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds between two looks at what happens without being written: stamps pass, etcd goes away."""
-_PATIENCE = 2.0
+WAITERS_TIMEOUT_S = 2.0
 """Seconds for etcd to say who waits: meanwhile nothing else is told."""
 _WAITING, _LEFT = "waiting", "left"
 _COLOURS = {
@@ -49,7 +49,7 @@ _COLOURS = {
     "away": "red",
     "back": "green",
 }
-_WIDTH = max(map(len, _COLOURS))
+_KIND_WIDTH = max(map(len, _COLOURS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class LogRow:
     text: str
     facts: dict[str, Any]
 
-    def asked_for(self, search: Search) -> bool:
+    def matches(self, search: Search) -> bool:
         """Tell whether it is among what is searched for."""
         if isinstance(self.who, Ticket):
             return search.finds_ticket(self.who)
@@ -108,14 +108,14 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
     have `waiter`, as one in the queue of `show`, and where nobody holds the lock of this only
     `name` and `waiters`. away has `trouble`, a sentence. Of more than 2,000 waiters none are told.
     """
-    search = searching(text)
-    with opened(settings) as store, suppress(KeyboardInterrupt):
-        answering(store)
+    search = parse_search(text)
+    with opened_store(settings) as store, suppress(KeyboardInterrupt):
+        check_reachable(store)
         if on_terminal() and not as_json:
             # Or nothing at all would be seen as long as all is quiet.
             click.secho("What happens is told here. Ctrl-C ends this.", dim=True, err=True)
         for event in events(store, initial=initial):
-            if event.asked_for(search):
+            if event.matches(search):
                 _print(event, as_json=as_json)
 
 
@@ -125,7 +125,7 @@ def _print(event: LogRow, *, as_json: bool) -> None:
         print_json({"time": wall, "event": event.kind, **event.facts}, line=True)
         return
     at = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    kind = click.style(event.kind.ljust(_WIDTH), _COLOURS.get(event.kind))
+    kind = click.style(event.kind.ljust(_KIND_WIDTH), _COLOURS.get(event.kind))
     name = "" if event.who is None else f"  {told_apart(event.who.name)}"
     click.echo(f"{at}  {kind}{name}  {plain(event.text)}")
 
@@ -144,29 +144,29 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[LogRow]:
             inbox.put(removals)
 
     table = Table(store, on_change=inbox.put, on_removal=on_removal)
-    watcher, lines = _Watcher(table, initial=initial), WaitQueues(table, store)
+    watcher, lines = _EventSource(table, initial=initial), WaitQueues(table, store)
     try:
-        followed(table)
+        start_following(table)
         while True:
-            yield from _next(inbox, watcher)
-            yield from watcher.look(time.time())
+            yield from _from_inbox(inbox, watcher)
+            yield from watcher.check(time.time())
             with suppress(StoreUnavailable, StoreError):  # that it is away is told by itself
-                lines.look(_PATIENCE)
-            yield from watcher.look_at(lines)
+                lines.look(WAITERS_TIMEOUT_S)
+            yield from watcher.check_waiters(lines)
     finally:
         table.stop()
 
 
-def _next(inbox: Queue[_News], watcher: _Watcher) -> Iterator[LogRow]:
+def _from_inbox(inbox: Queue[_News], watcher: _EventSource) -> Iterator[LogRow]:
     """Yield what the table has told meanwhile, having waited for it for a moment."""
     with suppress(Empty):
-        news = inbox.get(timeout=_LOOK)
+        news = inbox.get(timeout=POLL_INTERVAL_S)
         while True:
             yield from watcher.read(news)
             news = inbox.get_nowait()
 
 
-class _Watcher:
+class _EventSource:
     """What is known of each lock, to tell what is new."""
 
     def __init__(self, table: Table, *, initial: bool) -> None:
@@ -190,7 +190,7 @@ class _Watcher:
     def _change(self, transition: Transition) -> Iterator[LogRow]:
         name, before, after = transition.name, transition.before, transition.after
         if before is not None and (after is None or after.holder.uuid != before.holder.uuid):
-            yield from self._went(before.holder)
+            yield from self._released(before.holder)
         if after is None:
             self._states.pop(name, None)
             return
@@ -204,11 +204,11 @@ class _Watcher:
             self._states[name] = OK
             self._line.took(holder)
             waiters = self._table.waiters().get(name, 0)
-            waiting = f"; {_crowd(waiters)}" if waiters else ""
+            waiting = f"; {_waiting_text(waiters)}" if waiters else ""
             yield self._event("taken", holder, f"by {holder.describe()}{waiting}")
-        yield from self._judge(holder, time.time())
+        yield from self._check_state(holder, time.time())
 
-    def _went(self, holder: Holder) -> Iterator[LogRow]:
+    def _released(self, holder: Holder) -> Iterator[LogRow]:
         key = (holder.name, holder.uuid)
         if key in self._removed:
             self._removed.discard(key)
@@ -217,7 +217,7 @@ class _Watcher:
             after = "" if taken is None else f" after {duration(time.time() - taken)}"
             yield self._event("released", holder, f"by {holder.describe()}{after}")
 
-    def look(self, wall: float) -> Iterator[LogRow]:
+    def check(self, wall: float) -> Iterator[LogRow]:
         """Yield what happened without being written."""
         self._begun = True
         away = not self._table.connected()
@@ -229,22 +229,24 @@ class _Watcher:
         if not away:  # pushes may be on their way: what was known is old news
             for row in self._table.rows().values():
                 if row.holder.name in self._states:
-                    yield from self._judge(row.holder, wall)
+                    yield from self._check_state(row.holder, wall)
 
-    def look_at(self, lines: WaitQueues) -> Iterator[LogRow]:
+    def check_waiters(self, lines: WaitQueues) -> Iterator[LogRow]:
         """Yield who waits now, and who does no more and did not get the lock."""
-        for kind, ticket in self._line.look(lines):
+        for kind, ticket in self._line.compare(lines):
             row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
             facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
             if row is not None and row.held:
                 facts = lock_facts(row.holder, row.holder.state(time.time()), waiters)
             reason = f", for {ticket.reason!r}" if ticket.reason else ""
             waited = "" if ticket.since is None else f" {duration(time.time() - ticket.since)}"
-            more = f"; {_crowd(waiters)}" if kind == _WAITING else f", waited{waited} in vain"
-            text = f"{where(ticket)}{reason}{more}"
+            more = (
+                f"; {_waiting_text(waiters)}" if kind == _WAITING else f", waited{waited} in vain"
+            )
+            text = f"{process_text(ticket)}{reason}{more}"
             yield LogRow(kind, ticket, text, facts | {"waiter": ticket.facts()})
 
-    def _judge(self, holder: Holder, wall: float) -> Iterator[LogRow]:
+    def _check_state(self, holder: Holder, wall: float) -> Iterator[LogRow]:
         before, state = self._states.get(holder.name, OK), holder.state(wall)
         if state == before:
             return
@@ -271,7 +273,7 @@ class _Watcher:
         return LogRow(how, removal.holder, text, removal_facts(removal))
 
 
-def _crowd(waiters: int) -> str:
+def _waiting_text(waiters: int) -> str:
     return "1 waits" if waiters == 1 else f"{waiters} wait"
 
 
@@ -291,7 +293,7 @@ class SeenWaiters:
         for tickets in (self._known or {}, self._missing):
             tickets.pop((holder.name, str(holder.uuid)), None)
 
-    def look(self, lines: WaitQueues) -> Iterator[tuple[str, Ticket]]:
+    def compare(self, lines: WaitQueues) -> Iterator[tuple[str, Ticket]]:
         """Yield what is new, each with `waiting` or `left`."""
         # The tickets are read from the store, and who took a lock comes by the watch, perhaps a
         # moment later: so who is not in line any more has left it if that is so at the next look.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.errors import failing_by_status, say
-from lockclient.cli.scripts.held_lock import _lost, _whose
-from lockclient.cli.store_access import opened
+from lockclient.cli.scripts.errors import errors_as_statuses, print_message
+from lockclient.cli.scripts.held_lock import held_lock_arguments, not_held
+from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder, check_name
 from lockclient.settings import Settings
@@ -16,7 +16,7 @@ from lockclient.text.durations import period
 
 
 @click.command()
-@_whose
+@held_lock_arguments
 def alive(name: str, uuid: str, settings: Settings) -> None:
     """Push the alert and the auto-unlock of the lock NAME forward.
 
@@ -27,20 +27,20 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
     Statuses: 69 the store does not answer: the lock is not lost by that; 76 it is not this
     holder's any more: stop the work.
     """
-    with failing_by_status(), opened(settings) as store:
+    with errors_as_statuses(), opened_store(settings) as store:
         seen = store.ask(Read(check_name(name), uuid), Deadline.after(protocol.STORE_TIMEOUT_S))
         if not isinstance(seen, ReadResult):
             raise TypeError(f"the store answered {seen!r} to Read")
         holder = seen.holder
         if holder is None or holder.uuid != uuid:
-            raise _lost(name, uuid, None if holder is None else holder.uuid, seen.removal)
+            raise not_held(name, uuid, None if holder is None else holder.uuid, seen.removal)
         runtime, deadline = _runtime(holder), Deadline.after(protocol.STORE_TIMEOUT_S)
         outcome: Outcome = Conflict(holder.stamp_revisions[0])
         while isinstance(outcome, Conflict):  # by another push, or a person's hand
             push = Push(name, uuid, runtime.stamps(Now.read().wall), outcome.revision)
             outcome = store.ask(push, deadline)
     if isinstance(outcome, NotHolder):
-        raise _lost(name, uuid, outcome.holder, outcome.removal)
+        raise not_held(name, uuid, outcome.holder, outcome.removal)
 
 
 def _runtime(holder: Holder) -> Runtime:
@@ -48,7 +48,7 @@ def _runtime(holder: Holder) -> Runtime:
     expected, after = holder.expected_runtime, holder.auto_unlock_after
     if expected is None or (after is not None and after <= expected):
         expected = 300.0 if after is None else min(300.0, after / 3)
-        say(
+        print_message(
             f"The lock {holder.name!r} does not say when to alert, or only after its auto-unlock: "
             f"its alert is pushed by {period(expected)}."
         )

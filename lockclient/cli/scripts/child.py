@@ -18,14 +18,14 @@ from typing import Any
 
 from lockclient.cli.exit_status import SIGNALLED
 
-_NOT_PASSED = {
+_NOT_FORWARDED = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGCONT),
     # By these the kernel says that we did something wrong ourselves.
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT),
     *(signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGXCPU, signal.SIGPROF),
 }
-PASSED_ON = frozenset(signal.valid_signals() - _NOT_PASSED)
+FORWARDED_SIGNALS = frozenset(signal.valid_signals() - _NOT_FORWARDED)
 """What a command gets that is sent to us."""
 
 
@@ -125,7 +125,7 @@ class Child:
         self.signal(signal.SIGTSTP)
         _stop(signal.SIGTSTP, whole_group=False)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it continue after a stop, with the terminal if that is ours now."""
         if self._interactive and self._terminal.is_ours():
             self._terminal.give(self.pid)
@@ -146,7 +146,7 @@ class Child:
 
     # ------------------------------------------------------------ what becomes of it
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """See what has become of it; return True where we stopped with it and it may go on now.
 
         To be called after each SIGCHLD.

@@ -13,7 +13,7 @@ from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, Lock
 from lockclient.text.escaping import plain
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Tell the user something, on a line of its own on stderr."""
     with suppress(OSError):  # nobody reads it any more: no reason to leave a command alone
         click.echo(f"clustermutex: {plain(text)}", err=True)
@@ -28,7 +28,7 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def failing_by_status() -> Iterator[None]:
+def errors_as_statuses() -> Iterator[None]:
     """Turn the library's errors into exit statuses, each with one line."""
     try:
         yield

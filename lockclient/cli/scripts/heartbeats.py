@@ -11,7 +11,7 @@ from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.protocol import Done, Push, Read, ReadResult
 
 
-class OutputSigns:
+class OutputHeartbeats:
     """Pushes when there was output; in a thread, so that no outage holds the output up."""
 
     def __init__(self, mutex: ShellMutex) -> None:
@@ -59,11 +59,11 @@ class FollowedMutex(ShellMutex):
             except ClusterMutexError:
                 seen = None  # the deadline does not wait for an answer
             if isinstance(seen, ReadResult):
-                known, looked_at = self._saw(seen, known, looked_at), asked_at
+                known, looked_at = self._note_push(seen, known, looked_at), asked_at
             time.sleep(pause)
             holding = self._holding
 
-    def _saw(self, seen: ReadResult, known: int, looked_at: float) -> int:
+    def _note_push(self, seen: ReadResult, known: int, looked_at: float) -> int:
         """Move the deadline if there was a push since we last looked; return its revision.
 
         A push that the last look did not see reached the store after that look was sent, and so

@@ -10,11 +10,11 @@ import click
 from lockclient.cli.exit_status import LOST
 from lockclient.cli.options import store_options
 from lockclient.cli.scripts.errors import Failure
-from lockclient.cli.scripts.lock_options import Name
+from lockclient.cli.scripts.lock_options import AnyLockName
 from lockclient.model.removal import Removal
 
 
-def _whose(function: Callable[..., Any]) -> Callable[..., Any]:
+def held_lock_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the name and the uuid of a lock that is held, from the environment where not given."""
     function = click.option(
         "--uuid",
@@ -23,11 +23,12 @@ def _whose(function: Callable[..., Any]) -> Callable[..., Any]:
         required=True,
         help="What `lock` printed.",
     )(function)
-    function = click.argument("name", type=Name(), envvar="CLUSTERMUTEX_NAME")(function)
+    function = click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME")(function)
     return store_options(function)
 
 
-def _lost(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
+def not_held(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
+    """Return the failure of a lock that its uuid does not hold any more."""
     how = f" It was removed: {removal.describe()}." if removal else ""
     now = f" It is now held by {holder}." if holder else " Nobody holds it now."
     return Failure(

@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 from lockclient.cli.exit_status import INTERNAL
-from lockclient.cli.scripts.errors import Failure, failing_by_status
-from lockclient.cli.scripts.lock_options import Name, getting_options
-from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, variables
+from lockclient.cli.scripts.errors import Failure, errors_as_statuses
+from lockclient.cli.scripts.lock_options import AnyLockName, lock_options
+from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Interrupts
-from lockclient.cli.scripts.warning_log import Warnings
+from lockclient.cli.scripts.warning_log import WarningLog
 
 
 class _Exporting(click.Command):
@@ -52,8 +52,8 @@ def _tell_eval(status: int, export: bool) -> None:
 
 
 @click.command(cls=_Exporting)
-@click.argument("name", type=Name())
-@getting_options
+@click.argument("name", type=AnyLockName())
+@lock_options
 @click.option(
     "--export", is_flag=True, help="Print variables for `eval`, instead of the uuid alone."
 )
@@ -73,19 +73,19 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     Statuses: 69 the store does not answer, or NAME can't be a lock's name; 75 somebody else has
     the lock.
     """
-    Warnings()
+    WarningLog()
     # People look for the script, not for this process, which will be gone.
     mutex = ShellMutex(name, pid=os.getppid(), **options)
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
-        mutex.get()
+        mutex.take()
         while mutex.may_be_out_there():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
             # by this process, which knows of it, makes that harmless.
-            with failing_by_status():
+            with errors_as_statuses():
                 mutex.release()
-            mutex.get()
-        _hand_over(mutex, _exported(variables(mutex, ctx)) if export else mutex.uuid)
+            mutex.take()
+        _hand_over(mutex, _exported(environment_of(mutex, ctx)) if export else mutex.uuid)
         interrupts.hold_off()
 
 
@@ -95,7 +95,7 @@ def _hand_over(mutex: ShellMutex, text: str) -> None:
         # Not by print: what that could not write it would try again at the end.
         os.write(sys.stdout.fileno(), f"{text}\n".encode())
     except (OSError, ValueError, AttributeError) as error:  # no sys.stdout, or one that is closed
-        mutex.let_go()
+        mutex.abandon()
         raise Failure(
             f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", 1
         ) from error

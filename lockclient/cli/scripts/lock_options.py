@@ -14,7 +14,7 @@ from lockclient.model.clocks import AUTO
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Name(LockName):
+class AnyLockName(LockName):
     """A lock's name, checked by who takes the lock: a bad one has the status of no lock."""
 
     def convert(self, value: Any, *_: Any) -> str:
@@ -22,7 +22,7 @@ class Name(LockName):
         return str(value)
 
 
-def getting_options(function: Function) -> Function:
+def lock_options(function: Function) -> Function:
     """Add the options that say where the lock is, how to wait for it and how to hold it."""
     options = [
         click.option(

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-_CHUNK = 64 * 1024
-_SETTLE = 0.1
+_CHUNK_BYTES = 64 * 1024
+_DRAIN_TIMEOUT_S = 0.1
 """Seconds after which what was written into a pseudo-terminal has come out at the other end."""
 
 
@@ -60,8 +60,8 @@ class Relay:
             while True:
                 ready, _, _ = select.select([source, self._ended], [], [])
                 if source not in ready:
-                    ready, _, _ = select.select([source], [], [], _SETTLE)
-                data = os.read(source, _CHUNK) if source in ready else b""
+                    ready, _, _ = select.select([source], [], [], _DRAIN_TIMEOUT_S)
+                data = os.read(source, _CHUNK_BYTES) if source in ready else b""
                 if not data:
                     break
                 self._printed()

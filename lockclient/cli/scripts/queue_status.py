@@ -17,22 +17,22 @@ from lockclient.model.holder import in_utc
 from lockclient.stores.protocol import MutexStore, Read, ReadResult
 from lockclient.text.escaping import plain
 
-_FIRST = 1.0
+FIRST_SHOWN_AFTER_S = 1.0
 """Seconds of waiting after which a person begins to wonder."""
-_AGAIN = 2.0
+REFRESH_INTERVAL_S = 2.0
 """Seconds between two looks at the line."""
-_ANSWER = 5.0
+READ_TIMEOUT_S = 5.0
 """Seconds for the store to say who waits."""
-_TODAY = 12 * 3600.0
+TIME_ALONE_FOR_S = 12 * 3600.0
 """Seconds for which a time of the day says enough."""
 _HOST, _NAME = 12, 24
 """Characters that are left at least of a host, and of "Waiting for" with the lock's name."""
-_PATIENCE = 0.2
+TERMINAL_TIMEOUT_S = 0.2
 """Seconds to wait for a terminal that takes nothing."""
 
 
 @contextmanager
-def telling_the_wait(
+def showing_queue_status(
     store: MutexStore, name: str, uuid: Callable[[], str | None]
 ) -> Iterator[None]:
     """Say on a terminal, as long as this lasts, what is waited for; elsewhere nothing.
@@ -47,7 +47,7 @@ def telling_the_wait(
         return
     line = StatusLine()
     thread = threading.Thread(
-        target=_tell, args=(store, name, uuid, line), name="waiting-line", daemon=True
+        target=_refresh, args=(store, name, uuid, line), name="waiting-line", daemon=True
     )
     with suppress(RuntimeError):  # no thread to be had: it is a convenience
         thread.start()
@@ -80,21 +80,23 @@ class StatusLine:
         """Take the line away."""
         self.over.set()
         # A terminal that takes nothing (Ctrl-S) holds the writer up, but not the lock's user.
-        if self._writing.acquire(timeout=_PATIENCE):
+        if self._writing.acquire(timeout=TERMINAL_TIMEOUT_S):
             with suppress(OSError):
                 if self._shown:
                     _write("")
             self._writing.release()
 
 
-def _tell(store: MutexStore, name: str, uuid: Callable[[], str | None], line: StatusLine) -> None:
-    wait = _FIRST
+def _refresh(
+    store: MutexStore, name: str, uuid: Callable[[], str | None], line: StatusLine
+) -> None:
+    wait = FIRST_SHOWN_AFTER_S
     # A terminal that is gone, or a store that does not answer: the wait itself says so.
     with suppress(OSError):
         while not line.over.wait(wait):
-            wait = _AGAIN
+            wait = REFRESH_INTERVAL_S
             with suppress(ClusterMutexError):
-                seen = store.ask(Read(name, waiters=True), Deadline.after(_ANSWER))
+                seen = store.ask(Read(name, waiters=True), Deadline.after(READ_TIMEOUT_S))
                 assert isinstance(seen, ReadResult)
                 width = shutil.get_terminal_size().columns - 1  # in the last one some wrap
                 line.show(sentence(name, seen, uuid(), width))
@@ -125,7 +127,7 @@ def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -
     if len(full) <= width:
         return full
     moment = in_utc(holder.locked_at)
-    if holder.locked_at is not None and 0 <= time.time() - holder.locked_at < _TODAY:
+    if holder.locked_at is not None and 0 <= time.time() - holder.locked_at < TIME_ALONE_FOR_S:
         moment = moment.partition(" ")[2]
     host, pid = plain(holder.hostname or "unknown"), f"{holder.pid or 'unknown'}"
     others = len(f"{start}{place}, held by , since {moment}")

@@ -15,19 +15,19 @@ import click
 
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
-from lockclient.cli.scripts.child import PASSED_ON, Child
-from lockclient.cli.scripts.errors import Failure, failing_by_status
-from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputSigns
-from lockclient.cli.scripts.lock_options import Name, getting_options
+from lockclient.cli.scripts.child import FORWARDED_SIGNALS, Child
+from lockclient.cli.scripts.errors import Failure, errors_as_statuses
+from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
+from lockclient.cli.scripts.lock_options import AnyLockName, lock_options
 from lockclient.cli.scripts.output_relay import Relay
-from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, variables
-from lockclient.cli.scripts.signals import NEWS, Interrupts, Wake, die_of
-from lockclient.cli.scripts.warning_log import Warnings
+from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
+from lockclient.cli.scripts.signals import NOTIFIED, Interrupts, SignalPipe, die_by_signal
+from lockclient.cli.scripts.warning_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.text.durations import period
 
 Tell = Callable[[str], None]
-_SETTLE = 0.05
+_GROUP_POLL_S = 0.05
 """Seconds between two looks at what is left of a process group."""
 
 
@@ -36,14 +36,14 @@ class Run:
 
     Args:
         mutex: the lock.
-        wake: what tells of signals and, by `NEWS`, of the loss of the lock.
+        wake: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
         tell: tells the user something, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then.
     """
 
     def __init__(
-        self, mutex: ShellMutex, wake: Wake, tell: Tell, *, ends: bool, grace: float
+        self, mutex: ShellMutex, wake: SignalPipe, tell: Tell, *, ends: bool, grace: float
     ) -> None:
         self._mutex = mutex
         self._wake = wake
@@ -62,38 +62,38 @@ class Run:
         """
         self._notice_loss(child)  # what was told before we could hear it
         while child.status is None:
-            for number in self._wake.hear(self._kill_at):
-                self._deal_with(number, child)
+            for number in self._wake.wait(self._kill_at):
+                self._handle(number, child)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
         if not self._ending():
             return child.status
         # What it left in its process group works on without the lock: end that, too.
         while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
-            self._wake.hear(min(self._kill_at, time.monotonic() + _SETTLE))
+            self._wake.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
         self._kill(child)
         return LOST
 
     def _ending(self) -> bool:
         return self._lost and self._ends
 
-    def _deal_with(self, number: int, child: Child) -> None:
-        if number in (NEWS, signal.SIGCONT):
+    def _handle(self, number: int, child: Child) -> None:
+        if number in (NOTIFIED, signal.SIGCONT):
             # By the clock first: when we were stopped, the lock may have been lost meanwhile, and
             # the command must not do a step more.
             self._notice_loss(child)
         if number == signal.SIGCHLD:
-            if child.look():
+            if child.check():
                 self._notice_loss(child)
-                child.go_on()
+                child.resume()
         elif number == signal.SIGTSTP:
             child.stop_with_us()
             # Continued, or never stopped: without a shell around us nobody could continue us.
             self._notice_loss(child)
-            child.go_on()
+            child.resume()
         elif number == signal.SIGCONT:
-            child.go_on()
-        elif number in PASSED_ON:
+            child.resume()
+        elif number in FORWARDED_SIGNALS:
             self.interrupted |= number == signal.SIGINT
             child.signal(number)
 
@@ -149,14 +149,14 @@ def _release(mutex: ShellMutex, status: int, tell: Tell, *, ends: bool) -> int:
     return status
 
 
-def _begin(
+def _start_under_lock(
     command: tuple[str, ...],
     variables: dict[str, str],
     mutex: ShellMutex,
     relay: Relay | None,
 ) -> Child:
     """Start the command under the lock, with these variables."""
-    with failing_by_status():
+    with errors_as_statuses():
         mutex.check_health()
     child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
     if relay is not None:
@@ -168,13 +168,13 @@ def _begin(
     return child
 
 
-class _Running(click.Command):
+class _CommandRunner(click.Command):
     """A command whose last argument is a command: what follows its first word is that one's own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._divided(args))
+        return super().parse_args(ctx, self._with_separator(args))
 
-    def _divided(self, args: list[str]) -> list[str]:
+    def _with_separator(self, args: list[str]) -> list[str]:
         """Put `--` before COMMAND, if nobody has."""
         options = [each for each in self.params if isinstance(each, click.Option)]
         taking = {name for each in options if not each.is_flag for name in each.opts}
@@ -193,10 +193,10 @@ class _Running(click.Command):
         return args
 
 
-@click.command(cls=_Running)
-@click.argument("name", type=Name())
+@click.command(cls=_CommandRunner)
+@click.argument("name", type=AnyLockName())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@getting_options
+@lock_options
 @click.option(
     "--on-lost",
     type=click.Choice(["terminate", "ignore"]),
@@ -246,24 +246,24 @@ def run(
     if alive_on_output and alive not in (None, "output"):
         raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
     sign = "output" if alive_on_output else alive or "process"
-    warnings = Warnings()
-    wake = Wake()
+    warnings = WarningLog()
+    wake = SignalPipe()
     kind = FollowedMutex if sign == "manual" else ShellMutex
-    mutex = kind(name, keepalive=sign == "process", on_lost=lambda _: wake.tell(), **options)
+    mutex = kind(name, keepalive=sign == "process", on_lost=lambda _: wake.notify(), **options)
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts):
-        mutex.get()
-        warnings.tell()
+        mutex.take()
+        warnings.start()
         # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        wake.collect(PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
+        wake.collect(FORWARDED_SIGNALS | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
         interrupts.hold_off()
     ends = on_lost == "terminate"
     try:
-        relay = _signs(mutex, sign)
-        child = _begin(command, variables(mutex, ctx), mutex, relay)
+        relay = _start_heartbeats(mutex, sign)
+        child = _start_under_lock(command, environment_of(mutex, ctx), mutex, relay)
     except BaseException:
-        mutex.let_go()
+        mutex.abandon()
         raise
     under_way = Run(mutex, wake, warnings.say, ends=ends, grace=grace)
     status = under_way.supervise(child)
@@ -285,15 +285,15 @@ def _die_as(child: Child, *, interrupted: bool) -> None:
     if child.had_terminal and not interrupted:
         os.kill(0, signal.SIGINT)  # it came from the terminal, and nobody else has had it so far
     if child.had_terminal or interrupted:
-        die_of(signal.SIGINT)
+        die_by_signal(signal.SIGINT)
 
 
-def _signs(mutex: ShellMutex, sign: str) -> Relay | None:
+def _start_heartbeats(mutex: ShellMutex, sign: str) -> Relay | None:
     """Begin to look for signs of life of this kind."""
     if isinstance(mutex, FollowedMutex):
         mutex.follow()
     if sign != "output":
         return None
-    signs = OutputSigns(mutex)
+    signs = OutputHeartbeats(mutex)
     signs.start()
     return Relay(signs.printed)

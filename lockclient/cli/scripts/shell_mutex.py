@@ -12,9 +12,9 @@ from click.core import ParameterSource
 
 from lockclient.cli.exit_status import SIGNALLED, UNAVAILABLE
 from lockclient.cli.options import Session
-from lockclient.cli.scripts.errors import Failure, failing_by_status, say
-from lockclient.cli.scripts.queue_status import telling_the_wait
-from lockclient.cli.scripts.signals import Interrupted, Interrupts, die_of
+from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
+from lockclient.cli.scripts.queue_status import showing_queue_status
+from lockclient.cli.scripts.signals import Interrupted, Interrupts, die_by_signal
 from lockclient.errors import (
     ClusterMutexError,
     LockTimeout,
@@ -33,7 +33,7 @@ class ShellMutex(ClusterMutex):
     Args:
         name: of the lock.
         pid: which process people should look for, if it is not this one.
-        options: the values of `getting_options`, and arguments of `ClusterMutex`.
+        options: the values of `lock_options`, and arguments of `ClusterMutex`.
     """
 
     def __init__(self, name: str, *, pid: int | None = None, **options: Any) -> None:
@@ -43,22 +43,22 @@ class ShellMutex(ClusterMutex):
         self._conflict = options.pop("conflict_exit_code")
         if no_wait:
             options["timeout"] = 0.0
-        with failing_by_status():
+        with errors_as_statuses():
             store = open_store(options.pop("settings"))
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
         self._asking: str | None = None
-        """The uuid of the last call of `get`, and of its ticket."""
+        """The uuid of the last call of `take`, and of its ticket."""
 
-    def get(self) -> None:
+    def take(self) -> None:
         """Take the lock, waiting as long as the options say.
 
         Raises:
             Failure: it was not had; the store did not answer or refuses.
         """
-        with failing_by_status():
+        with errors_as_statuses():
             try:
-                with telling_the_wait(self._store(), self.name, lambda: self._asking):
+                with showing_queue_status(self._store(), self.name, lambda: self._asking):
                     self.__enter__()
             except LockTimeout as error:
                 raise Failure(str(error), self._conflict) from error
@@ -66,7 +66,7 @@ class ShellMutex(ClusterMutex):
                 message = f"The lock {self.name!r} could not be asked for: {error}"
                 raise Failure(message, UNAVAILABLE) from error
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Leave neither lock nor ticket behind; gives up when the store does not answer."""
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or tried on in the background
@@ -89,7 +89,7 @@ class ShellMutex(ClusterMutex):
         return replace(holder, pid=self._pid or holder.pid, thread=None)
 
 
-def variables(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
+def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
     """Return what tells programs which lock is held for them, and where it is if --url said so."""
     said = {
         "CLUSTERMUTEX_NAME": mutex.name,
@@ -116,9 +116,11 @@ def ending_cleanly(
     try:
         yield
     except Interrupted as interrupt:
-        mutex.let_go()
-        say(f"{interrupt} came while waiting for the lock {mutex.name!r}; it was not taken.")
+        mutex.abandon()
+        print_message(
+            f"{interrupt} came while waiting for the lock {mutex.name!r}; it was not taken."
+        )
         tell(SIGNALLED + interrupt.number)
-        die_of(interrupt.number)
+        die_by_signal(interrupt.number)
     finally:
         interrupts.hold_off()

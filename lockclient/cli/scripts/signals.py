@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from lockclient.cli.exit_status import SIGNALLED
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -32,9 +32,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._raising = True
-        for number in _ENDING:
+        for number in _ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._come)
+                signal.signal(number, self._on_signal)
 
     def hold_off(self) -> None:
         """Let the signals pass without effect from now on."""
@@ -43,17 +43,17 @@ class Interrupts:
     @staticmethod
     def end() -> None:
         """Let the signals do what they do in any program."""
-        for number in _ENDING:
+        for number in _ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
 
-    def _come(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         if self._raising:
             self._raising = False  # a second one must not disturb the clean-up after the first
             raise Interrupted(number)
 
 
-def die_of(number: int) -> NoReturn:
+def die_by_signal(number: int) -> NoReturn:
     """End this process by a signal, as whoever started it expects of a program that had it.
 
     A shell script ends with its command on Ctrl-C only if the command died of it, and systemd
@@ -67,11 +67,11 @@ def die_of(number: int) -> NoReturn:
     os._exit(SIGNALLED + number)  # it was blocked by whoever debugs us
 
 
-NEWS = 0
+NOTIFIED = 0
 """Stands among the signals for a call of `Wake.tell`; there is no signal 0."""
 
 
-class Wake:
+class SignalPipe:
     """Collects signals, and calls from other threads. For the main thread, once in a process.
 
     Python writes the number of each signal into a pipe at once, whatever its threads do; a handler
@@ -88,7 +88,7 @@ class Wake:
         for number in signals:
             # One that is handled already goes on being so, and is collected as well.
             if signal.getsignal(number) in (signal.SIG_DFL, None):
-                signal.signal(number, _collected)
+                signal.signal(number, _do_nothing)
                 self._collected.append(number)
 
     def end(self) -> None:
@@ -97,11 +97,11 @@ class Wake:
         for number in self._collected:
             signal.signal(number, signal.SIG_DFL)
 
-    def tell(self) -> None:
-        """Have `hear` return `NEWS`; from any thread."""
-        os.write(self._in, bytes([NEWS]))
+    def notify(self) -> None:
+        """Have `wait` return `NOTIFIED`; from any thread."""
+        os.write(self._in, bytes([NOTIFIED]))
 
-    def hear(self, until: float) -> list[int]:
+    def wait(self, until: float) -> list[int]:
         """Wait for signals, or until this monotonic time; return their numbers in their order."""
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
@@ -111,5 +111,5 @@ class Wake:
         return []
 
 
-def _collected(_number: int, _frame: object) -> None:
+def _do_nothing(_number: int, _frame: object) -> None:
     """Do nothing: the pipe has it."""

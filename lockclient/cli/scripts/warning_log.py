@@ -9,20 +9,20 @@ from contextlib import nullcontext
 from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
 
-from lockclient.cli.scripts.errors import say
+from lockclient.cli.scripts.errors import print_message
 
 
-class Warnings(QueueHandler):
+class WarningLog(QueueHandler):
     """What the library warns of (an outage, a loss), on stderr, a line each.
 
     By a thread of its own: where nobody reads stderr (a pager, a terminal after Ctrl-S), whoever
     writes there waits, and the library's thread must go on pushing and noticing losses.
 
-    While we wait for the lock it is told only after `_PATIENCE` seconds: before, the error that
+    While we wait for the lock it is told only after `QUIET_PERIOD_S`: before, the error that
     ends the wait says it all.
     """
 
-    _PATIENCE = 10.0
+    QUIET_PERIOD_S = 10.0
 
     def __init__(self) -> None:
         super().__init__(SimpleQueue())
@@ -32,15 +32,15 @@ class Warnings(QueueHandler):
             return  # --debug shows all
         logger = logging.getLogger("lockclient")
         logger.handlers, logger.propagate = [self], False
-        timer = threading.Timer(self._PATIENCE, self.tell)
+        timer = threading.Timer(self.QUIET_PERIOD_S, self.start)
         timer.daemon = True
         timer.start()
 
-    def tell(self) -> None:
+    def start(self) -> None:
         """Tell what was kept, and from now on everything at once."""
         with self.lock or nullcontext():
             if self._listener is None:
-                self._listener = QueueListener(self.queue, _Saying())
+                self._listener = QueueListener(self.queue, _StderrHandler())
                 self._listener.start()
                 atexit.register(self.end)
 
@@ -56,6 +56,6 @@ class Warnings(QueueHandler):
             listener.stop()
 
 
-class _Saying(logging.Handler):
+class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        print_message(record.getMessage())

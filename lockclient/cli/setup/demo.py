@@ -23,11 +23,11 @@ from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.stack import Stack, fetch
 from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay, store_option
 
-CHAPTER = 60.0
+CHAPTER_TIMEOUT_S = 60.0
 """Seconds after which something that was promised counts as not having happened."""
 
 
-class Broken(Exception):
+class StoryFailed(Exception):
     """The story did not go as promised."""
 
 
@@ -50,7 +50,7 @@ def demo(exit_after_story: bool, store: str) -> None:
         click.echo()
         try:
             story.tell()
-        except Broken as error:
+        except StoryFailed as error:
             raise click.ClickException(f"The story did not go as promised: {error}") from error
         if not exit_after_story:
             click.echo(f"\nLook at it: {click.style(stack.dashboard, bold=True)}")
@@ -83,11 +83,11 @@ class Story:
             Broken: something did not happen, or happened too early.
         """
         self._began = time.monotonic()
-        steady = self._hire("steady")
-        self._hire("forgetful")
-        doomed = self._hire("doomed")
+        steady = self._start_worker("steady")
+        self._start_worker("forgetful")
+        doomed = self._start_worker("doomed")
         for name in ("steady", "forgetful", "doomed"):
-            self._until(partial(self._took, name), f"{name} to take its lock")
+            self._wait_for(partial(self._took, name), f"{name} to take its lock")
         self._say("Three processes have taken a lock each. The dashboard shows by which line:")
         self._show_lines("nightly-report", "invoice run", "deploy/prod")
         self._waiters()
@@ -101,19 +101,21 @@ class Story:
 
     def _show_lines(self, *names: str) -> None:
         for name in names:
-            lock = self._until(partial(self._lock, name), f"{name} on the dashboard")
+            lock = self._wait_for(partial(self._lock, name), f"{name} on the dashboard")
             click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
         if not self._in_order:
             for number in ("2", "3"):
-                self._hire(number)
-                self._until(partial(self._has_said, number, "waits"), f"waiter {number} to wait")
+                self._start_worker(number)
+                self._wait_for(
+                    partial(self._has_logged, number, "waits"), f"waiter {number} to wait"
+                )
             self._say("Two more want deploy/prod. There is no line here: they look, and listen.")
             return
         for number in ("2", "3", "4"):
-            self._hire(number)
-            self._until(
+            self._start_worker(number)
+            self._wait_for(
                 partial(self._in_line, int(number) - 1),
                 f"waiter {number} in line",
             )
@@ -122,7 +124,7 @@ class Story:
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
         lock = self._lock("deploy/prod")
         if lock is None:
-            raise Broken("deploy/prod is not held any more before its holder was killed.")
+            raise StoryFailed("deploy/prod is not held any more before its holder was killed.")
         pid = lock["pid"]
         os.kill(pid, 9)
         doomed.wait()
@@ -135,8 +137,8 @@ class Story:
             lock = self._lock("invoice run")
             return lock is not None and lock["state"] == "alert"
 
-        self._until(alerted, "the alert of the lock whose holder forgets alive()")
-        self._until(
+        self._wait_for(alerted, "the alert of the lock whose holder forgets alive()")
+        self._wait_for(
             lambda: b'name="invoice run"' in fetch(self._stack.unlocker, "/metrics")[1],
             "the unlocker's metric of that alert",
         )
@@ -144,10 +146,10 @@ class Story:
         click.echo("           People are alerted; the lock stays. Prometheus sees it at /metrics.")
 
     def _auto_unlock(self) -> None:
-        removal = self._until(self._removal, "the auto-unlock of the dead holder's lock")
+        removal = self._wait_for(self._removal, "the auto-unlock of the dead holder's lock")
         late = removal["removed_at"] - removal["auto_unlock_at"]
         if late < 0:
-            raise Broken(f"deploy/prod was removed {-late:.1f} s before its time.")
+            raise StoryFailed(f"deploy/prod was removed {-late:.1f} s before its time.")
         self._say(f"The unlocker removed deploy/prod, {late:.1f} s after its time was up:")
         click.echo(f"           {removal['why']}")
 
@@ -157,28 +159,30 @@ class Story:
             return
         tokens = []
         for number in ("2", "3", "4"):
-            self._until(partial(self._took, number), f"waiter {number}")
-            tokens.append(int(self._said(number).partition("took ")[2].split()[0]))
+            self._wait_for(partial(self._took, number), f"waiter {number}")
+            tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
             self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
-            raise Broken(f"the fencing tokens {tokens} do not rise in the order of the line.")
+            raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the line.")
 
     def _hand_over_in_any_order(self) -> None:
         waiting = ["2", "3"]
         while waiting:
-            took = self._until(
+            took = self._wait_for(
                 lambda: next(filter(self._took, waiting), None), "one of those who wait"
             )
             waiting.remove(took)
             self._say(f"Waiter {took} has deploy/prod now: a release is told to all who wait.")
-        self._hire("4")  # it keeps the lock, so that it comes after them
-        self._until(partial(self._took, "4"), "one more worker")
+        self._start_worker("4")  # it keeps the lock, so that it comes after them
+        self._wait_for(partial(self._took, "4"), "one more worker")
         self._say("A fourth worker has deploy/prod now, and keeps it.")
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
-        self._until(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
-        if steady.returncode or "released" not in self._said("steady"):
-            raise Broken(f"the worker that calls alive() ended badly: {self._said('steady')}")
+        self._wait_for(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
+        if steady.returncode or "released" not in self._log_text("steady"):
+            raise StoryFailed(
+                f"the worker that calls alive() ended badly: {self._log_text('steady')}"
+            )
         self._say("The worker of nightly-report called alive() all along, finished and released:")
         click.echo(
             "           it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted."
@@ -204,7 +208,7 @@ class Story:
 
     # ------------------------------------------------------------ the workers
 
-    def _hire(self, role: str) -> subprocess.Popen[bytes]:
+    def _start_worker(self, role: str) -> subprocess.Popen[bytes]:
         log = self._logs[role] = self._stack.log_of(f"worker-{role}")
         with log.open("wb") as output:
             worker = spawn(
@@ -216,12 +220,12 @@ class Story:
         return worker
 
     def _took(self, role: str) -> bool:
-        return self._has_said(role, "took")
+        return self._has_logged(role, "took")
 
-    def _has_said(self, role: str, word: str) -> bool:
-        return word in self._said(role)
+    def _has_logged(self, role: str, word: str) -> bool:
+        return word in self._log_text(role)
 
-    def _said(self, role: str) -> str:
+    def _log_text(self, role: str) -> str:
         return self._logs[role].read_text(errors="replace")
 
     # ------------------------------------------------------------ telling
@@ -230,16 +234,16 @@ class Story:
         at = time.monotonic() - self._began
         click.echo(f"{click.style(f'[{at:5.1f} s]', fg='cyan')}  {sentence}")
 
-    def _until(self, condition: Callable[[], Any], what: str) -> Any:
-        until = time.monotonic() + CHAPTER
+    def _wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        until = time.monotonic() + CHAPTER_TIMEOUT_S
         while True:
             with suppress(OSError):  # of a service that has just ended, which is told below
                 if value := condition():
                     return value
             if time.monotonic() > until:
-                raise Broken(f"waited {CHAPTER:g} s in vain for {what}.")
+                raise StoryFailed(f"waited {CHAPTER_TIMEOUT_S:g} s in vain for {what}.")
             if (dead := self._stack.dead()) is not None:
-                raise Broken(f"{dead} has ended while we waited for {what}.")
+                raise StoryFailed(f"{dead} has ended while we waited for {what}.")
             time.sleep(0.1)
 
 

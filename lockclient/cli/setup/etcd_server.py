@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.store_server import Server
+from lockclient.cli.setup.store_server import StoreServer
 
 
 def find_etcd() -> str | None:
@@ -38,7 +38,7 @@ def etcd_version(binary: str) -> str:
     return said.partition("etcd Version:")[2].split()[0]
 
 
-CLOSED = (
+CLOSED_TO_PAGES = (
     # No JSON over HTTP, which any web page can speak that is open in a browser on this machine:
     # clients talk gRPC. What is left there are figures and the version.
     "--enable-grpc-gateway=false",
@@ -52,10 +52,10 @@ CLOSED = (
 delete all locks."""
 
 
-KNOWN_DATA_BUG = ("3.5.0", "3.5.1", "3.5.2")
+DATA_LOSS_VERSIONS = ("3.5.0", "3.5.1", "3.5.2")
 
 
-class Etcd(Server):
+class Etcd(StoreServer):
     """One etcd, closed to web pages; its `data` need not exist."""
 
     scheme = "etcd"
@@ -74,7 +74,7 @@ class Etcd(Server):
     @property
     def warning(self) -> str:
         """That it can lose data, for the releases that can."""
-        if self.version not in KNOWN_DATA_BUG:
+        if self.version not in DATA_LOSS_VERSIONS:
             return ""
         return (
             f"This etcd is {self.version}, which can lose data when it crashes: good enough for a "
@@ -95,7 +95,7 @@ class Etcd(Server):
             *(self.binary, "--data-dir", str(self.data.absolute()), "--log-level", "warn"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", f"default={peer}", *CLOSED, *self.extra),
+            *("--initial-cluster", f"default={peer}", *CLOSED_TO_PAGES, *self.extra),
         ]
         self._launch(command, self.log.parent, patience)
 

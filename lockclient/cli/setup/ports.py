@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-USUAL = {"etcd": 2379, "valkey": 6379, "mutexdash": 8722, "unlocker": 9722}
+DEFAULT_PORTS = {"etcd": 2379, "valkey": 6379, "mutexdash": 8722, "unlocker": 9722}
 """What each program listens on where nobody says otherwise."""
 
 
@@ -23,8 +23,8 @@ def kept_ports(folder: Path) -> dict[str, int]:
     # None yet, or none that can be read: begin anew.
     with suppress(OSError, ValueError, AttributeError):
         said = json.loads(file.read_text(encoding="utf-8"))
-        before = {name: said[name] for name in USUAL if type(said.get(name)) is int}
-    wanted = {name: before.get(name, usual) for name, usual in USUAL.items()}
+        before = {name: said[name] for name in DEFAULT_PORTS if type(said.get(name)) is int}
+    wanted = {name: before.get(name, usual) for name, usual in DEFAULT_PORTS.items()}
     ports = {
         name: port if is_free(port, lingering=True) else free_port()
         for name, port in wanted.items()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-_TIED = """
+_BOUND_TO_PARENT = """
 import ctypes, os, signal, sys
 parent, command = int(sys.argv[1]), sys.argv[2:]
 # Linux: have a SIGTERM when the parent dies, however it dies. In between these two lines it may
@@ -33,7 +33,7 @@ def spawn(
     in the right order.
     """
     if sys.platform == "linux":
-        command = [sys.executable, "-c", _TIED, str(os.getpid()), *command]
+        command = [sys.executable, "-c", _BOUND_TO_PARENT, str(os.getpid()), *command]
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -18,13 +18,13 @@ from typing import IO
 import click
 
 from lockclient.cli.setup.etcd_server import _etcd, find_etcd
-from lockclient.cli.setup.ports import USUAL, kept_ports
+from lockclient.cli.setup.ports import DEFAULT_PORTS, kept_ports
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.cli.setup.store_server import Server
+from lockclient.cli.setup.store_server import StoreServer
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
 
-PATIENCE = 60.0
+START_TIMEOUT_S = 60.0
 """Seconds that a program may take until it is ready: a cold disk is slow."""
 
 
@@ -51,9 +51,9 @@ class Stack:
         _require_services()
         binary = _binary_of(store)
         self.folder = folder
-        self._lock_file = _claim(folder)
-        ports = kept_ports(folder) if keeps_ports else dict.fromkeys(USUAL, 0)
-        make: Callable[[str, Path, int | None], Server]
+        self._lock_file = _lock_folder(folder)
+        ports = kept_ports(folder) if keeps_ports else dict.fromkeys(DEFAULT_PORTS, 0)
+        make: Callable[[str, Path, int | None], StoreServer]
         make = _etcd if store == "etcd" else _valkey
         self.store = make(binary, folder, store_port or ports[store] or None)
         self._listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
@@ -71,7 +71,7 @@ class Stack:
         with self._exits:  # whatever was started is ended if the next one does not start
             self._exits.callback(self.store.stop)
             try:
-                self.store.start(PATIENCE)
+                self.store.start(START_TIMEOUT_S)
             except (RuntimeError, ClusterMutexError) as error:
                 raise click.ClickException(f"{error}\nIts log: {self.store.log}") from error
             if self.store.process is not None:
@@ -140,7 +140,7 @@ def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:
         raise click.ClickException(str(error)) from error
 
 
-def _claim(folder: Path) -> IO[str]:
+def _lock_folder(folder: Path) -> IO[str]:
     """Make the directory and keep others from using it, for as long as the file is open."""
     try:
         _make_private(folder)
@@ -208,10 +208,10 @@ def fetch(url: str, path: str) -> tuple[int, bytes]:
 
 def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
     """Wait until the condition is true; return its text."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + START_TIMEOUT_S
     while not (value := condition()):
         if time.monotonic() > until:
-            raise click.ClickException(f"Waited {PATIENCE:g} s in vain for {what}.")
+            raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")
         time.sleep(0.05)
     return str(value)
 

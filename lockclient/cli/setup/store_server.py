@@ -13,10 +13,10 @@ from typing import TypeVar
 from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 
-_S = TypeVar("_S", bound="Server")
+_S = TypeVar("_S", bound="StoreServer")
 
 
-class Server(ABC):
+class StoreServer(ABC):
     """A store's server on loopback, for as long as this program lives.
 
     Args:

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockclient.cli.setup.store_server import Server
+from lockclient.cli.setup.store_server import StoreServer
 from lockclient.settings import Settings
 from lockclient.stores.registry import open_store
 
-_VOUCHED = "votes"
+_VOUCHED_FILE = "votes"
 """The file that says that this server was told that nobody holds a lock, when it was new."""
 
 
@@ -33,7 +33,7 @@ def find_valkey() -> str | None:
     return found
 
 
-class Valkey(Server):
+class Valkey(StoreServer):
     """One with a password, that has all it is told on the disk before it answers.
 
     A port of etcd's own kind would be open to every user of the machine, and what a client may ask
@@ -89,15 +89,15 @@ class Valkey(Server):
             "maxmemory-policy noeviction\n"
         )
         self._launch([self.binary, str(config.absolute())], self.data, patience)
-        self._let_vote()
+        self._vouch_if_new()
 
-    def _let_vote(self) -> None:
+    def _vouch_if_new(self) -> None:
         """Vouch for a server that is new, which would wait for an hour else.
 
         Until this is done it has given no lock: so if we end before it is noted, it may be done
         again. After that its own file says what it has given.
         """
-        noted = self.data / _VOUCHED
+        noted = self.data / _VOUCHED_FILE
         if not noted.exists():
             self._store.vouch()
             noted.touch()

@@ -15,8 +15,8 @@ from lockclient.cli.setup.ports import free_port
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Ports that nobody else on this machine cares for."""
-    found = {name: free_port() for name in ports.USUAL}
-    monkeypatch.setattr(ports, "USUAL", found)
+    found = {name: free_port() for name in ports.DEFAULT_PORTS}
+    monkeypatch.setattr(ports, "DEFAULT_PORTS", found)
     return found
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lockclient.cli import output
 from lockclient.cli.operate import ls, removed
-from lockclient.cli.operate.tables import Column, drawn
+from lockclient.cli.operate.tables import Column, rich_table
 from lockclient.cli.output import cut_process
 
 LONG = [
@@ -37,7 +37,7 @@ SHORT = [
 
 def told(columns: tuple[Column, ...], rows: list[list[str]], width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(drawn(columns, rows, width))
+    console.print(rich_table(columns, rows, width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

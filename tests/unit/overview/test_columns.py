@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 import mutexdash
 from lockclient.cli.operate import ls, removed
-from lockclient.cli.operate.show import lines
+from lockclient.cli.operate.show import lock_lines
 from lockclient.cli.operate.show import show as show_command
 from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
@@ -87,7 +87,7 @@ def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: 
     assert row is not None
     assert fact.title in page
     assert text_of(fact, row.holder) in page
-    said = [click.unstyle(line) for line in lines(row.holder, (), NOW)]
+    said = [click.unstyle(line) for line in lock_lines(row.holder, (), NOW)]
     assert any(
         line.strip().startswith(fact.title.lower()) and text_of(fact, row.holder) in line
         for line in said
@@ -219,7 +219,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
 
     (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
-    told = "\n".join(map(click.unstyle, lines(row.holder, (), time.time())))
+    told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
     assert f"undecided         {why}. People are alerted" in told
     assert "auto-unlock       undecided, 20" in told
 

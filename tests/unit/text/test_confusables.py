@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockclient.cli.operate import ls
-from lockclient.cli.operate.tables import in_lines
-from lockclient.cli.store_access import locks_of
+from lockclient.cli.operate.tables import tab_separated
+from lockclient.cli.store_access import listed_locks
 from lockclient.text.confusables import Looks, skeleton, told_apart
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board
@@ -67,8 +67,8 @@ def test_every_page_of_one_does(board: Board, name: str) -> None:
 
 
 def test_so_does_ls(board: Board) -> None:
-    locks = locks_of(board.table, time.time())
-    lines = in_lines(ls.COLUMNS, ls.cells(locks, time.time())).splitlines()[1:]
+    locks = listed_locks(board.table, time.time())
+    lines = tab_separated(ls.COLUMNS, ls.cells(locks, time.time())).splitlines()[1:]
     names = [line.split("\t")[1] for line in lines]
     assert len({*names}) == len(ALL) + 1
     assert all(name.isascii() for name in names)
