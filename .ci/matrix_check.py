@@ -16,7 +16,7 @@ from collections.abc import Callable
 import lockclient
 from lockclient import ClusterMutex, LockLost, LockNotHeld, Removal, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Remove
+from lockclient.stores.requests import Remove
 
 with_etcd3 = "--with-etcd3" in sys.argv
 if with_etcd3:

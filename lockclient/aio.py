@@ -22,7 +22,8 @@ from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.clocks import Now, monotonic
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import task_actor, this_thread
-from lockclient.stores.protocol import AsyncMutexStore, MutexStore, Outcome, WatchEvent
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])

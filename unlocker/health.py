@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.overview.columns import too_few
 from lockclient.overview.freshness import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.supervision import LIMIT
+from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration
 from unlocker.metrics.counters import Metrics

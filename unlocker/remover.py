@@ -15,7 +15,8 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.service.options import said
-from lockclient.stores.protocol import Done, NotHolder, Read, ReadResult, Remove
+from lockclient.stores.outcomes import Done, NotHolder, ReadResult
+from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
 from lockclient.text.durations import period

@@ -33,16 +33,13 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
     ONE_ANSWER_S,
-    GetPosition,
     Inbox,
     MutexStore,
-    Request,
-    RequestState,
     Subscription,
-    TakeOrQueue,
     WatchEvent,
     WatchTarget,
 )
+from lockclient.stores.requests import GetPosition, Request, RequestState, TakeOrQueue
 from lockclient.threads import scheduler
 
 log = logging.getLogger(__name__)

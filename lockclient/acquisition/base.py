@@ -37,7 +37,9 @@ from lockclient.model.holder import NO_PROBLEMS, Holder, check_name
 from lockclient.model.process_identity import fingerprint, this_thread
 from lockclient.settings import made_of
 from lockclient.stores import protocol, registry
-from lockclient.stores.protocol import Guard, Inbox, MutexStore, Read, ReadResult, RequestState
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.protocol import Guard, Inbox, MutexStore
+from lockclient.stores.requests import Read, RequestState
 from lockclient.version import __version__
 
 log = logging.getLogger(__name__)

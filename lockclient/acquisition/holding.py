@@ -14,16 +14,9 @@ from lockclient.acquisition.steps import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
-from lockclient.stores.protocol import (
-    MutexStore,
-    NotHolder,
-    Read,
-    ReadResult,
-    RequestState,
-    Subscription,
-    WatchEvent,
-    WatchTarget,
-)
+from lockclient.stores.outcomes import NotHolder, ReadResult
+from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.requests import Read, RequestState
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import RETRY, Task, WorkerPool
 

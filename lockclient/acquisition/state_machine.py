@@ -28,28 +28,29 @@ from lockclient.model.clocks import Backoff, Now, Runtime
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.process_identity import provably_runs
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import (
-    Claim,
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
     NotHolder,
     Outcome,
     Position,
-    Push,
     Queued,
-    Read,
     ReadResult,
-    Reclaim,
     Refused,
+    Taken,
+)
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
     Request,
     RequestState,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
-    WatchTarget,
     Withdraw,
 )
 from lockclient.text.durations import period

@@ -12,7 +12,9 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import MutexStore, Outcome, RequestState, WatchEvent
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import MutexStore, WatchEvent
+from lockclient.stores.requests import RequestState
 
 Ask = tuple[RequestState, Deadline]
 """Ask the store; send back the outcome."""

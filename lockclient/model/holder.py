@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -37,6 +36,7 @@ from lockclient.model.fields import (
 )
 from lockclient.text.durations import period
 from lockclient.text.escaping import plain
+from lockclient.text.timestamps import utc
 
 MAX_VALUE: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
@@ -281,7 +281,7 @@ class Holder:
         """Say in one line who holds the lock: host, process, since when, what for."""
         where = f"{plain(self.hostname or 'an unknown host')}, pid {self.pid or 'unknown'}"
         reason = f", for {plain(repr(self.reason))}" if self.reason else ""
-        return f"{where}{reason}, since {in_utc(self.locked_at)}"
+        return f"{where}{reason}, since {utc(self.locked_at)}"
 
 
 LISTED_TEXT: Final = 200
@@ -535,10 +535,3 @@ def _one_of(item: _Item) -> _Item:
 
 def _shared(text: str) -> str:
     return _one_of(text) if len(text) <= _LONGEST_SHARED else text
-
-
-def in_utc(wall: float | None) -> str:
-    """Return a wall-clock time for people."""
-    if wall is None:
-        return "an unknown time"
-    return datetime.fromtimestamp(wall, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lockclient.model.fields import KNOWN, TEXT, TIME, Fact, json_facts, to_json
-from lockclient.model.holder import ALIVE_AT, FACTS, Holder, in_utc, listed, shortened
+from lockclient.model.holder import ALIVE_AT, FACTS, Holder, listed, shortened
 from lockclient.text.escaping import plain
+from lockclient.text.timestamps import utc
 
 AUTO_UNLOCK: Final = "auto-unlock"
 FORCE_UNLOCK: Final = "force-unlock"
@@ -85,7 +86,7 @@ class Removal:
         """Say in one line how the lock went."""
         why = f": {self.why}" if self.why else ""
         by = f"{self.how or 'removal'} by {self.removed_by or 'unknown'}"
-        return plain(f"{by} at {in_utc(self.removed_at)}{why}")
+        return plain(f"{by} at {utc(self.removed_at)}{why}")
 
 
 def _name_of(code: bytes) -> str:

@@ -9,7 +9,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import writable
 from lockclient.model.holder import Holder
 from lockclient.model.removal import FORCE_UNLOCK, Removal
-from lockclient.stores.protocol import Done, NotHolder, Read, ReadResult, Remove
+from lockclient.stores.outcomes import Done, NotHolder, ReadResult
+from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
 
 

@@ -16,7 +16,8 @@ from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore, WaitQueue
 from mutexdash.data.live import Moment
 

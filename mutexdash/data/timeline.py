@@ -9,9 +9,9 @@ from typing import Final
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
-from lockclient.overview.columns import utc
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
+from lockclient.text.timestamps import utc
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import Query
 from mutexdash.data.rows import RELEASED, Ended

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from flask import Blueprint, Response, abort, current_app, jsonify, request
 
-from lockclient.overview.columns import lock_facts, removal_facts, whole_lock
+from lockclient.overview.lock_json import lock_facts, removal_facts, whole_lock
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged

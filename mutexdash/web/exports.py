@@ -22,7 +22,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import NAMES, TIME, Fact
 from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from lockclient.text.escaping import cell
 from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard

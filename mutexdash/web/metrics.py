@@ -13,8 +13,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from lockclient.overview.columns import too_few
 from lockclient.service.metrics import gauge_by_label
+from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
 from mutexdash.data.live import Live

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from lockclient.model.fields import COUNT, NAMES, SECONDS, TEXT, TIME, Fact
 from lockclient.model.holder import STATES
-from lockclient.overview.columns import LOCK_FACTS, REMOVED_FACTS, SORTS, UNLISTED
+from lockclient.overview.columns import SORTS
+from lockclient.overview.lock_json import LOCK_FACTS, REMOVED_FACTS, UNLISTED
 
 _TYPES: Final[Mapping[str, Mapping[str, Any]]] = {
     TEXT: {"type": "string"},

@@ -14,18 +14,12 @@ from urllib.parse import quote
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from lockclient.overview.columns import (
-    COLUMNS,
-    Bar,
-    fact_rows,
-    fact_text,
-    no_unlock,
-    undecided,
-    utc,
-)
+from lockclient.overview.columns import COLUMNS, QUEUE
 from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
+from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
 from lockclient.text.durations import duration, parse_duration, roughly
 from lockclient.text.escaping import meant, plain
+from lockclient.text.timestamps import utc
 from mutexdash.data.live import Moment
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import MOST_PER_PAGE, BadParameter, Page, Query
@@ -215,7 +209,9 @@ def _common() -> dict[str, Any]:
         "poll": board.store.poll,
         "no_line": f"{board.store.can.display_name} has no line: whoever waits looks for itself "
         "now and then whether the lock is free, in no order, and nobody is told of it.",
-        "columns": [each for each in _COLUMNS if board.store.can.queue or each.key != "waiters"],
+        "columns": [
+            column for column in _COLUMNS if board.store.can.queue or column.kind is not QUEUE
+        ],
         "like": board.like,
         "bar_of": Bar.of,
         "lines_of": fact_rows,

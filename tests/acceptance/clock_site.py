@@ -23,7 +23,8 @@ from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Push, Take, Taken, Unlock
+from lockclient.stores.outcomes import Done, Taken
+from lockclient.stores.requests import Push, Take, Unlock
 from tests.support.clock_shim import Clock
 from tests.support.processes import wait_until
 from tests.support.records import taker

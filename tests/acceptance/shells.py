@@ -16,7 +16,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, ReadResult, Remove
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read, Remove
 from tests.support import terminal
 from tests.support.processes import BIN, wait_until
 from tests.support.terminal import COMMAND

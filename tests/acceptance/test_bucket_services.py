@@ -14,7 +14,8 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.support.bucket.server import BucketServer, Fault
 from tests.support.bucket_store import die_with, settings_of, store_of

@@ -16,7 +16,8 @@ from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from tests.acceptance.shells import (
     PATIENCE,
     environment,

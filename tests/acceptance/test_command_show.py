@@ -16,7 +16,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder, Ticket
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Request, Take, Taken, TakeOrQueue, Unlock
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import wait_until
 from tests.support.terminal import in_terminal, one_line, piped

@@ -15,7 +15,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Remove
+from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped

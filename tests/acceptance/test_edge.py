@@ -14,17 +14,8 @@ from lockclient import ClusterMutex, LockLost, Settings, open_store
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Outcome,
-    Push,
-    Read,
-    ReadResult,
-    Remove,
-    Take,
-    Taken,
-)
+from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Remove, Take
 from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
 from unlocker import unlocker as unlocker_module

@@ -17,7 +17,8 @@ from lockclient import ClusterMutex, Settings, open_store
 from lockclient.cli.setup.stack import fetch
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from tests.support.processes import Figure, start_service, wait_until
 
 HERE = Path(__file__).parent

@@ -27,7 +27,9 @@ from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Take, Taken, WatchEvent, WatchTarget
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import Take
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import ready, unlocker

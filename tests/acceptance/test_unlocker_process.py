@@ -18,7 +18,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, ReadResult, Take, Taken
+from lockclient.stores.outcomes import ReadResult, Taken
+from lockclient.stores.requests import Read, Take
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import BIN, start_service, wait_until
 from tests.support.records import taker

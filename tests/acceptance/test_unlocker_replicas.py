@@ -16,7 +16,8 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from tests.support.processes import Figure, Service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import REMOVED, figures, unlocker

@@ -20,7 +20,8 @@ from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.settings import DEFAULT_ROOT, Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Remove, Request, Take, Taken, TakeOrQueue, Unlock
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Remove, Request, Take, TakeOrQueue, Unlock
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.processes import Service, needed, start_service, wait_until
 

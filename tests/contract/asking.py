@@ -10,16 +10,8 @@ from typing import Any
 from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import (
-    Outcome,
-    Queued,
-    Read,
-    ReadResult,
-    Request,
-    Take,
-    Taken,
-    TakeOrQueue,
-)
+from lockclient.stores.outcomes import Outcome, Queued, ReadResult, Taken
+from lockclient.stores.requests import Read, Request, Take, TakeOrQueue
 from tests.support.records import taker
 
 Ask = Callable[[Request], Outcome]

@@ -15,7 +15,7 @@ import pytest
 
 from lockclient import LockLost, LockNotHeld, LockTimeout
 from lockclient.model.holder import Holder, Ticket
-from lockclient.stores.protocol import Remove
+from lockclient.stores.requests import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject
 from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex, OnALoop, running_loop

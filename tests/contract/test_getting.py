@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import (
+from lockclient.stores.outcomes import Done, Position, Refused, Taken
+from lockclient.stores.requests import (
     Claim,
-    Done,
     GetPosition,
-    Position,
     Reclaim,
-    Refused,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
     Withdraw,

@@ -9,23 +9,9 @@ import pytest
 
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import (
-    Claim,
-    Conflict,
-    Done,
-    NotHolder,
-    Push,
-    Reclaim,
-    Refused,
-    Remove,
-    Request,
-    Take,
-    Taken,
-    Unlock,
-    WatchEvent,
-    WatchTarget,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Conflict, Done, NotHolder, Refused, Taken
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import Claim, Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
 from tests.contract.asking import NAME, NEVER, Ask, holder, queue, removal, seen, take, taken
 from tests.contract.conftest import Subject
 from tests.support.processes import wait_until

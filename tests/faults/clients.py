@@ -24,18 +24,8 @@ from lockclient import (
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder, Ticket
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import (
-    Claim,
-    Outcome,
-    Queued,
-    Read,
-    ReadResult,
-    Request,
-    RequestState,
-    Take,
-    TakeOrQueue,
-    Unlock,
-)
+from lockclient.stores.outcomes import Outcome, Queued, ReadResult
+from lockclient.stores.requests import Claim, Read, Request, RequestState, Take, TakeOrQueue, Unlock
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.tcp_proxy import Proxy

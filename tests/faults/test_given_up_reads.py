@@ -12,7 +12,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.protocol import GetPosition, Read, Request
+from lockclient.stores.requests import GetPosition, Read, Request
 
 REQUESTS: tuple[Request, ...] = (Read("x", waiters=True), GetPosition("x", "me", 10**9))
 

@@ -18,7 +18,8 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Push, Read, ReadResult, Take, Taken
+from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Take
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of
 from tests.support.processes import BIN, wait_until
 from tests.support.records import taker

@@ -21,7 +21,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import failover
-from lockclient.stores.protocol import Claim, Reclaim, Take, TakeOrQueue, Unlock
+from lockclient.stores.requests import Claim, Reclaim, Take, TakeOrQueue, Unlock
 from tests.faults.clients import Client, Driver, Interruption, Life, Others, Tasks, Threads
 from tests.support.processes import Figure, wait_until
 from tests.support.tcp_proxy import Fault, Proxy

@@ -22,7 +22,8 @@ from lockclient import ClusterMutex, Settings, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, ReadResult, Take
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read, Take
 from tests.support.etcd_binary import etcdctl_of, frozen
 from tests.support.etcd_cluster import all_ended
 from tests.support.processes import wait_until

@@ -19,20 +19,8 @@ from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, St
 from lockclient.cli.setup.ports import free_port
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline, Stamps
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Push,
-    Read,
-    ReadResult,
-    Refused,
-    Remove,
-    RequestState,
-    Take,
-    Taken,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
+from lockclient.stores.requests import Push, Read, Remove, RequestState, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.location import ValkeyLocation

@@ -15,17 +15,8 @@ import pytest
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Push,
-    Read,
-    Remove,
-    Take,
-    Taken,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Done, NotHolder, Taken
+from lockclient.stores.requests import Push, Read, Remove, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import Keys, push_of, record_of

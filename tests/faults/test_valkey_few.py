@@ -16,18 +16,9 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import (
-    Done,
-    GetPosition,
-    Position,
-    Refused,
-    Remove,
-    Take,
-    Taken,
-    Unlock,
-    WatchEvent,
-    WatchTarget,
-)
+from lockclient.stores.outcomes import Done, Position, Refused, Taken
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import GetPosition, Remove, Take, Unlock
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.pubsub import Listener

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Read, ReadResult, Take, Taken
+from lockclient.stores.outcomes import ReadResult, Taken
+from lockclient.stores.requests import Read, Take
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, holder
 from tests.faults.valkey_worker import AUTO_UNLOCK, NAMES

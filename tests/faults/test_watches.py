@@ -21,7 +21,8 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.protocol import Remove, WatchTarget
+from lockclient.stores.protocol import WatchTarget
+from lockclient.stores.requests import Remove
 from tests.faults.watching import Cable, Heard, Stores, delete, last, soon, write
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import Figure, wait_until

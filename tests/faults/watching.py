@@ -12,8 +12,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.etcd.wire.watch_state import Missed
-from lockclient.stores.etcd.wire.watch_stream import News, Watch
+from lockclient.stores.etcd.wire.watch_state import Missed, News
+from lockclient.stores.etcd.wire.watch_stream import Watch
 
 
 class Stores:

@@ -19,7 +19,8 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
-from lockclient.stores.protocol import STORE_TIMEOUT_S, Remove
+from lockclient.stores.protocol import STORE_TIMEOUT_S
+from lockclient.stores.requests import Remove
 from tests.support.certificates import jwt_keys
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
 from tests.support.processes import Figure, wait_until

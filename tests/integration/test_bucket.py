@@ -22,7 +22,8 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores import registry
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Read, ReadResult, Remove
+from lockclient.stores.outcomes import Done, ReadResult
+from lockclient.stores.requests import Read, Remove
 from tests.acceptance.shells import PATIENCE, finished, running, written
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import HANG, BucketServer

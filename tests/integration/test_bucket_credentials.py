@@ -16,7 +16,8 @@ from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
 

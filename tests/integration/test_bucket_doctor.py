@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.stores.diagnosis_protocol import FINE
 from lockclient.stores.gcs import diagnosis, listing
 from lockclient.stores.gcs.diagnosis import deletes
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.service_protocol import FINE
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW, BucketServer
 

@@ -20,7 +20,8 @@ from lockclient.overview.table import Table
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import Names, Version
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Push, Read, ReadResult, Remove, Take, Taken, Unlock
+from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer

@@ -30,7 +30,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import STORE_TIMEOUT_S, Push, RequestState
+from lockclient.stores.protocol import STORE_TIMEOUT_S
+from lockclient.stores.requests import Push, RequestState
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Scheduler
 from tests.support.etcd_binary import Etcdctl, frozen

@@ -14,7 +14,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Remove
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl, frozen, served
 from tests.support.processes import Figure, wait_until
 

@@ -25,7 +25,8 @@ import pytest
 from lockclient import ClusterMutex, Holder, Removal, Settings
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Remove
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Remove
 from tests.integration.pool_program import TIMES, WORKERS
 from tests.support.processes import Figure, Service, start_service, wait_until
 

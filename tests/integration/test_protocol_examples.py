@@ -27,7 +27,8 @@ from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.etcd.keys import encode
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from tests.support.etcd_binary import path_with_etcdctl
 from tests.support.processes import needed, start_service, wait_until
 

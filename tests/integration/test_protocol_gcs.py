@@ -17,7 +17,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from tests.support.bucket.server import BucketServer
 from tests.support.processes import needed
 

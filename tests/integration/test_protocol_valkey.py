@@ -13,7 +13,8 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Read, ReadResult, Take, Taken
+from lockclient.stores.outcomes import ReadResult, Taken
+from lockclient.stores.requests import Read, Take
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore

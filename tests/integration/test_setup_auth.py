@@ -24,7 +24,8 @@ from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Done, Remove
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Remove
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of, path_with_etcdctl
 from tests.support.processes import BIN, start_service, wait_until

@@ -16,7 +16,9 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
-from lockclient.stores.protocol import Done, Read, ReadResult, Remove, WatchEvent, WatchTarget
+from lockclient.stores.outcomes import Done, ReadResult
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import Batch, Kind
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.processes import wait_until

@@ -16,7 +16,8 @@ from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
-from lockclient.stores.protocol import Done, Remove
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import wait_until
 from tests.support.records import written

@@ -17,7 +17,8 @@ from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
 from lockclient.settings import made_of
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import STORE_TIMEOUT_S, Remove
+from lockclient.stores.protocol import STORE_TIMEOUT_S
+from lockclient.stores.requests import Remove
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.processes import Figure, wait_until
 

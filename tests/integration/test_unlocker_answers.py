@@ -11,7 +11,8 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Outcome, Read, Request, Take, Taken
+from lockclient.stores.outcomes import Outcome, Taken
+from lockclient.stores.requests import Read, Request, Take
 from tests.integration.test_unlocker_removal import running
 from tests.support.processes import wait_until
 from tests.support.records import taker

@@ -19,17 +19,8 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Outcome,
-    Push,
-    Read,
-    ReadResult,
-    Take,
-    Taken,
-    Unlock,
-)
+from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Take, Unlock
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
 from tests.support.processes import wait_until
 from tests.support.records import taker

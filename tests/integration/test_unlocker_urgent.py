@@ -9,7 +9,8 @@ from lockclient import Settings
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from tests.support.processes import wait_until
 from tests.support.unlocker_process import figures, ready, unlocker
 from unlocker.metrics.labels import LISTED

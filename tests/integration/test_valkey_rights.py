@@ -14,7 +14,8 @@ from lockclient import ClusterMutex, StoreError
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Done, Push, Read, Remove, Take, Taken, Unlock
+from lockclient.stores.outcomes import Done, Taken
+from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore

@@ -15,7 +15,8 @@ from lockclient.model.clocks import Deadline, Runtime, Stamps
 from lockclient.model.holder import MAX_UUID, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Done, Push, Read, ReadResult, Remove, Take, Taken, Unlock
+from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support.processes import wait_until

@@ -12,7 +12,8 @@ import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import Take, Taken
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation, place_of
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder

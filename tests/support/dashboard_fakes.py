@@ -17,16 +17,9 @@ from lockclient.model.fields import ABOUT
 from lockclient.model.holder import SUBKEYS, Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import (
-    Capabilities,
-    Done,
-    NotHolder,
-    Outcome,
-    Read,
-    ReadResult,
-    Remove,
-    Request,
-)
+from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult
+from lockclient.stores.protocol import Capabilities
+from lockclient.stores.requests import Read, Remove, Request
 from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 from mutexdash.app import create_app
 from mutexdash.data.history import History

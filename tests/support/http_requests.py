@@ -8,7 +8,9 @@ from threading import Barrier
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import MutexStore, Outcome, Read, ReadResult, Request, Take, Taken
+from lockclient.stores.outcomes import Outcome, ReadResult, Taken
+from lockclient.stores.protocol import MutexStore
+from lockclient.stores.requests import Read, Request, Take
 from tests.contract.asking import NAME, holder
 from tests.support.processes import wait_until
 

@@ -16,31 +16,30 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.stores.common.background import Background
-from lockclient.stores.protocol import (
-    Capabilities,
-    Claim,
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
-    Guard,
     NotHolder,
     Outcome,
     Position,
-    Push,
     Queued,
-    Read,
     ReadResult,
-    Reclaim,
     Refused,
+    Taken,
+)
+from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
     Remove,
     Request,
     RequestState,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
-    WatchTarget,
     Withdraw,
 )
 

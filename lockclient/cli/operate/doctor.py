@@ -26,8 +26,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
-from lockclient.stores.protocol import Read, Unlock
-from lockclient.stores.service_protocol import (
+from lockclient.stores.diagnosis_protocol import (
     ERROR,
     FINE,
     LEVELS,
@@ -35,8 +34,9 @@ from lockclient.stores.service_protocol import (
     Examined,
     Finding,
     Member,
-    ServiceStore,
 )
+from lockclient.stores.requests import Read, Unlock
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
 
 STATUS = {FINE: 0, WARNING: 1, ERROR: 2}

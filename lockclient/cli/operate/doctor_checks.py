@@ -14,9 +14,10 @@ from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
-from lockclient.overview.columns import Listed, no_unlock
+from lockclient.overview.columns import Listed
+from lockclient.overview.lock_view import no_unlock
 from lockclient.overview.rows import Row
-from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding, History, Member
+from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding, History, Member
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 

@@ -19,7 +19,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview import force_unlock as forcing
 from lockclient.settings import Settings
-from lockclient.stores.protocol import ReadResult
+from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import told_apart
 from lockclient.text.escaping import ascii_json, plain

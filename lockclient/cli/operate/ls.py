@@ -36,81 +36,33 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import STATES
 from lockclient.overview import columns
-from lockclient.overview.columns import (
-    SORTS,
-    Listed,
-    distance,
-    in_order,
-    lock_facts,
-    no_unlock,
-)
+from lockclient.overview.columns import SORTS, Listed, in_order
+from lockclient.overview.lock_json import LOCK_FACTS, lock_facts
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.durations import duration, roughly
-from lockclient.text.escaping import apart, plain
-
-
-class Cell(NamedTuple):
-    """How a column of `shown.COLUMNS`, which has the title, is written at a wall-clock time."""
-
-    text: Callable[[Listed, float], object]
-    column: Column = Column("")
-
-
-def _when(stamp: float | None, wall: float) -> str:
-    return "" if stamp is None else distance(stamp, wall)
-
-
-def _name(lock: Listed, _: float) -> str:
-    return apart(lock.holder.name) if lock.like else lock.holder.name
-
-
-def _since(stamp: float | None, wall: float) -> str:
-    return "" if stamp is None else duration(wall - stamp)
-
-
-def _waiters(lock: Listed, wall: float) -> str:
-    """Say how many wait and, as the dashboard does, how long the first in line has."""
-    if not lock.waiters:
-        return "–" if lock.waiters is None else "0"
-    if lock.waits_since is None:
-        return str(lock.waiters)
-    return f"{lock.waiters} · {roughly(wall - lock.waits_since)}"
+from lockclient.text.escaping import plain
 
 
 def _cut_waiters(text: str, room: int) -> str:
     return text if len(text) <= room else text.partition(" ")[0]
 
 
-CELLS: Final = {
-    "state": Cell(lambda lock, _: lock.state, Column("", short=False)),
-    "name": Cell(_name, Column("", least=16, cut=cut_middle, tells_apart=True, kept=True)),
-    "hostname": Cell(
-        lambda lock, _: f"{lock.holder.hostname or '?'}:{lock.holder.pid or '?'}",
-        Column("", least=17, cut=cut_process),
-    ),
-    "reason": Cell(lambda lock, _: lock.holder.reason or ""),
-    "locked_at": Cell(
-        lambda lock, wall: _since(lock.holder.locked_at, wall), Column("", short=False)
-    ),
-    "alive_at": Cell(
-        lambda lock, wall: _since(lock.holder.alive_at, wall), Column("", short=False, spare=True)
-    ),
-    "alert_at": Cell(
-        lambda lock, wall: _when(lock.holder.alert_at, wall), Column("", short=False, spare=True)
-    ),
-    "auto_unlock_at": Cell(
-        lambda lock, wall: no_unlock(lock.holder) or _when(lock.holder.auto_unlock_at, wall),
-        Column("", short=False),
-    ),
-    "waiters": Cell(_waiters, Column("", number=True, least=4, cut=_cut_waiters, kept=True)),
+_LAYOUTS: Final = {
+    "state": Column("", short=False),
+    "name": Column("", least=16, cut=cut_middle, tells_apart=True, kept=True),
+    "process": Column("", least=17, cut=cut_process),
+    "prose": Column(""),
+    "age": Column("", short=False),
+    "countdown": Column("", short=False),
+    "deadline": Column("", short=False),
+    "queue": Column("", number=True, least=4, cut=_cut_waiters, kept=True),
 }
-_SHOWN: Final = [CELLS[column.key] for column in columns.COLUMNS]
+"""How each kind of cell (`columns.CellKind`) fits a terminal."""
 COLUMNS: Final = tuple(
-    replace(cell.column, title=column.short)
-    for column, cell in zip(columns.COLUMNS, _SHOWN, strict=True)
+    replace(_LAYOUTS[column.kind.name], title=column.short, spare=column.spare)
+    for column in columns.COLUMNS
 )
 REDRAW_INTERVAL_S = 1.0
 """Seconds after which a watched list is drawn again though nothing changed: times have."""
@@ -165,7 +117,7 @@ def _options(command: Command) -> Command:
 @_options
 @json_option
 @store_options
-@with_facts(lock_facts=columns.LOCK_FACTS)
+@with_facts(lock_facts=LOCK_FACTS)
 def ls(
     settings: Settings,
     text: tuple[str, ...],
@@ -234,7 +186,10 @@ def ls(
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
     """Return the table's rows."""
-    return [[cell.text(lock, wall) for cell in _SHOWN] for lock in locks]
+    return [
+        [column.kind.text(column.value(lock), lock, wall) for column in columns.COLUMNS]
+        for lock in locks
+    ]
 
 
 def summary(table: Table, locks: list[Listed]) -> str:

@@ -11,10 +11,11 @@ from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
 from lockclient.cli.store_access import opened_store, read_table
 from lockclient.model.removal import REMOVAL_FACTS
-from lockclient.overview.columns import removal_facts, utc
+from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
 from lockclient.settings import Settings
 from lockclient.text.durations import roughly
+from lockclient.text.timestamps import utc
 
 COLUMNS = (
     Column("REMOVED", short=False),

@@ -20,23 +20,17 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
 from lockclient.model.holder import FACTS, Holder, Ticket, check_name
 from lockclient.model.removal import Removal
-from lockclient.overview.columns import (
-    NOTCH,
-    UNLISTED,
-    Bar,
-    distance,
-    fact_rows,
-    fact_text,
-    undecided,
-    whole_lock,
-)
+from lockclient.overview.lock_json import UNLISTED, whole_lock
+from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, undecided
 from lockclient.overview.waiters import MOST
 from lockclient.settings import Settings
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import skeleton
 from lockclient.text.durations import duration
 from lockclient.text.escaping import apart, plain
+from lockclient.text.timestamps import distance
 
 _BAR_WIDTH = 40
 """Characters of a bar."""

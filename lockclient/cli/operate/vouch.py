@@ -10,7 +10,7 @@ from lockclient.cli.options import store_options
 from lockclient.cli.output import can_ask, counted, wrapped
 from lockclient.cli.store_access import opened_store
 from lockclient.settings import Settings
-from lockclient.stores.service_protocol import Voter, Voting
+from lockclient.stores.diagnosis_protocol import Voter, Voting
 from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain

@@ -19,7 +19,7 @@ from lockclient.cli.store_access import check_reachable, opened_store, start_fol
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
-from lockclient.overview.columns import lock_facts, removal_facts
+from lockclient.overview.lock_json import lock_facts, removal_facts
 from lockclient.overview.rows import Transition
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table

@@ -11,7 +11,8 @@ from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder, check_name
 from lockclient.settings import Settings
 from lockclient.stores import protocol
-from lockclient.stores.protocol import Conflict, NotHolder, Outcome, Push, Read, ReadResult
+from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult
+from lockclient.stores.requests import Push, Read
 from lockclient.text.durations import period
 
 

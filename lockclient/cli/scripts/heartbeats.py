@@ -8,7 +8,8 @@ import time
 from lockclient.cli.scripts.shell_mutex import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, Stamps, monotonic
-from lockclient.stores.protocol import Done, Push, Read, ReadResult
+from lockclient.stores.outcomes import Done, ReadResult
+from lockclient.stores.requests import Push, Read
 
 
 class OutputHeartbeats:

@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from lockclient.cli.output import cut_end, cut_process
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import in_utc
-from lockclient.stores.protocol import MutexStore, Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.protocol import MutexStore
+from lockclient.stores.requests import Read
 from lockclient.text.escaping import plain
+from lockclient.text.timestamps import utc
 
 FIRST_SHOWN_AFTER_S = 1.0
 """Seconds of waiting after which a person begins to wonder."""
@@ -126,7 +128,7 @@ def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -
     full = f"{start}{place}{of_all}, held by {plain(holder.describe())}"
     if len(full) <= width:
         return full
-    moment = in_utc(holder.locked_at)
+    moment = utc(holder.locked_at)
     if holder.locked_at is not None and 0 <= time.time() - holder.locked_at < TIME_ALONE_FOR_S:
         moment = moment.partition(" ")[2]
     host, pid = plain(holder.hostname or "unknown"), f"{holder.pid or 'unknown'}"

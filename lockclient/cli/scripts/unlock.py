@@ -11,7 +11,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import check_name
 from lockclient.settings import Settings
 from lockclient.stores import protocol
-from lockclient.stores.protocol import NotHolder, Unlock
+from lockclient.stores.outcomes import NotHolder
+from lockclient.stores.requests import Unlock
 
 
 @click.command()

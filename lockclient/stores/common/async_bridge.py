@@ -11,18 +11,9 @@ from functools import partial
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import (
-    GetPosition,
-    Outcome,
-    Position,
-    Push,
-    Request,
-    RequestState,
-    Unlock,
-    WatchEvent,
-    WatchTarget,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Outcome, Position
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import GetPosition, Push, Request, RequestState, Unlock, Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import WorkerPool
 

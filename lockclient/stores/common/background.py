@@ -21,14 +21,8 @@ from typing import Any, TypeVar
 
 from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import (
-    ONE_ANSWER_S,
-    TICKET_RENEWAL_S,
-    Inbox,
-    MutexStore,
-    WatchEvent,
-    Withdraw,
-)
+from lockclient.stores.protocol import ONE_ANSWER_S, TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
+from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import RETRY, NoThread, Task, WorkerPool
 

@@ -9,7 +9,8 @@ from weakref import WeakSet
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import AT_EXIT, Background
-from lockclient.stores.protocol import Outcome, Request, RequestState
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.requests import Request, RequestState
 
 
 class OpenedStore:

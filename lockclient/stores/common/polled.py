@@ -9,7 +9,8 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Ticket
 from lockclient.stores.common.polling import Following, Polling
-from lockclient.stores.service_protocol import Batch, History, Kind, Member, WaitQueue
+from lockclient.stores.diagnosis_protocol import History, Member
+from lockclient.stores.service_protocol import Batch, Kind, WaitQueue
 
 
 class PolledStore:

@@ -15,18 +15,9 @@ from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.common.polled import PolledStore
-from lockclient.stores.protocol import (
-    Capabilities,
-    Guard,
-    Outcome,
-    Remove,
-    RequestState,
-    Subscription,
-    Unlock,
-    WatchEvent,
-    WatchTarget,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.requests import Remove, RequestState, Unlock, Withdraw
 from lockclient.threads.scheduler import WorkerPool
 
 LOOKS_AT_ONCE = 4

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.settings import Settings
+from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.etcd.errors import ErrorKind, diagnose
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
@@ -32,7 +33,6 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     TXN,
     Method,
 )
-from lockclient.stores.service_protocol import History, Member
 
 FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers")
 """The folders below the root that a program of ours may write to."""

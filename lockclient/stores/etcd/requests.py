@@ -16,24 +16,26 @@ from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder, Ticket
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.protocol import (
-    Claim,
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
     NotHolder,
     Outcome,
     Position,
-    Push,
     Queued,
-    Read,
     ReadResult,
-    Reclaim,
     Refused,
+    Taken,
+)
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
     Remove,
     Request,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
     Withdraw,

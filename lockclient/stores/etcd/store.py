@@ -19,6 +19,7 @@ from lockclient.model.holder import MAX_VALUE, Ticket
 from lockclient.settings import Settings
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.etcd.errors import ErrorKind, was_closed
 from lockclient.stores.etcd.keys import Keys, segment_of
 from lockclient.stores.etcd.lease import Lease
@@ -31,24 +32,20 @@ from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
 from lockclient.stores.etcd.wire.failover import FIRST_TRY, WireError
 from lockclient.stores.etcd.wire.paging import SURE, UNSEEN, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
-from lockclient.stores.etcd.wire.watch_stream import Missed, News, Started, Watch, WatchStream
-from lockclient.stores.protocol import (
-    TICKET_TTL_S,
-    Capabilities,
+from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
+from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
+from lockclient.stores.outcomes import Outcome, ReadResult
+from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
+from lockclient.stores.requests import (
     GetPosition,
-    Guard,
-    Outcome,
-    ReadResult,
     Remove,
     Request,
     RequestState,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
-    WatchTarget,
     Withdraw,
 )
-from lockclient.stores.service_protocol import Batch, Change, History, Kind, Member, WaitQueue
+from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
+from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import Names
 from lockclient.stores.gcs.listing import MOST, Listing
 from lockclient.stores.gcs.wire.http_client import FIRST_TRY, HttpAnswer, HttpClient, HttpRequest
-from lockclient.stores.protocol import Read, RequestState
-from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding
+from lockclient.stores.requests import Read, RequestState
 
 _PATIENCE: Final = 5.0
 """Seconds for an answer."""

@@ -11,7 +11,7 @@ from lockclient.model.holder import MAX_VALUE
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpAnswer, HttpClient, HttpRequest
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 
 NOTHING: Final = Version(0, 0)
 """The version of what is not there."""

@@ -30,7 +30,7 @@ from lockclient.stores.common.polling import Item, Key, Known
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.protocol import Read, RequestState
+from lockclient.stores.requests import Read, RequestState
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from lockclient.stores.gcs.keys import (
     record_written,
     trace,
 )
-from lockclient.stores.protocol import Remove
+from lockclient.stores.requests import Remove
 
 _MOST: Final = 8000
 """Bytes of metadata: 8 KiB are refused."""

@@ -69,23 +69,25 @@ from lockclient.stores.gcs.guarded_objects import NOTHING, GuardedObjects
 from lockclient.stores.gcs.keys import A_DAY, LATE, Names, ObjectState, Version, trace, written
 from lockclient.stores.gcs.removal import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.protocol import (
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
     NotHolder,
     Outcome,
     Position,
+    ReadResult,
+    Refused,
+    Taken,
+)
+from lockclient.stores.requests import (
+    GetPosition,
     Push,
     Read,
-    ReadResult,
     Reclaim,
-    Refused,
     Remove,
     Request,
     RequestState,
     Take,
-    Taken,
     Unlock,
     Withdraw,
 )

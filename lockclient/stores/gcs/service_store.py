@@ -18,7 +18,7 @@ from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
 from lockclient.stores.gcs.listing import Listing
 from lockclient.stores.gcs.removal import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.protocol import Read, RequestState
+from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import Change
 from lockclient.threads.scheduler import WorkerPool
 

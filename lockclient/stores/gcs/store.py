@@ -8,14 +8,16 @@ from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.async_bridge import PollWatch
 from lockclient.stores.common.threaded import ThreadedStore
+from lockclient.stores.diagnosis_protocol import Finding
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.diagnosis import examine
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.requests import RequestExecutor
 from lockclient.stores.gcs.service_store import GcsServiceStore
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.protocol import Capabilities, Outcome, RequestState, WatchEvent, WatchTarget
-from lockclient.stores.service_protocol import Finding
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import Capabilities, WatchEvent, WatchTarget
+from lockclient.stores.requests import RequestState
 
 
 class GcsStore(ThreadedStore, GcsServiceStore):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding
+from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.broadcast import Broadcast

@@ -31,7 +31,7 @@ from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found, check_name
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Item, Key, Known
-from lockclient.stores.protocol import Read, RequestState
+from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import number_of, revision_of, token_of

@@ -59,16 +59,11 @@ from typing import Any, Final
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import (
-    Conflict,
-    Done,
+from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, Position, ReadResult
+from lockclient.stores.requests import (
     GetPosition,
-    NotHolder,
-    Outcome,
-    Position,
     Push,
     Read,
-    ReadResult,
     Reclaim,
     Remove,
     Request,

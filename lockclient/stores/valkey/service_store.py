@@ -9,8 +9,9 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled import PolledStore
 from lockclient.stores.common.polling import Polling
-from lockclient.stores.protocol import Read, RequestState
-from lockclient.stores.service_protocol import Change, Member
+from lockclient.stores.diagnosis_protocol import Member
+from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import milliseconds
 from lockclient.stores.valkey.listing import Listing

@@ -10,15 +10,10 @@ from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.async_bridge import PollWatch
 from lockclient.stores.common.threaded import CLOSING, ThreadedStore
-from lockclient.stores.protocol import (
-    Capabilities,
-    Outcome,
-    RequestState,
-    Subscription,
-    WatchEvent,
-    WatchTarget,
-)
-from lockclient.stores.service_protocol import Finding, Voter
+from lockclient.stores.diagnosis_protocol import Finding, Voter
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, vouch
 from lockclient.stores.valkey.diagnosis import examine
 from lockclient.stores.valkey.keys import Keys

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import Outcome, Refused, RequestState, Taken
+from lockclient.stores.outcomes import Outcome, Refused, Taken
+from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import Trouble
 from lockclient.stores.valkey.keys import DAY, drifted, milliseconds, revision_of, token_of, written

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
-from lockclient.stores.service_protocol import Voter
+from lockclient.stores.diagnosis_protocol import Voter
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.voting.quorum import text
 from lockclient.stores.valkey.wire.broadcast import Broadcast

@@ -9,7 +9,8 @@ import pytest
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Done, Push, RequestState
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Push, RequestState
 from tests.contract.asking import NAME
 from tests.support.bucket.server import Asked, BucketServer, Fault
 from tests.support.http_requests import PATIENCE, ask, has, take

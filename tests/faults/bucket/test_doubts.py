@@ -13,7 +13,8 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex
 from lockclient.acquisition.attempt import Attempt
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Reclaim, Take, Taken, Unlock
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Reclaim, Take, Unlock
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import LATE, LOSE, Asked, BucketServer, Fault

@@ -13,16 +13,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.keys import LATE, ObjectState
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import (
-    Done,
-    Read,
-    ReadResult,
-    Reclaim,
-    Remove,
-    Take,
-    Taken,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer

@@ -12,7 +12,8 @@ from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, ReadResult
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read
 from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer, Fault
 from tests.support.processes import Figure, wait_until
 

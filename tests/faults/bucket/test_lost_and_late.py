@@ -14,18 +14,14 @@ from lockclient import AsyncClusterMutex, ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.gcs.keys import LATE, Version
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import (
-    Conflict,
-    Done,
-    NotHolder,
+from lockclient.stores.outcomes import Conflict, Done, NotHolder, ReadResult, Taken
+from lockclient.stores.requests import (
     Push,
     Read,
-    ReadResult,
     Reclaim,
     Remove,
     RequestState,
     Take,
-    Taken,
     Unlock,
     Withdraw,
 )

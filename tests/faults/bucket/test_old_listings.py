@@ -7,7 +7,7 @@ import pytest
 from lockclient import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Take
+from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.http_requests import PATIENCE, ask

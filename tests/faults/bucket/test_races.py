@@ -14,21 +14,8 @@ from lockclient.model.clocks import Stamps
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Push,
-    Read,
-    ReadResult,
-    Reclaim,
-    Refused,
-    Remove,
-    Request,
-    Take,
-    Taken,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
+from lockclient.stores.requests import Push, Read, Reclaim, Remove, Request, Take, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer

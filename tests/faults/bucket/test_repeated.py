@@ -9,18 +9,8 @@ import pytest
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import (
-    Done,
-    NotHolder,
-    Push,
-    Read,
-    ReadResult,
-    Reclaim,
-    Remove,
-    Taken,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Taken
+from lockclient.stores.requests import Push, Read, Reclaim, Remove, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import REPEAT, Asked, BucketServer, Fault

@@ -13,7 +13,8 @@ import pytest
 from lockclient import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Read, ReadResult, Take
+from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.requests import Read, Take
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
 

@@ -9,9 +9,7 @@ import pytest
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import (
-    Take,
-)
+from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, BucketServer
 from tests.support.http_requests import ask

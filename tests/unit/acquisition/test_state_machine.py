@@ -12,27 +12,28 @@ from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import (
-    Claim,
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
     NotHolder,
     Outcome,
     Position,
-    Push,
     Queued,
-    Read,
     ReadResult,
-    Reclaim,
     Refused,
+    Taken,
+)
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
     RequestState,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
-    WatchTarget,
     Withdraw,
 )
 

@@ -30,19 +30,17 @@ from lockclient.acquisition.state_machine import (
 )
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import (
+from lockclient.stores.outcomes import Done, NotHolder, Taken
+from lockclient.stores.protocol import WatchEvent
+from lockclient.stores.requests import (
     Claim,
-    Done,
-    NotHolder,
     Push,
     Reclaim,
     Request,
     RequestState,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
     Withdraw,
 )
 from tests.support.memory_store import Model

@@ -15,19 +15,15 @@ from lockclient.acquisition.state_machine import LOOK_INTERVAL
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores import protocol
-from lockclient.stores.protocol import (
-    Outcome,
-    Queued,
+from lockclient.stores.outcomes import Outcome, Queued, Refused, Taken
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import (
     Read,
-    Refused,
     Request,
     RequestState,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
-    WatchEvent,
-    WatchTarget,
     Withdraw,
 )
 from tests.support.memory_store import MemoryStore

@@ -12,7 +12,7 @@ from lockclient.cli.operate.doctor_checks import Clock
 from lockclient.model.holder import Holder
 from lockclient.overview.columns import Listed
 from lockclient.overview.rows import Row
-from lockclient.stores.service_protocol import ERROR, FINE, WARNING, Finding, History, Member
+from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding, History, Member
 
 NOW = 1_800_000_000.0
 

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from lockclient.cli.scripts.queue_status import sentence
-from lockclient.model.holder import Holder, Ticket, in_utc
-from lockclient.stores.protocol import ReadResult
+from lockclient.model.holder import Holder, Ticket
+from lockclient.stores.outcomes import ReadResult
+from lockclient.text.timestamps import utc
 
 HOST = "cron-1.prod.example.com"
 
@@ -26,7 +27,7 @@ def test_the_pid_and_since_when_are_never_cut(name: str, width: int) -> None:
     assert len(line) <= width
     assert line.startswith("Waiting for deploy/")
     assert ", 6th in line, held by cron-1" in line
-    assert line.endswith(f":20857, since {in_utc(since)[11:]}")
+    assert line.endswith(f":20857, since {utc(since)[11:]}")
 
 
 def test_where_there_is_room_it_says_all() -> None:
@@ -34,9 +35,9 @@ def test_where_there_is_room_it_says_all() -> None:
     line = sentence("deploy/prod", seen(since), "5", 200)
     assert line == (
         f"Waiting for deploy/prod, 6th in line of 6, held by {HOST}, pid 20857, for 'totals', "
-        f"since {in_utc(since)}"
+        f"since {utc(since)}"
     )
-    assert in_utc(since) in sentence("deploy/prod", seen(since), "5", 100)
+    assert utc(since) in sentence("deploy/prod", seen(since), "5", 100)
 
 
 def test_a_lock_that_is_free_just_now() -> None:

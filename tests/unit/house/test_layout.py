@@ -33,6 +33,7 @@ FLOORS = (
 """The library from the bottom up: a file or folder imports from lower floors only."""
 
 STORE_FLOORS = (
+    {"requests", "outcomes", "diagnosis_protocol"},
     {"protocol"},
     {"service_protocol"},
     {"common"},

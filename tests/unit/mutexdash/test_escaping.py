@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lockclient.model.holder import Holder
-from lockclient.overview.columns import NOTCH, Bar, utc
+from lockclient.overview.lock_view import NOTCH, Bar
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
+from lockclient.text.timestamps import utc
 from mutexdash.markup.escaping import visible
 from mutexdash.markup.links import linked
 

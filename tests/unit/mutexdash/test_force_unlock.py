@@ -12,7 +12,7 @@ import pytest
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import NeedsUnknown, force_unlock
-from lockclient.stores.protocol import Remove
+from lockclient.stores.requests import Remove
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,15 +26,9 @@ from lockclient.cli.operate.show import show as show_command
 from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
-from lockclient.overview.columns import (
-    COLUMNS,
-    SORTS,
-    Listed,
-    fact_rows,
-    fact_text,
-    in_order,
-    undecided,
-)
+from lockclient.overview import columns
+from lockclient.overview.columns import COLUMNS, SORTS, CellKind, Listed, in_order
+from lockclient.overview.lock_view import fact_rows, fact_text, undecided
 from mutexdash.web.openapi import description
 from tests.support.dashboard_fakes import Board
 from tests.unit.mutexdash.test_pages import shown
@@ -165,13 +161,63 @@ def test_a_column_is_shown_and_sorted_by_everywhere(board: Board, column: Any) -
     assert column.title in html
     body = html.partition("<tbody")[2]
     assert bool(re.search(rf'<t[dh][^>]* class="c-{column.key}\W', body)) == bool(column.title)
-    assert column.short in [each.title for each in ls.COLUMNS]
+    assert column.short in [shown_by_ls.title for shown_by_ls in ls.COLUMNS]
     assert column.key in described()["components"]["schemas"]["Sort"]["enum"]
     assert column.key in SORTS
 
 
+MADE_UP = """
+import sys, time
+from importlib.util import find_spec, module_from_spec
+name = "lockclient.overview.columns"
+spec = find_spec(name)
+with open(spec.origin, encoding="utf-8") as file:
+    before, head, after = file.read().partition("COLUMNS: Final = (\\n")
+columns = sys.modules[name] = module_from_spec(spec)
+line = %r
+exec(compile(before + head + line + after, spec.origin, "exec"), columns.__dict__)
+
+from lockclient.cli.operate import ls, tables
+from tests.support.dashboard_fakes import Board
+
+with Board() as board:
+    board.store.take("one", held_for=100, reason="because")
+    html = board.get("/?sort=-made_up").get_data(as_text=True)
+    listed = [columns.Listed(row.holder, "ok", 0) for row in board.table.rows().values()]
+print(tables.in_lines(ls.COLUMNS, ls.cells(listed, time.time())))
+print(html[html.index("<thead") : html.index("</tbody")])
+"""
+KINDS = {
+    "PROSE, lambda lock: f'of {lock.holder.name}'": "of one",
+    "AGE, lambda lock: lock.holder.locked_at": "1 min 40 s",
+    "COUNTDOWN, lambda lock: lock.holder.locked_at": "1 min 40 s",
+}
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_column_is_one_edit(how: str) -> None:
+    """One line of `COLUMNS`: it is shown by `ls` and on the page, and sorted by."""
+    done = subprocess.run(
+        [sys.executable, "-c", MADE_UP % f'    Column("made_up", "Made up", "MADE-UP", {how}),\n'],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    titles, row, html = done.stdout.split("\n", 2)
+    assert titles.split("\t")[0] == "MADE-UP"
+    assert row.startswith(KINDS[how])
+    assert '<th scope="col" class="c-made_up" aria-sort="descending">' in html
+    (cell,) = re.findall(r'<td class="c-made_up">(.*?)</td>', html, re.DOTALL)
+    assert KINDS[how] in re.sub("<[^>]*>", "", cell)
+
+
+def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
+    with board.app.test_request_context():
+        cells = board.app.jinja_env.get_template("cells.html").module
+    for kind in {value for value in vars(columns).values() if isinstance(value, CellKind)}:
+        assert callable(getattr(cells, kind.name)), "a macro"
+        assert kind.name in ls._LAYOUTS
+
+
 def test_every_cell_is_a_column_s() -> None:
-    assert [*ls.CELLS] == [column.key for column in COLUMNS]
     (cells,) = ls.cells([Listed(WHOLE, "ok", 3, waits_since=NOW - 903)], NOW)
     assert len(cells) == len(COLUMNS)
     assert cells[-1] == "3 · 15 min"

@@ -13,7 +13,9 @@ from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.common import background
-from lockclient.stores.protocol import Outcome, Request, Take, WatchEvent, Withdraw
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import WatchEvent
+from lockclient.stores.requests import Request, Take, Withdraw
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 

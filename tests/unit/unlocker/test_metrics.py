@@ -23,7 +23,7 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import STATES, Holder
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.rows import Row
-from lockclient.stores.protocol import Read, Request
+from lockclient.stores.requests import Read, Request
 from lockclient.stores.service_protocol import Batch, ServiceStore
 from lockclient.text.escaping import plain
 from tests.support.processes import needed

@@ -20,7 +20,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.rows import Row, Transition
-from lockclient.stores.protocol import Done, NotHolder, Outcome, Read, ReadResult, Remove, Request
+from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult
+from lockclient.stores.requests import Read, Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.records import REVISION, found, written
 from unlocker.deadlines import Deadlines, Item

@@ -31,7 +31,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     credentials_of,
     make_call,
 )
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 
 IN_FLIGHT = 32
 """Requests of one loop that are under way at once. A thousand tasks that ask at the same moment

@@ -29,7 +29,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     credentials_of,
     make_call,
 )
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 
 
 class _Connection:

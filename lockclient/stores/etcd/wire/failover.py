@@ -27,7 +27,7 @@ from lockclient.stores.etcd.errors import (
 )
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata
-from lockclient.stores.protocol import Read, RequestState
+from lockclient.stores.requests import Read, RequestState
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from lockclient.model.fields import json_object
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.http_session import open_session
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 
 log = logging.getLogger(__name__)
 

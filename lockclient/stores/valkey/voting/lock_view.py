@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from lockclient.model.clocks import parse_stamp
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import NotHolder
+from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import Keys, holder_of, number_of
 from lockclient.stores.valkey.voting.quorum import Quorum, count, text

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from lockclient.model.clocks import Backoff, Deadline
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import DAY, milliseconds
 from lockclient.stores.valkey.voting.quorum import Quorum

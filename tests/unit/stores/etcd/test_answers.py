@@ -10,24 +10,26 @@ from lockclient.model.removal import Removal
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.protocol import (
-    Claim,
+from lockclient.stores.outcomes import (
     Conflict,
     Done,
-    GetPosition,
     NotHolder,
     Outcome,
     Position,
-    Push,
     Queued,
-    Read,
     ReadResult,
-    Reclaim,
     Refused,
+    Taken,
+)
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
     Remove,
     Request,
     Take,
-    Taken,
     TakeOrQueue,
     Unlock,
     Withdraw,

@@ -17,7 +17,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.requests import Transactions
-from lockclient.stores.protocol import (
+from lockclient.stores.requests import (
     Claim,
     GetPosition,
     Push,

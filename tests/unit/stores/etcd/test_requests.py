@@ -13,7 +13,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.protocol import (
+from lockclient.stores.requests import (
     Claim,
     GetPosition,
     Push,

@@ -1,0 +1,125 @@
+"""A lock as people see it: its facts, the word for its auto-unlock, the bar of its silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from lockclient.model.fields import NAMES, NEVER, SECONDS, TIME, UNKNOWN, Fact
+from lockclient.model.holder import FACTS, UNDECIDED, Holder
+from lockclient.text.durations import period
+from lockclient.text.timestamps import utc
+
+
+def undecided(holder: Holder) -> str:
+    """Say why nobody can tell when a lock may be removed; empty if that can be told.
+
+    Of a broken lock there is more to say: `Holder.faults`.
+    """
+    return "" if holder.broken() else holder.undecided()
+
+
+def no_unlock(holder: Holder) -> str:
+    """Return the word that stands where the auto-unlock would; empty if one is to come."""
+    if holder.broken():
+        return UNKNOWN
+    if holder.undecided():
+        return UNDECIDED
+    return NEVER if holder.auto_unlock_at is None else ""
+
+
+def unlocks_at(holder: Holder) -> float | None:
+    """Return from when on the unlocker removes the lock; None if it does not, as far as we know."""
+    return None if no_unlock(holder) else holder.auto_unlock_at
+
+
+_TITLED: Final = sorted(
+    (fact for fact in FACTS if fact.title),
+    key=lambda fact: fact.name == "uuid",  # comes last: people look for host and process
+)
+
+
+class FactRow(NamedTuple):
+    """A fact of a lock as people see it: its value, with a word beside it or instead of it."""
+
+    fact: Fact
+    value: Any
+    word: str
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is a time, which is written by whoever shows it."""
+        return self.fact.kind == TIME
+
+
+def fact_rows(holder: Holder) -> list[FactRow]:
+    """Return what people see of a lock, in their order."""
+    found, no_auto_unlock = [], no_unlock(holder)
+    for fact in _TITLED:
+        value = holder.token_told() if fact.name == "fencing_token" else getattr(holder, fact.name)
+        timed = fact.kind == TIME
+        missing = value is None if timed else not value
+        if fact.absent == NEVER and (missing or timed):
+            word = no_auto_unlock
+        else:
+            word = fact.absent if missing else ""
+        if word or not missing:
+            found.append(FactRow(fact, None if missing else value, word))
+    return found
+
+
+def fact_text(fact: Fact, value: Any) -> str:
+    """Write a fact for people."""
+    if fact.kind == TIME:
+        return utc(value)
+    if fact.kind == SECONDS:
+        return period(value)
+    return ", ".join(value) if fact.kind == NAMES else str(value)
+
+
+NOTCH: Final = 0.5
+"""Where on each bar the alert is, from 0 to 1."""
+
+
+_ROOM_AFTER_ALERT = 2.0
+"""How long a bar without an end is, in times from the sign of life to the alert."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A lock's silence: from its last sign of life to its auto-unlock, a notch at the alert.
+
+    Not its age: a lock that is held for days and pushed a second ago is as well as a new one. And
+    not on one scale: the alert is in the same place on every bar, so that one past its alert is
+    fuller than any that is well, however long it has until the auto-unlock.
+
+    `start`, `alert` and `end` are Unix seconds. `open` means that no auto-unlock is to come: the
+    bar then leaves room after the alert. `text` says it all.
+    """
+
+    start: float
+    alert: float
+    end: float
+    open: bool
+    text: str
+
+    @classmethod
+    def of(cls, holder: Holder) -> Bar | None:
+        """Return a lock's bar; None if its stamps do not make one, or tell no sign of life."""
+        start, alert, end = holder.alive_at, holder.alert_at, unlocks_at(holder)
+        if start is None or alert is None:
+            return None
+        unlock = no_unlock(holder) if end is None else utc(end)
+        text = f"Last sign of life {utc(start)}, alert {utc(alert)}, auto-unlock {unlock}"
+        last = start + (alert - start) * _ROOM_AFTER_ALERT if end is None else end
+        return cls(start, alert, last, end is None, text) if start < alert < last else None
+
+    def filled(self, wall: float) -> float:
+        """Return how much of the width has passed at `wall`, from 0 to 1."""
+        if wall < self.alert:
+            return NOTCH * _within((wall - self.start) / (self.alert - self.start))
+        return NOTCH + (1 - NOTCH) * _within((wall - self.alert) / (self.end - self.alert))
+
+
+def _within(part: float) -> float:
+    return min(1.0, max(0.0, part))

@@ -1,0 +1,106 @@
+"""What a store answers to a request of a mutex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lockclient.model.holder import Holder, Ticket
+from lockclient.model.removal import Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The lock is had; `token` is the fencing token.
+
+    `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
+    `disarmed` tells that no other sending can do harm, however late and whoever releases the lock:
+    it says so itself, or will with the push that follows an `earlier` one.
+    """
+
+    token: int
+    by_earlier_send: bool = False
+    late_safe: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The lock was not had; `holder` has it (None: nobody yet, but somebody is in line).
+
+    `ticket` tells a claimer whether its ticket still stands. `used_up` tells that this uuid had
+    the lock and lost it, or was withdrawn: it gets nothing any more.
+    """
+
+    holder: str | None
+    revision: int
+    ticket: bool = False
+    uuid_spent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """In line: `ticket_revision` is the place, `predecessor` the ticket ahead (None: the head).
+
+    The predecessor is named as the store names its ticket, which another client may have written
+    otherwise than we would. With `ambiguous` it could not be told and must be looked up.
+    """
+
+    ticket_revision: int
+    predecessor: str | None
+    holder: str | None
+    revision: int
+    ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a waiter stands at `revision`: `ticket` False means that it is not in line any more.
+
+    With `ambiguous` the cheap look could not tell, and a full one is needed.
+    """
+
+    ticket: bool
+    predecessor: str | None
+    holder: str | None
+    revision: int
+    ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened, at `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Nothing was pushed: somebody else wrote the stamps, at `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotHolder:
+    """The lock is not that holder's any more: `holder` has it now, or None.
+
+    `removal` is the record of the removal, where there is one. `resent` tells that an earlier
+    sending of the request may itself have done it.
+    """
+
+    holder: str | None
+    removal: Removal | None
+    resent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What stands in the store for one lock at `revision`; `warning`: see `ServiceStore`."""
+
+    holder: Holder | None
+    waiters: tuple[Ticket, ...]
+    removal: Removal | None
+    revision: int
+    warning: str = ""
+
+
+Outcome = Taken | Refused | Queued | Position | Done | Conflict | NotHolder | ReadResult
