@@ -189,8 +189,8 @@ print(html[html.index("<thead") : html.index("</tbody")])
 """
 KINDS = {
     "PROSE, lambda lock: f'of {lock.holder.name}'": "of one",
-    "AGE, lambda lock: lock.holder.locked_at": "1 min 40 s",
-    "COUNTDOWN, lambda lock: lock.holder.locked_at": "1 min 40 s",
+    "AGE, lambda lock: lock.holder.locked_at": "1 min 4",
+    "COUNTDOWN, lambda lock: lock.holder.locked_at": "1 min 4",
 }
 
 
