@@ -101,5 +101,5 @@ def group(ctx: click.Context) -> None:
     if ctx.ensure_object(Session).url is None:
         return
     command = group.get_command(ctx, ctx.invoked_subcommand or "")
-    if command is None or all(each.name != "settings" for each in command.params):
+    if command is None or all(param.name != "settings" for param in command.params):
         raise click.UsageError(f"`{ctx.invoked_subcommand}` asks no store: it takes no --url.")

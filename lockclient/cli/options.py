@@ -23,10 +23,9 @@ from lockclient.text.durations import parse_duration, period
 from lockclient.text.log_format import PlainFormatter
 
 COMPLETION_TIMEOUT_S = 1.0
-"""Seconds for etcd to answer a shell that completes a name."""
+"""For the store to answer a shell that completes a name."""
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
-
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,18 +79,30 @@ url_option = click.option(
 """Before the command: what stands after it goes before."""
 
 
-def store_options(command: Command) -> Command:
-    """Add `--url`, which makes the parameter `settings`, and `--debug`."""
-    url = click.option("--url", "settings", metavar="URL", callback=_settings, help=_URL_HELP)
-    return url(debug_option(command))
+def combined(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return these decorators as one; the first stands on top."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+store_options = combined(
+    click.option("--url", "settings", metavar="URL", callback=_settings, help=_URL_HELP),
+    debug_option,
+)
+"""`--url`, which makes the parameter `settings`, and `--debug`."""
 
 
 def with_facts(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
     """Fill lists of facts into a command's help, where `{its name}` stands."""
 
     def filled(command: Command) -> Command:
-        told = {name: _fact_list(facts) for name, facts in lists.items()}
-        command.__doc__ = cleandoc(command.__doc__ or "").format(**told)
+        texts = {name: _fact_list(facts) for name, facts in lists.items()}
+        command.__doc__ = cleandoc(command.__doc__ or "").format(**texts)
         return command
 
     return filled
@@ -138,7 +149,7 @@ class LockName(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        """Return the names that begin so; none if etcd does not say so quickly."""
+        """Return the names that begin so; none if the store does not answer quickly."""
         try:
             settings = ctx.params.get("settings") or Settings.load(ctx.ensure_object(Session).url)
             with opened_store(settings) as store:
@@ -157,7 +168,7 @@ class Duration(click.ParamType[Any]):
         words: what else may be given, and what it stands for.
     """
 
-    name = "duration"
+    name = "time"
 
     def __init__(
         self, least: float = 0.0, most: float = LONGEST, words: dict[str, Any] | None = None

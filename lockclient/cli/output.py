@@ -14,11 +14,7 @@ from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
 from lockclient.text.escaping import ascii_json
 
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-
-
 _UNBROKEN = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
-
-
 COLOURS = {
     OK: "green",
     ALERT: "yellow",

@@ -18,17 +18,11 @@ from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import Looks
 
 ANSWER_TIMEOUT_S = 5.0
-"""Seconds for etcd to answer what a person waits for."""
-
-
+"""For the store to answer what a person waits for."""
 READ_ALL_TIMEOUT_S = 60.0
-"""Seconds for reading everything: a million keys take their time."""
-
-
+"""For reading everything: a million keys take their time."""
 MAX_NAMES = 200
 """How many names a shell is given; who has more types on."""
-
-
 _MAX_SUGGESTIONS = 3
 
 

@@ -60,7 +60,6 @@ _INDENT = 19
     type=Duration(0, 3600),
     default="4s",
     show_default=True,
-    metavar="TIME",
     help="How long to listen at most, until each unlocker has given its sign of life (every 3 s): "
     "that and the pushes meanwhile tell what their clocks say.",
 )

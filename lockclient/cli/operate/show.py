@@ -108,7 +108,7 @@ def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
         if holder is None:
             return None
         held[holder.name] = holder
-    return next((each for each in deadlocks(held, tickets) if name in each.names), None)
+    return next((found for found in deadlocks(held, tickets) if name in found.names), None)
 
 
 def lookalike_of(store: ServiceStore, name: str) -> str:

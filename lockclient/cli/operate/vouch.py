@@ -49,10 +49,10 @@ def vouch(settings: Settings, *, yes: bool) -> None:
             )
         voting = cast("Voting", store)
         found = []
-        for each in voting.voters():
-            found.append(each)
-            click.echo(wrapped(f"{each.endpoint}  {_state(each)}", 0))
-        waiting = [each for each in found if each.waits]
+        for voter in voting.voters():
+            found.append(voter)
+            click.echo(wrapped(f"{voter.endpoint}  {_state(voter)}", 0))
+        waiting = [voter for voter in found if voter.waits]
         if waiting:
             if not yes:
                 _ask(found)
@@ -69,16 +69,16 @@ def _state(voter: Voter) -> str:
 
 
 def _ask(found: list[Voter]) -> None:
-    names = sorted(frozenset[str]().union(*(each.locks for each in found)))
+    names = sorted(frozenset[str]().union(*(voter.locks for voter in found)))
     if names:
-        named = ", ".join(f"'{told_apart(each)}'" for each in names[:MAX_NAMED])
+        named = ", ".join(f"'{told_apart(name)}'" for name in names[:MAX_NAMED])
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         raise click.ClickException(
             f"{counted(len(names), 'lock')} ({named}{more}) stand{'s' * (len(names) == 1)} there: "
             "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
             "runs any more, add --yes."
         )
-    if away := [each.endpoint for each in found if each.trouble]:
-        click.echo(f"Beware: which locks stand on {', '.join(away)}, nobody could look.")
+    if unreachable := [voter.endpoint for voter in found if voter.trouble]:
+        click.echo(f"Beware: which locks stand on {', '.join(unreachable)}, nobody could look.")
     if not click.confirm("Does nobody hold a lock there, on any machine?", default=False):
         raise click.ClickException("The answer was no: nothing was told.")

@@ -179,13 +179,13 @@ class _EventSource:
         self._line = SeenWaiters(initial=initial)
 
     def read(self, news: _News) -> Iterator[LogRow]:
-        for each in news:
-            if isinstance(each, Removal):
-                # It is told before the lock's going, which then is no release.
-                self._removed.add((each.holder.name, each.holder.uuid))
-                yield self._removal(each)
+        for change in news:
+            if isinstance(change, Removal):
+                # It comes before the lock's going, which then is no release.
+                self._removed.add((change.holder.name, change.holder.uuid))
+                yield self._removal(change)
             else:
-                yield from self._change(each)
+                yield from self._change(change)
 
     def _change(self, transition: Transition) -> Iterator[LogRow]:
         name, before, after = transition.name, transition.before, transition.after
@@ -302,7 +302,7 @@ class SeenWaiters:
         if lines.tickets is self._seen:
             return
         self._seen = lines.tickets
-        before, now = self._known, {(each.name, each.uuid): each for each in lines.tickets}
+        before, now = self._known, {(ticket.name, ticket.uuid): ticket for ticket in lines.tickets}
         whole = len(now) < MOST
         self._known = now if whole else None  # else who comes and goes is who was read or not
         if before is None or not whole:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 from lockclient.cli.exit_status import LOST
-from lockclient.cli.options import store_options
+from lockclient.cli.options import combined, store_options
 from lockclient.cli.scripts.errors import Failure
 from lockclient.cli.scripts.lock_options import AnyLockName
 from lockclient.model.removal import Removal
 
-
-def held_lock_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the name and the uuid of a lock that is held, from the environment where not given."""
-    function = click.option(
+held_lock_arguments = combined(
+    store_options,
+    click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME"),
+    click.option(
         "--uuid",
         envvar="CLUSTERMUTEX_UUID",
         show_envvar=True,
         required=True,
         help="What `lock` printed.",
-    )(function)
-    function = click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME")(function)
-    return store_options(function)
+    ),
+)
+"""The name and the uuid of a lock that is held, from the environment where not given."""
 
 
 def not_held(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from lockclient.cli.exit_status import CONFLICT
-from lockclient.cli.options import Duration, LockName, store_options
+from lockclient.cli.options import Duration, LockName, combined, store_options
 from lockclient.model.clocks import AUTO
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AnyLockName(LockName):
@@ -22,42 +19,37 @@ class AnyLockName(LockName):
         return str(value)
 
 
-def lock_options(function: Function) -> Function:
-    """Add the options that say where the lock is, how to wait for it and how to hold it."""
-    options = [
-        click.option(
-            "--timeout",
-            type=Duration(),
-            metavar="TIME",
-            help="How long to wait for the lock; 0 tries once.  [default: for ever]",
-        ),
-        click.option("--no-wait", is_flag=True, help="Try once: the same as --timeout 0."),
-        click.option(
-            "--expected-runtime",
-            type=Duration(),
-            default="5m",
-            show_default=True,
-            metavar="TIME",
-            help="How long without a sign of life until people are alerted.",
-        ),
-        click.option(
-            "--auto-unlock-after",
-            type=Duration(words={"never": None, AUTO: AUTO}),
-            default=AUTO,
-            metavar="TIME|never",
-            help="How long without a sign of life until the unlocker removes the lock.  "
-            "[default: three times --expected-runtime]",
-        ),
-        click.option("--reason", default="", metavar="TEXT", help="What the lock is used for."),
-        click.option(
-            "--conflict-exit-code",
-            type=click.IntRange(0, 255),
-            default=CONFLICT,
-            show_default=True,
-            metavar="N",
-            help="Exit status when somebody else has the lock.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return store_options(function)
+lock_options = combined(
+    store_options,
+    click.option(
+        "--timeout",
+        type=Duration(),
+        help="How long to wait for the lock; 0 tries once.  [default: for ever]",
+    ),
+    click.option("--no-wait", is_flag=True, help="Try once: the same as --timeout 0."),
+    click.option(
+        "--expected-runtime",
+        type=Duration(),
+        default="5m",
+        show_default=True,
+        help="How long without a sign of life until people are alerted.",
+    ),
+    click.option(
+        "--auto-unlock-after",
+        type=Duration(words={"never": None, AUTO: AUTO}),
+        default=AUTO,
+        metavar="TIME|never",
+        help="How long without a sign of life until the unlocker removes the lock.  "
+        "[default: three times --expected-runtime]",
+    ),
+    click.option("--reason", default="", help="What the lock is used for."),
+    click.option(
+        "--conflict-exit-code",
+        type=click.IntRange(0, 255),
+        default=CONFLICT,
+        show_default=True,
+        metavar="N",
+        help="Exit status when somebody else has the lock.",
+    ),
+)
+"""Where the lock is, how to wait for it and how to hold it."""

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
-from lockclient.cli.options import Duration
+from lockclient.cli.options import Duration, combined
 from lockclient.cli.scripts.child import FORWARDED_SIGNALS, Child
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
@@ -176,8 +176,8 @@ class _CommandRunner(click.Command):
 
     def _with_separator(self, args: list[str]) -> list[str]:
         """Put `--` before COMMAND, if nobody has."""
-        options = [each for each in self.params if isinstance(each, click.Option)]
-        taking = {name for each in options if not each.is_flag for name in each.opts}
+        options = [option for option in self.params if isinstance(option, click.Option)]
+        taking = {name for option in options if not option.is_flag for name in option.opts}
         words = iter(enumerate(args))
         named = False
         for number, word in words:
@@ -193,32 +193,36 @@ class _CommandRunner(click.Command):
         return args
 
 
+_run_options = combined(
+    click.option(
+        "--on-lost",
+        type=click.Choice(["terminate", "ignore"]),
+        default="terminate",
+        show_default=True,
+        help="What becomes of the command when the lock is lost.",
+    ),
+    click.option(
+        "--grace",
+        type=Duration(),
+        default="5s",
+        show_default=True,
+        help="How long from SIGTERM to SIGKILL when the lock is lost.",
+    ),
+    click.option(
+        "--alive",
+        type=click.Choice(["process", "output", "manual"]),
+        help="What counts as a sign of life: that the command lives, that it prints something, or "
+        "that it calls `clustermutex alive`.  [default: process]",
+    ),
+    click.option("--alive-on-output", is_flag=True, help="The same as --alive output."),
+)
+
+
 @click.command(cls=_CommandRunner)
 @click.argument("name", type=AnyLockName())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @lock_options
-@click.option(
-    "--on-lost",
-    type=click.Choice(["terminate", "ignore"]),
-    default="terminate",
-    show_default=True,
-    help="What becomes of the command when the lock is lost.",
-)
-@click.option(
-    "--grace",
-    type=Duration(),
-    default="5s",
-    show_default=True,
-    metavar="TIME",
-    help="How long from SIGTERM to SIGKILL when the lock is lost.",
-)
-@click.option(
-    "--alive",
-    type=click.Choice(["process", "output", "manual"]),
-    help="What counts as a sign of life: that the command lives, that it prints something, or "
-    "that it calls `clustermutex alive`.  [default: process]",
-)
-@click.option("--alive-on-output", is_flag=True, help="The same as --alive output.")
+@_run_options
 @click.pass_context
 def run(
     ctx: click.Context,

@@ -199,7 +199,9 @@ class Story:
 
     def _removal(self) -> dict[str, Any] | None:
         found = self._get("/api/removed") or {"removed": []}
-        return next((each for each in found["removed"] if each["name"] == "deploy/prod"), None)
+        return next(
+            (removal for removal in found["removed"] if removal["name"] == "deploy/prod"), None
+        )
 
     def _get(self, path: str) -> dict[str, Any] | None:
         status, body = fetch(self._stack.dashboard, path)

@@ -17,7 +17,7 @@ def find_etcd() -> str | None:
     # Without our own environment's programs: the embedded one stands there, too, as a script.
     ours = str(Path(sys.executable).parent)
     path = os.pathsep.join(
-        each for each in os.environ.get("PATH", "").split(os.pathsep) if each != ours
+        folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != ours
     )
     return shutil.which("etcd", path=path) or embedded_etcd()
 

@@ -167,7 +167,7 @@ def _make_private(folder: Path) -> None:
     os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True)
     user, found = os.geteuid(), list(folder.iterdir())
-    ours = not found or any(each.name == "in-use" and each.lstat().st_uid == user for each in found)
+    ours = not found or any(path.name == "in-use" and path.lstat().st_uid == user for path in found)
     if folder.stat().st_uid != user or (folder.stat().st_mode & 0o022 and not ours):
         raise click.ClickException(
             f"Others than you may write to {folder}, and so read and change all locks there: give "
@@ -177,14 +177,14 @@ def _make_private(folder: Path) -> None:
         return
     folder.chmod(0o700)  # from here on nobody else can put anything there
     found = list(folder.iterdir())
-    if strange := [each.name for each in found if each.lstat().st_uid != user]:
+    if strange := [path.name for path in found if path.lstat().st_uid != user]:
         raise click.ClickException(
             f"{folder / strange[0]} belongs to somebody else, and may lead where we should not "
             "write: look at it and delete it, or give another --data."
         )
-    for each in found:
-        if not each.is_symlink():
-            each.chmod(each.stat().st_mode & 0o700)
+    for path in found:
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 def answers(url: str, path: str) -> bool:
