@@ -16,7 +16,7 @@ import pytest
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.keys import encode
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.gcs.keys import Names
+from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import Capabilities, MutexStore
@@ -135,7 +135,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:
     store = GcsStore(GcsLocation.of(f"gs://{server.bucket.name}/of/the/test"))
-    names = Names(store.place.root)
+    names = ObjectNames(store.place.root)
 
     def write(name: str, part: str, value: bytes | None) -> None:
         said = {part: None if value is None else value.decode()}

@@ -77,7 +77,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket that is taken for Google's own."""
     with BucketServer() as running:
         monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE", running.url)
+        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE_URL", running.url)
         monkeypatch.setenv("NO_GCE_CHECK", "true")
         yield running
 

@@ -9,7 +9,7 @@ import pytest
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.stores.diagnosis_protocol import FINE
 from lockclient.stores.gcs import diagnosis, listing
-from lockclient.stores.gcs.diagnosis import deletes
+from lockclient.stores.gcs.diagnosis import may_delete
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from tests.support.bucket.rules import Conditions
@@ -51,7 +51,7 @@ def test_more_objects_than_a_look_reads(
         server.bucket.insert(f"of/us/locks{number}", b"", Conditions())
     for most, level in ((4, "error"), (6, "warning")):
         for module in (listing, diagnosis):
-            monkeypatch.setattr(module, "MOST", most)
+            monkeypatch.setattr(module, "MAX_OBJECTS", most)
         ((found, text, _),) = examine(server)["objects"]
         assert found == level
         assert f"reads 4 objects{' at least' if most == 4 else ''}, of {most} at most" in text
@@ -139,8 +139,8 @@ def test_what_harms_nobody(server: BucketServer, settings: dict[str, Any]) -> No
 def test_which_lifecycle_rules_may_delete_a_lock(condition: dict[str, Any], harms: bool) -> None:
     """Those of the live version of what has a name like that."""
     rule = {"action": {"type": "Delete"}, "condition": condition}
-    assert deletes(rule, "of/us/locks/") == harms
-    assert not deletes({**rule, "action": {"type": "SetStorageClass"}}, "of/us/locks/")
+    assert may_delete(rule, "of/us/locks/") == harms
+    assert not may_delete({**rule, "action": {"type": "SetStorageClass"}}, "of/us/locks/")
 
 
 def test_who_may_not_see_how_it_is_set_up_is_told_how_to(server: BucketServer) -> None:
@@ -152,7 +152,7 @@ def test_who_may_not_see_how_it_is_set_up_is_told_how_to(server: BucketServer) -
 
 
 def test_a_slow_one(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._READS", 3)
+    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._LATENCY_READS", 3)
     server.fault("GET", SLOW, part="/o/", seconds=1.2)
     ((level, text, advice),) = examine(server)["latency"]
     assert (level, text.startswith("3 reads")) == ("warning", True)
@@ -164,7 +164,7 @@ def test_no_bucket_and_no_answer_are_errors(
 ) -> None:
     with pytest.raises(StoreError, match="Create the bucket, or correct its name"):
         examine(server, "another")
-    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._PATIENCE", 0.5)
+    monkeypatch.setattr("lockclient.stores.gcs.diagnosis._REQUEST_TIMEOUT_S", 0.5)
     server.fault("GET", 503, times=1000)
     with pytest.raises(StoreUnavailable):
         examine(server)

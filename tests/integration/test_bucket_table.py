@@ -18,7 +18,7 @@ from lockclient.model.removal import Removal
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.gcs import listing
-from lockclient.stores.gcs.keys import Names, Version
+from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, ReadResult, Taken
 from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
@@ -89,9 +89,9 @@ def removed(store: GcsStore, holder: Holder, why: str = "silent") -> Removal:
     return record
 
 
-def names(server: BucketServer) -> Names:
+def names(server: BucketServer) -> ObjectNames:
     place = settings_of(server).place
-    return Names(getattr(place, "root", ""))
+    return ObjectNames(getattr(place, "root", ""))
 
 
 def test_a_lock_comes_is_pushed_and_goes(watcher: Watcher, writer: GcsStore) -> None:
@@ -215,7 +215,7 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
     holder = take(writer, "a")
     where = names(server).lock("a")
     decision = json.dumps({"removed_at": 1.0, "removed_by": "dead", "how": "auto-unlock"})
-    version = Version.of(holder.fencing_token)
+    version = Version.from_revision(holder.fencing_token)
     server.bucket.patch(
         where, {"metadata": {"removing": decision}}, Conditions(generation=version.generation)
     )
@@ -252,7 +252,7 @@ class TestSignsOfLife:
         wait_until(lambda: watcher.table.unlockers() == {})
         assert any("dead" in each for each in server.bucket.names())
         server.ahead = 4000
-        wait_until(lambda: writer._calls.now() or True)
+        wait_until(lambda: writer._client.now() or True)
         other = store_of(settings_of(server))
         other.announce("new", '{"ttl": 60}', 60, Deadline.after(60))
         wait_until(lambda: not any("dead" in each for each in server.bucket.names()))
@@ -336,7 +336,7 @@ def test_more_than_a_look_reads_is_refused_as_a_whole(
     """By number and by bytes: the picture says why it grows old, and nothing of it goes."""
     take(writer, "a")
     wait_until(lambda: watcher.uuid("a"))
-    for bound, others in (("MOST", 4), ("MOST_BYTES", 1)):
+    for bound, others in (("MAX_OBJECTS", 4), ("MAX_LISTING_BYTES", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(listing, bound, 3)
             for number in range(others):
@@ -353,7 +353,7 @@ def test_of_records_a_part_is_read(
     store: GcsStore, watcher: Watcher, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them keep nobody from seeing locks, nor from deleting the old ones."""
-    monkeypatch.setattr(listing, "MOST", 3)
+    monkeypatch.setattr(listing, "MAX_OBJECTS", 3)
     for number in range(5):
         where = f"{names(server).removed}old-{number}/uuid"
         server.bucket.insert(where, b"{}", Conditions(), metadata={"record": "{}"})

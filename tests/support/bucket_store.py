@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from lockclient import Settings
-from lockclient.stores.gcs.keys import Names
+from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from tests.contract.asking import NAME
 from tests.support.bucket.server import BucketServer
 
-OBJECT = Names("").lock(NAME)
+OBJECT = ObjectNames("").lock(NAME)
 
 _HOLDER = """
 import sys, time

@@ -1,4 +1,4 @@
-"""What the bucket's errors mean: what may have happened, and → our exceptions. The one place."""
+"""Maps the bucket's statuses and errors to our exceptions, and tells which can be retried."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ Unanswered = (
     auth.TransportError,
     OSError,
 )
-"""What a try fails with that nobody has answered."""
+"""Exceptions of a try that nobody has answered."""
 
-BUSY = 429
+TOO_MANY_REQUESTS = 429
 """Too many requests, or more than one write a second to an object: a pause, and nothing else."""
-_MAYBE = (408, 500, 502, 503, 504)
-"""Statuses that say nothing about whether it was done, or will be."""
+_AMBIGUOUS_STATUSES = (408, 500, 502, 503, 504)
+"""Statuses that do not tell whether the request was done, or will be."""
 
 
-def meant(answer: HttpAnswer) -> int:
-    """Return the status that is meant: an older form of "too many requests" is a refusal's."""
+def effective_status(answer: HttpAnswer) -> int:
+    """Return the status that is meant: "too many requests" has an older form, of a refusal."""
     if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
-        return BUSY
+        return TOO_MANY_REQUESTS
     return answer.status
 
 
-def may_be_tried_again(status: Exception | int) -> bool:
-    """Tell whether a status is no answer."""
-    return status == BUSY or status in _MAYBE
+def is_retryable(status: Exception | int) -> bool:
+    """Tell whether a status is no answer, so that the request is sent again."""
+    return status == TOO_MANY_REQUESTS or status in _AMBIGUOUS_STATUSES
 
 
 def may_have_happened(error: Exception | int) -> bool:
     """Tell whether what failed like this may have been done, or may arrive yet."""
     if isinstance(error, int):
-        return error != BUSY
+        return error != TOO_MANY_REQUESTS
     # Without a connection, or a token, nothing was sent.
-    nowhere = isinstance(error, requests.ConnectTimeout | auth.GoogleAuthError)
-    return not nowhere and not re.search("NewConnectionError|NameResolution", repr(error))
+    unsent = isinstance(error, requests.ConnectTimeout | auth.GoogleAuthError)
+    return not unsent and not re.search("NewConnectionError|NameResolution", repr(error))
 
 
-def why(error: Exception | int, answer: HttpAnswer | None = None) -> str:
+def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> str:
     """Say in a few words why a try was not answered."""
     if answer is not None:
         return f"HTTP status {error}: {_message(answer)}"
@@ -72,8 +72,8 @@ def why(error: Exception | int, answer: HttpAnswer | None = None) -> str:
 
 def _message(answer: HttpAnswer) -> str:
     """Return Google's own sentence."""
-    said = (json_object(answer.body) or {}).get("error")
-    message = said.get("message") if isinstance(said, dict) else None
+    error = (json_object(answer.body) or {}).get("error")
+    message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         message = answer.body[:200].decode(errors="replace")
     return " ".join(message.split())[:500] or "no reason was given"
@@ -94,7 +94,7 @@ _ADVICE: Final = (
     ),
 )
 """What to do by Google's own words, where the status says too little."""
-_BY_STATUS: Final = {
+_ADVICE_BY_STATUS: Final = {
     404: "Create the bucket, or correct its name.",
     401: "The credentials are not accepted: see GOOGLE_APPLICATION_CREDENTIALS.",
     403: "Whoever uses locks needs storage.objects.create, get, list, update and delete on the "
@@ -102,20 +102,21 @@ _BY_STATUS: Final = {
 }
 
 
-def refused(answer: HttpAnswer, bucket: str) -> StoreError:
+def refusal(answer: HttpAnswer, bucket: str) -> StoreError:
     """Return the exception for a status that trying again won't change."""
     message = _message(answer)
-    found = [advice for pattern, advice in _ADVICE if re.search(pattern, message)]
-    otherwise = "That is not foreseen: it is no request that can be repeated."
-    advice = (found or [_BY_STATUS.get(answer.status, otherwise)])[0]
+    by_status = _ADVICE_BY_STATUS.get(
+        answer.status, "That is not foreseen: it is no request that can be repeated."
+    )
+    advice = next((text for pattern, text in _ADVICE if re.search(pattern, message)), by_status)
     return StoreError(
         f"The bucket {bucket} refused the request (HTTP status {answer.status}): "
         f"{message.rstrip('.')}. {advice}"
     )
 
 
-def foreign(bucket: str, name: str) -> StoreError:
-    """Return the exception for what stands under a lock's name, and is nothing of ours."""
+def foreign_object(bucket: str, name: str) -> StoreError:
+    """Return the exception for an object under a lock's name that is not ours."""
     return StoreError(
         f"In the bucket {bucket} stands an object {name} that is neither a lock nor what one "
         "leaves: it is somebody else's, and is left alone. Give the locks a prefix of their own "
@@ -123,7 +124,7 @@ def foreign(bucket: str, name: str) -> StoreError:
     )
 
 
-def too_much(bucket: str, prefix: str, objects: int, size: int) -> StoreError:
+def listing_too_large(bucket: str, prefix: str, objects: int, size: int) -> StoreError:
     """Return the exception for a listing that is not read to its end."""
     return StoreError(
         f"In the bucket {bucket} more than {objects:,} objects have a name that begins with "
@@ -134,8 +135,8 @@ def too_much(bucket: str, prefix: str, objects: int, size: int) -> StoreError:
     )
 
 
-def blind(bucket: str, name: str) -> StoreUnavailable:
-    """Return the exception for a listing without our own sign of life."""
+def stale_listing(bucket: str, name: str) -> StoreUnavailable:
+    """Return the exception for a listing without the announcement that we wrote before it."""
     return StoreUnavailable(
         f"A listing of the bucket {bucket} has no {name}, or an old one, though this sign of life "
         "was written before it was asked for: something between here and Google answers from "
@@ -147,8 +148,8 @@ def blind(bucket: str, name: str) -> StoreUnavailable:
 
 def no_credentials(bucket: str, error: Exception) -> StoreError:
     """Return the exception for a program that is nobody, or that Google does not let in."""
-    said = error.args[0] if error.args else error  # behind it comes the same as JSON
-    text = " ".join(str(said).split())[:300].rstrip(".")
+    message = error.args[0] if error.args else error  # behind it comes the same as JSON
+    text = " ".join(str(message).split())[:300].rstrip(".")
     return StoreError(
         f"The bucket {bucket} could not be asked, for want of credentials: {text}. Set "
         "GOOGLE_APPLICATION_CREDENTIALS to a service account's file, or run `gcloud auth "
@@ -162,12 +163,12 @@ def unavailable(bucket: str, last: str, *, unknown: bool, busy: bool = False) ->
     With `busy` that is its word that there are too many requests.
     """
     if busy:
-        said = "asks us to slow down"
+        does = "asks us to slow down"
         advice = "See how many programs use it, and how many want, or write to, that lock."
     else:
-        said = "did not answer in time"
+        does = "did not answer in time"
         advice = "Check the network, and that the bucket's name is right."
-    text = f"The bucket {bucket} {said} ({last.rstrip('.')}). {advice}"
+    text = f"The bucket {bucket} {does} ({last.rstrip('.')}). {advice}"
     return StoreUnavailable(text, unknown=unknown, busy=busy)
 
 

@@ -1,21 +1,22 @@
-"""What stands in the bucket for a lock: names, versions, what an object says; no I/O.
+"""Object names and metadata of locks, tombstones and records in the bucket; no I/O.
 
-    <root>locks/<name>             the lock, or what is left in its place
-    <root>locks-unlockers/<id>     an unlocker's sign of life, in the metadata's `said`
+    <root>locks/<name>             the lock, or the tombstone in its place
+    <root>locks-unlockers/<id>     an unlocker's announcement, in the metadata's `said`
     <root>removed/<name>/<uuid>    the record of a removal, JSON; in short the metadata's `record`
 
 An object is *a lock* if its custom metadata has `uuid`; it has `hostname` and the two stamps there,
 too, and `about` without the backtrace, as short as what lists show of it. The body is `about` as
 it was written, whole. So a listing has all that lists show, and a push writes the stamps alone.
 
-With `gone` instead it is *a trace*: nobody has the lock, and that says who had or wanted it last.
-As long as anything stands under the name, a create that arrives late can't (`steps.py`). With
-neither it is somebody else's, and nothing is written over it.
+With `gone` instead it is *a tombstone*: nobody has the lock, and that says who had or wanted it
+last. As long as anything stands under the name, a create that arrives late can't (`requests.py`).
+`late_until` is when it expires (`tombstone_expires_at`). With neither it is somebody else's, and
+nothing is written over it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,19 +29,19 @@ from lockclient.model.fields import ABOUT, TEXT, TIME, json_facts, to_json
 from lockclient.model.holder import STAMPS, Found, Holder
 from lockclient.model.removal import Removal
 
-LATE: Final = 86400.0
+LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a request may arrive late. It is authorised as it arrives, by an access token
 that lives for an hour, or twelve where somebody has allowed that: after a day none is accepted."""
 
-A_DAY: Final = "a day"
+COUNTED_FROM_UPLOAD: Final = "a day"
 """As `late_until`: it counts from when the object was uploaded, as for all that is no number."""
 
-_BITS: Final = 32
-_ROOM: Final = 6 * 1024
+_METAGENERATION_BITS: Final = 32
+_MAX_METADATA_BYTES: Final = 6 * 1024
 """Bytes that a lock says of itself in its metadata, of 8 KiB: the rest is for who removes it."""
-_SHORT: Final = 100
+_SHORTENED_CHARS: Final = 100
 """Characters of each text where there are too many: lists show no more of it."""
-_CUT: Final = ("thread", "reason", "identity", "process", "client")
+_SHORTENED_FIELDS: Final = ("thread", "reason", "identity", "process", "client")
 
 
 class Version(NamedTuple):
@@ -55,8 +56,8 @@ class Version(NamedTuple):
 
     @property
     def revision(self) -> int:
-        """The number that the seam of the stores knows."""
-        return self.generation << _BITS | self.metageneration
+        """The number that requests of any store compare."""
+        return self.generation << _METAGENERATION_BITS | self.metageneration
 
     @property
     def token(self) -> int:
@@ -64,16 +65,16 @@ class Version(NamedTuple):
         return Version(self.generation).revision
 
     @classmethod
-    def of(cls, revision: int) -> Version:
+    def from_revision(cls, revision: int) -> Version:
         """Return the version of a revision."""
-        return cls(revision >> _BITS, revision & (1 << _BITS) - 1)
+        return cls(revision >> _METAGENERATION_BITS, revision & (1 << _METAGENERATION_BITS) - 1)
 
     @classmethod
-    def told(cls, resource: Mapping[str, Any]) -> Version:
-        """Return the version that the API tells.
+    def from_resource(cls, resource: Mapping[str, Any]) -> Version:
+        """Return the version of an object as the API describes it.
 
         Raises:
-            StoreError: it tells none.
+            StoreError: it has none.
         """
         try:
             return cls(int(resource["generation"]), int(resource["metageneration"]))
@@ -84,7 +85,7 @@ class Version(NamedTuple):
             ) from error
 
 
-class Names:
+class ObjectNames:
     """The objects' names below a root."""
 
     def __init__(self, root: str) -> None:
@@ -98,8 +99,8 @@ class Names:
         """Return the name of the object of a lock."""
         return f"{self.locks}{quote(name, safe='')}"
 
-    def sign_of_life(self, unlocker: str) -> str:
-        """Return the name of the object of an unlocker's sign of life."""
+    def announcement(self, unlocker: str) -> str:
+        """Return the name of the object of an unlocker's announcement."""
         return f"{self.unlockers}{quote(unlocker, safe='')}"
 
     def record(self, name: str, uuid: str) -> str:
@@ -113,18 +114,18 @@ FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """What stands under a lock's name."""
+    """An object under a lock's name: a lock, a tombstone, or somebody else's."""
 
     version: Version
     metadata: Mapping[str, str]
     size: int
-    created: float
+    created_at: float
 
     @classmethod
-    def told(cls, resource: Mapping[str, Any]) -> ObjectState:
-        """Return it as the API tells it."""
+    def from_resource(cls, resource: Mapping[str, Any]) -> ObjectState:
+        """Read it from the API's JSON."""
         return cls(
-            Version.told(resource),
+            Version.from_resource(resource),
             resource.get("metadata") or {},
             int(resource.get("size", 0)),
             datetime.fromisoformat(resource["timeCreated"].replace("Z", "+00:00")).timestamp(),
@@ -136,9 +137,9 @@ class ObjectState:
         return self.metadata.get("uuid")
 
     @property
-    def foreign(self) -> bool:
-        """Whether it is neither a lock nor a trace."""
-        return self.uuid is None and self.gone is None
+    def is_foreign(self) -> bool:
+        """Whether it is neither a lock nor a tombstone."""
+        return self.uuid is None and self.tombstone_uuid is None
 
     def is_of(self, holder: Holder) -> bool:
         """Tell whether it is this holder's lock: by the generation, if that is known.
@@ -147,7 +148,7 @@ class ObjectState:
         """
         if self.uuid is None or not holder.fencing_token:
             return self.uuid is not None and self.uuid == holder.uuid
-        return self.version.generation == Version.of(holder.fencing_token).generation
+        return self.version.generation == Version.from_revision(holder.fencing_token).generation
 
     @property
     def decision(self) -> str | None:
@@ -155,81 +156,77 @@ class ObjectState:
         return self.metadata.get("removing")
 
     @property
-    def gone(self) -> str | None:
-        """Of a trace, whose it is."""
+    def tombstone_uuid(self) -> str | None:
+        """Of a tombstone, whose it is."""
         return self.metadata.get("gone")
 
     @property
-    def late_until(self) -> float:
+    def tombstone_expires_at(self) -> float:
         """Until when, by the bucket's clock, a create may arrive for which something must stand."""
-        said = self.metadata.get("late_until")
-        if said is not None:
+        text = self.metadata.get("late_until")
+        if text is not None:
             with suppress(ValueError):
-                if isfinite(until := float(said)):
-                    return until
-            return self.created + LATE
-        return 0.0 if self.gone is None else self.created + LATE
+                if isfinite(expires_at := float(text)):
+                    return expires_at
+            return self.created_at + LATE_REQUEST_S
+        return 0.0 if self.tombstone_uuid is None else self.created_at + LATE_REQUEST_S
 
     def holder(self, name: str, body: bytes | None = None) -> Holder:
         """Return who holds the lock, with the whole `about` if the body is given."""
-        return Holder.read(name, self.found(body))
+        return Holder.read(name, self.subkeys(body))
 
-    def found(self, body: bytes | None = None) -> dict[str, Found]:
+    def subkeys(self, body: bytes | None = None) -> dict[str, Found]:
         """Return the lock's subkeys with their revisions, as every store has them."""
         token, now = self.version.token, self.version.revision
-        said: dict[str, Found] = {
+        found: dict[str, Found] = {
             part: (text.encode(errors="replace"), now if part in STAMPS else token)
             for part, text in self.metadata.items()
         }
         if body:
-            said[ABOUT] = (body, token)
-        return said
+            found[ABOUT] = (body, token)
+        return found
 
 
-def written(holder: Holder) -> tuple[dict[str, str], bytes]:
+def lock_content(holder: Holder) -> tuple[dict[str, str], bytes]:
     """Return what a taker writes: the lock's metadata and body."""
-    said = holder.subkeys()
-    body = said[ABOUT].encode()
+    body = holder.subkeys()[ABOUT].encode()
     short = replace(holder, backtrace=None)
-    said = short.subkeys()
-    if sum(len(key) + len(text.encode()) for key, text in said.items()) > _ROOM:
-        texts: dict[str, Any] = {
-            each: text[:_SHORT] for each in _CUT if (text := getattr(short, each)) is not None
-        }
-        said = replace(short, **texts).subkeys()
-    return said, body
+    metadata = short.subkeys()
+    if sum(len(key) + len(text.encode()) for key, text in metadata.items()) > _MAX_METADATA_BYTES:
+        metadata = replace(
+            short, **_shortened(short, _SHORTENED_FIELDS, _SHORTENED_CHARS)
+        ).subkeys()
+    return metadata, body
 
 
-def trace(uuid: str, late_until: float | None = None) -> dict[str, str]:
-    """Return the metadata of a trace; without a time it begins to count as it is written."""
-    said = {"gone": uuid}
-    if late_until is not None:
-        said["late_until"] = f"{late_until:.0f}"
-    return said
+def tombstone(uuid: str, expires_at: float | None = None) -> dict[str, str]:
+    """Return the metadata of a tombstone; without a time it begins to count as it is written."""
+    expiry = {} if expires_at is None else {"late_until": f"{expires_at:.0f}"}
+    return {"gone": uuid, **expiry}
 
 
 # ---------------------------------------------------------------- decisions
 
-_DECISION: Final = {"removed_at": TIME, "removed_by": TEXT, "how": TEXT, "why": TEXT}
-_LONGEST: Final = {"removed_by": 100, "how": 20, "why": 180}
+_DECISION_FACTS: Final = {"removed_at": TIME, "removed_by": TEXT, "how": TEXT, "why": TEXT}
+_MAX_DECISION_CHARS: Final = {"removed_by": 100, "how": 20, "why": 180}
 
 
 def decision(removal: Removal, *, recorded: bool) -> str:
     """Return what is put on a lock as it is decided that it goes."""
-    said: dict[str, Any] = {
-        key: getattr(removal, key)[:longest] for key, longest in _LONGEST.items()
+    texts: dict[str, Any] = {
+        key: getattr(removal, key)[:chars] for key, chars in _MAX_DECISION_CHARS.items()
     }
-    return to_json({"removed_at": removal.removed_at, **said, "recorded": recorded})
+    return to_json({"removed_at": removal.removed_at, **texts, "recorded": recorded})
 
 
-def decided(holder: Holder, text: str) -> Removal:
+def decided_removal(holder: Holder, text: str) -> Removal:
     """Return the removal that a decision tells of."""
-    said = json_facts(text.encode(errors="replace"), _DECISION)
-    own = {key: said[key] or "" for key in _LONGEST}
-    return in_record(Removal(holder, said["removed_at"], **own))
+    facts = json_facts(text.encode(errors="replace"), _DECISION_FACTS)
+    texts = {key: facts[key] or "" for key in _MAX_DECISION_CHARS}
+    return as_recorded(Removal(holder, facts["removed_at"], **texts))
 
 
-def in_record(removal: Removal) -> Removal:
+def as_recorded(removal: Removal) -> Removal:
     """Return a removal as its record has it: without the name of the acquisition.
 
     It is no fencing token, and too large a number for who reads JSON.
@@ -238,26 +235,29 @@ def in_record(removal: Removal) -> Removal:
     return replace(removal, holder=holder)
 
 
-def record_written(removal: Removal) -> tuple[dict[str, str], bytes]:
+def record_content(removal: Removal) -> tuple[dict[str, str], bytes]:
     """Return the metadata and the body of a record: for lists it is in the metadata, in short."""
-    slim, _ = (
-        removal.split_backtrace()
-    )  # where it has a backtrace it says so, or has a very short one
-    for longest in (_LONGEST_LISTED, _SHORT // 2):
-        texts = {each: text[:longest] for each in _TEXTS if (text := getattr(slim.holder, each))}
-        needs = tuple(each[:longest] for each in (slim.holder.needs or ())[:10]) or None
+    slim, _ = removal.split_backtrace()  # says that there is one, or has a very short one
+    for chars in (_MAX_LISTED_CHARS, _SHORTENED_CHARS // 2):
+        needs = tuple(need[:chars] for need in (slim.holder.needs or ())[:10]) or None
+        texts = _shortened(slim.holder, _RECORD_FIELDS, chars)
         short = replace(
             slim,
             holder=replace(slim.holder, needs=needs, **texts),
-            removed_by=slim.removed_by[:longest],
-            why=slim.why[:longest],
+            removed_by=slim.removed_by[:chars],
+            why=slim.why[:chars],
         )
-        if len((said := short.value()).encode(errors="replace")) <= _ROOM:
+        if len((record := short.value()).encode(errors="replace")) <= _MAX_METADATA_BYTES:
             break
     else:
-        said = ""
-    return {"record": said}, removal.value().encode(errors="replace")
+        record = ""
+    return {"record": record}, removal.value().encode(errors="replace")
 
 
-_LONGEST_LISTED: Final = 200
-_TEXTS: Final = ("hostname", "actor", *_CUT)
+def _shortened(holder: Holder, fields: Sequence[str], chars: int) -> dict[str, Any]:
+    """Return those of these fields that a holder has, cut to so many characters."""
+    return {field: text[:chars] for field in fields if (text := getattr(holder, field)) is not None}
+
+
+_MAX_LISTED_CHARS: Final = 200
+_RECORD_FIELDS: Final = ("hostname", "actor", *_SHORTENED_FIELDS)

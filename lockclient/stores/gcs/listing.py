@@ -1,14 +1,14 @@
-"""What stands in the bucket, as services read it: one listing for all that changes.
+"""Bucket listing for services: one listing has all locks and unlocker announcements.
 
-Locks and signs of life lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), so that one
+Locks and announcements lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), so that one
 listing has both, and it has metadata alone: no body is read for a list. Records are listed when
-there may be new ones. A removal leaves a trace over its lock, and `late_until` of that goes on from
-hand to hand (`steps`): as long as it is not over, whatever stands under the name has it. So a name
-with another `late_until` than before tells that there may be a record; it can tell so in vain, by a
-withdrawal, which costs a listing.
+there may be new ones. A removal leaves a tombstone over its lock, whose `late_until` goes on from
+hand to hand (step 3 in `requests`): as long as it is not over, whatever stands under the name has
+it. So a name with another `late_until` than before tells that there may be a record; it can tell so
+in vain, by a withdrawal, which costs a listing.
 
-**Who gives signs of life sees by them that it sees.** A listing has whatever was written before it
-was asked for: that is promised. So one without the sign of life that was written last, or with one
+**Who announces itself sees by that that it sees.** A listing has whatever was written before it
+was asked for: that is promised. So one without the announcement that was written last, or with one
 before it, is none of now (a cache answers, or a proxy that says "nothing"), however well it reads:
 its locks would be missed, or alerted on though they were pushed, by an unlocker that is ready. It
 is no look, and the picture grows old. A later one than the last is somebody's joke, or our own that
@@ -20,68 +20,69 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_UUID, SUBKEYS, check_name
+from lockclient.model.holder import MAX_UUID, SUBKEYS
 from lockclient.stores.common.polling import Item, Key, Known
+from lockclient.stores.common.segments import lock_name_of
 from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
+from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.requests import Read, RequestState
 
 log = logging.getLogger(__name__)
 
-_PAGE: Final = 10.0
-"""Seconds for a page."""
-MOST: Final = 50_000
-MOST_BYTES: Final = 100 << 20
+_PAGE_TIMEOUT_S: Final = 10.0
+"""Seconds for a page of a listing."""
+MAX_OBJECTS: Final = 50_000
+MAX_LISTING_BYTES: Final = 100 << 20
 """Objects of a listing, and bytes of its pages: others may write there whatever they like. More is
 refused as a whole, since a lock that a part of a listing does not have would pass for gone. Of
 records it is the first part that is read: they tell what was, and who deletes the old ones gets to
 the rest."""
-_FORGOTTEN: Final = 3600.0
-"""Seconds after which a sign of life is deleted, long after it has ended."""
-_LONGEST: Final = 600.0
-"""Seconds that a sign of life counts at most, whatever it says."""
-_SLACK: Final = 2.0
-"""Seconds for which a sign of life counts beyond its own time: so exactly the bucket tells it."""
+_ANNOUNCEMENT_RETENTION_S: Final = 3600.0
+"""Seconds after which an announcement is deleted, long after it has expired."""
+_MAX_ANNOUNCEMENT_TTL_S: Final = 600.0
+"""Seconds that an announcement counts at most, whatever it says."""
+_ANNOUNCEMENT_SLACK_S: Final = 2.0
+"""Seconds for which an announcement counts beyond its TTL: so exactly the bucket tells the time."""
 
 Resource = dict[str, Any]
 
 
-class Listing:
-    """Reads what stands in the bucket; see `polling.Source`.
+class ObjectListing:
+    """Lists the objects of a bucket; see `polling.Source`.
 
     Args:
-        calls: the way to it.
+        client: of the bucket.
         names: of the objects.
-        half_done: called with a removal that was decided, and is not done a look later.
+        complete: called with a removal that was decided, and is not done a look later.
     """
 
     def __init__(
-        self, calls: HttpClient, names: Names, half_done: Callable[[str, ObjectState], object]
+        self, client: HttpClient, names: ObjectNames, complete: Callable[[str, ObjectState], object]
     ) -> None:
-        self._calls = calls
+        self._client = client
         self._names = names
-        self._half_done = half_done
-        self._late: dict[str, int] = {}
+        self._complete = complete
+        self._tombstone_expiries: dict[str, int] = {}
         self._decided: dict[str, tuple[int, int]] = {}
         self._told_of = 0
-        self._wrote: dict[str, float] = {}
-        self._blind = False
+        self._announced_at: dict[str, float] = {}
+        self._stale = False
 
-    def wrote(self, name: str, created: float | None) -> None:
-        """Note when a sign of life was written, which is to be found from now on; None: no more."""
-        if created is None:
-            self._wrote.pop(name, None)
+    def expect_announcement(self, name: str, created_at: float | None) -> None:
+        """Expect an announcement in listings from now on, as new as this; None: no more."""
+        if created_at is None:
+            self._announced_at.pop(name, None)
         else:
-            self._wrote[name] = created
+            self._announced_at[name] = created_at
 
     def now(self) -> float:
-        return self._calls.now()
+        return self._client.now()
 
     def told_of(self) -> int:
         return self._told_of
@@ -96,89 +97,89 @@ class Listing:
         """See `polling.Source`.
 
         Raises:
-            StoreUnavailable: our own sign of life is not in there.
+            StoreUnavailable: our own announcement is not in there.
         """
-        late, decided = dict[str, int](), dict[str, tuple[int, int]]()
-        missing = dict(self._wrote)  # before the first page is asked for
-        for page in self._pages(self._names.live, deadline):
+        expiries, decided = dict[str, int](), dict[str, tuple[int, int]]()
+        missing = dict(self._announced_at)  # before the first page is asked for
+        for page in self._objects(self._names.live, deadline):
             found = []
-            for each in page:
-                wrote = missing.get(each["name"])
-                if wrote is not None and ObjectState.told(each).created >= wrote:
-                    del missing[each["name"]]
-                if (sign := self._sign_of_life(each)) is not None:
-                    found.append(sign)
-                elif (name := self._named(each["name"], self._names.locks)) is not None:
-                    there = ObjectState.told(each)
-                    if there.foreign:
-                        continue
-                    if there.late_until:
-                        late[name] = round(there.late_until)
-                    if there.decision is not None:
-                        version, looks = self._decided.get(name, (0, 0))
-                        looks = looks + 1 if version == there.version.revision else 0
-                        decided[name] = there.version.revision, looks
-                        if looks == 1:  # who may not do it does not try with each look
-                            self._half_done(name, there)
-                    elif (item := _standing(name, there)) is not None:
+            for path, state in page:
+                if state.created_at >= missing.get(path, inf):
+                    del missing[path]
+                if (announcement := self._announcement(path, state)) is not None:
+                    found.append(announcement)
+                elif (name := self._lock_name(path)) is None or state.is_foreign:
+                    continue
+                else:
+                    if state.tombstone_expires_at:
+                        expiries[name] = round(state.tombstone_expires_at)
+                    if state.decision is not None:
+                        decided[name] = self._decision_seen(name, state)
+                    elif (item := _lock_or_tombstone(name, state)) is not None:
                         found.append(item)
             yield found
-        self._see({*missing} & {*self._wrote})
-        if any(late[name] != self._late.get(name) for name in late):
+        self._check_freshness({*missing} & {*self._announced_at})
+        if any(expiries[name] != self._tombstone_expiries.get(name) for name in expiries):
             self._told_of += 1
         # By one step each, and only when all was read: two may do this at a time.
-        self._late, self._decided = late, decided
+        self._tombstone_expiries, self._decided = expiries, decided
+
+    def _decision_seen(self, name: str, state: ObjectState) -> tuple[int, int]:
+        """Return which removal was decided, and how many looks have found it so before this one."""
+        version, looks = self._decided.get(name, (0, 0))
+        looks = looks + 1 if version == state.version.revision else 0
+        if looks == 1:  # who may not do it does not try with each look
+            self._complete(name, state)
+        return state.version.revision, looks
 
     def records(
         self,
         deadline: Deadline,
         known: Mapping[Key, Known],  # noqa: ARG002
     ) -> Iterator[Sequence[Item]]:
-        for page in self._pages(self._names.removed, deadline, whole=False):
+        for page in self._objects(self._names.removed, deadline, whole=False):
             found = []
-            for each in page:
-                folder, _, uuid = each["name"].rpartition("/")
-                name, uuid = self._named(folder, self._names.removed), unquote(uuid)
+            for path, state in page:
+                folder, _, uuid = path.rpartition("/")
+                name, uuid = self._lock_name(folder, self._names.removed), unquote(uuid)
                 if name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID:
-                    there = ObjectState.told(each)
-                    value = there.metadata.get("record", "").encode(errors="replace")
-                    version = there.version.revision
-                    said = {uuid: (value, version)}
-                    found.append(Item("removed", name, uuid, version, there.created, said))
+                    value = state.metadata.get("record", "").encode(errors="replace")
+                    version = state.version.revision
+                    values = {uuid: (value, version)}
+                    found.append(Item("removed", name, uuid, version, state.created_at, values))
             yield found
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
-        for page in self._pages(f"{self._names.locks}{quote(prefix, safe='')}", deadline):
-            for each in page:
-                there, name = ObjectState.told(each), self._named(each["name"], self._names.locks)
-                if name is not None and there.uuid is not None and there.decision is None:
+        for page in self._objects(f"{self._names.locks}{quote(prefix, safe='')}", deadline):
+            for path, state in page:
+                name = self._lock_name(path)
+                if name is not None and state.uuid is not None and state.decision is None:
                     yield name
 
-    def dead(self, deadline: Deadline) -> Iterator[tuple[str, Version]]:
-        """Yield the signs of life that have ended long ago."""
-        for page in self._pages(self._names.unlockers, deadline):
-            for each in page:
-                there = ObjectState.told(each)
-                if there.created + _FORGOTTEN < self.now():
-                    yield each["name"], there.version
+    def expired_announcements(self, deadline: Deadline) -> Iterator[tuple[str, Version]]:
+        """Yield the objects of announcements that have expired long ago."""
+        for page in self._objects(self._names.unlockers, deadline):
+            for path, state in page:
+                if state.created_at + _ANNOUNCEMENT_RETENTION_S < self.now():
+                    yield path, state.version
 
     def count(self, deadline: Deadline) -> int:
-        """Return how many objects each look reads, by their names; `MOST` or more: too many."""
+        """Return how many objects each look reads; `MAX_OBJECTS` or more: too many."""
         found = 0
         for page in self._pages(self._names.live, deadline, fields="name"):
             found += len(page)
-            if found >= MOST:
+            if found >= MAX_OBJECTS:
                 break
         return found
 
     # ------------------------------------------------------------ inside
 
-    def _see(self, missing: Collection[str]) -> None:
-        """Take note whether a listing had all that was to be found in it."""
-        bucket, was, self._blind = self._calls.place.bucket, self._blind, bool(missing)
+    def _check_freshness(self, missing: Collection[str]) -> None:
+        """Raise unless a listing had all announcements that were to be found in it."""
+        bucket, was, self._stale = self._client.place.bucket, self._stale, bool(missing)
         if missing:
-            error = errors.blind(bucket, min(missing))
+            error = errors.stale_listing(bucket, min(missing))
             if not was:
                 log.warning("%s", error)
             raise error
@@ -191,67 +192,66 @@ class Listing:
         """Yield a listing's pages; unless it is to be `whole`, no more than may be read.
 
         Raises:
-            StoreError: it is to be, and has more than `MOST` objects, or `MOST_BYTES` bytes.
+            StoreError: it is to be, and has more than `MAX_OBJECTS`, or `MAX_LISTING_BYTES`.
         """
         query = {"prefix": prefix, "fields": f"nextPageToken,items({fields})"}
         objects = size = 0
         while True:
-            patience = Deadline(min(deadline, Deadline.after(_PAGE)))
-            answer = self._calls.ask(self._calls.page(query), patience, RequestState(Read("")))
-            said = answer.said()
-            page = said.get("items") or []
+            until = deadline.within(0.0, _PAGE_TIMEOUT_S)
+            request = self._client.list_request(query)
+            answer = self._client.ask(request, until, RequestState(Read("")))
+            listing = answer.json()
+            page = listing.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)
-            if objects > MOST or size > MOST_BYTES:
+            if objects > MAX_OBJECTS or size > MAX_LISTING_BYTES:
                 if whole:
-                    raise errors.too_much(self._calls.place.bucket, prefix, MOST, MOST_BYTES)
+                    raise errors.listing_too_large(
+                        self._client.place.bucket, prefix, MAX_OBJECTS, MAX_LISTING_BYTES
+                    )
                 return
             yield page
-            if not (token := said.get("nextPageToken")):
+            if not (token := listing.get("nextPageToken")):
                 return
             query["pageToken"] = token
 
-    def _sign_of_life(self, resource: Resource) -> Item | None:
-        if not resource["name"].startswith(self._names.unlockers):
-            return None
-        name, there = (
-            unquote(resource["name"][len(self._names.unlockers) :]),
-            ObjectState.told(resource),
-        )
-        value = there.metadata.get("said", "").encode(errors="replace")
-        if there.created + _lasting(value) + _SLACK < self.now():
-            return None  # it has ended
-        version = there.version.revision
-        return Item("unlockers", name, "", version, there.created, {"": (value, version)})
+    def _objects(
+        self, prefix: str, deadline: Deadline, *, whole: bool = True
+    ) -> Iterator[list[tuple[str, ObjectState]]]:
+        """Yield the objects of a listing with their names, by pages."""
+        for page in self._pages(prefix, deadline, whole=whole):
+            yield [(resource["name"], ObjectState.from_resource(resource)) for resource in page]
 
-    @staticmethod
-    def _named(where: str, folder: str) -> str | None:
+    def _announcement(self, path: str, state: ObjectState) -> Item | None:
+        """Return an unlocker's announcement; None: it is none, or has expired."""
+        if not path.startswith(self._names.unlockers):
+            return None
+        name, version = unquote(path[len(self._names.unlockers) :]), state.version.revision
+        value = state.metadata.get("said", "").encode(errors="replace")
+        if state.created_at + _ttl_of(value) + _ANNOUNCEMENT_SLACK_S < self.now():
+            return None
+        return Item("unlockers", name, "", version, state.created_at, {"": (value, version)})
+
+    def _lock_name(self, path: str, folder: str = "") -> str | None:
         """Return the lock that an object is about; None: no name of ours."""
-        segment = where[len(folder) :]
-        if not where.startswith(folder) or "/" in segment:
-            return None
-        try:
-            name = check_name(unquote(segment, errors="strict"))
-        except (InvalidLockName, UnicodeDecodeError):
-            return None
-        return name if quote(name, safe="") == segment else None
+        folder = folder or self._names.locks
+        return lock_name_of(path[len(folder) :]) if path.startswith(folder) else None
 
 
-def _standing(name: str, there: ObjectState) -> Item | None:
-    version = there.version.revision
-    if there.uuid is not None:
-        said = there.found()
-        values = {part: said[part] for part in SUBKEYS if part in said}
-        return Item("locks", name, "", version, there.created, values)
-    gone = there.gone or ""
-    if len(gone.encode(errors="replace")) > MAX_UUID:
+def _lock_or_tombstone(name: str, state: ObjectState) -> Item | None:
+    version = state.version.revision
+    if state.uuid is not None:
+        subkeys = state.subkeys()
+        values = {part: subkeys[part] for part in SUBKEYS if part in subkeys}
+        return Item("locks", name, "", version, state.created_at, values)
+    uuid = state.tombstone_uuid or ""
+    if len(uuid.encode(errors="replace")) > MAX_UUID:
         return None
-    return Item("withdrawn", name, gone, version, there.created, {gone: (b"", version)})
+    return Item("withdrawn", name, uuid, version, state.created_at, {uuid: (b"", version)})
 
 
-def _lasting(value: bytes) -> float:
-    """Return for how many seconds a sign of life counts, by what it says itself."""
+def _ttl_of(value: bytes) -> float:
+    """Return for how many seconds an announcement counts, by what it says itself."""
     try:
-        said = json.loads(value)
-        return min(_LONGEST, max(0.0, float(said["ttl"])))
+        return min(_MAX_ANNOUNCEMENT_TTL_S, max(0.0, float(json.loads(value)["ttl"])))
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0.0

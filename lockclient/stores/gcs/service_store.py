@@ -1,4 +1,4 @@
-"""What services and the command need of the bucket beyond what a mutex asks."""
+"""Service half of the bucket store: unlocker announcements, removal records, names of locks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lockclient.stores.common.background import Background
 from lockclient.stores.common.polled import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
-from lockclient.stores.gcs.keys import FIELDS, Names, ObjectState, Version
-from lockclient.stores.gcs.listing import Listing
-from lockclient.stores.gcs.removal import RemovalSteps
+from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
+from lockclient.stores.gcs.listing import ObjectListing
+from lockclient.stores.gcs.removal_steps import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import Change
@@ -24,8 +24,8 @@ from lockclient.threads.scheduler import WorkerPool
 
 log = logging.getLogger(__name__)
 
-_PATIENCE: Final = 10.0
-"""Seconds for what is done beside."""
+_CLEAN_UP_TIMEOUT_S: Final = 10.0
+"""Seconds for what is cleaned up in the background."""
 
 
 class GcsServiceStore(PolledStore):
@@ -33,15 +33,15 @@ class GcsServiceStore(PolledStore):
 
     background: Background
 
-    def _serve(self, calls: HttpClient) -> None:
-        self._bucket = calls
-        self._objects = Names(calls.place.root)
-        self._listing = Listing(calls, self._objects, self._complete)
+    def _serve(self, client: HttpClient) -> None:
+        self._client = client
+        self._names = ObjectNames(client.place.root)
+        self._listing = ObjectListing(client, self._names, self._complete_removal)
         self._polling = Polling(self._listing, self._name)
-        self._beside = WorkerPool("beside", 2)
+        self._clean_up_workers = WorkerPool("beside", 2)
         self._announced = False
 
-    # ------------------------------------------------------------ signs of life
+    # ------------------------------------------------------------ announcements
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:  # noqa: ARG002 - the value says it, too
         """See `ServiceStore.announce`.
@@ -49,26 +49,29 @@ class GcsServiceStore(PolledStore):
         An object has no lease: by its age, both times by the bucket's clock, it is seen to be over.
         What former unlockers have left is deleted by the next one that begins.
         """
-        name = self._objects.sign_of_life(unlocker)
-        call = self._bucket.insert(name, {"said": value}, b"", {"fields": FIELDS})
-        said = self._bucket.ask(call, deadline, RequestState(Read(""))).said()
-        self._listing.wrote(name, ObjectState.told(said).created)
+        name = self._names.announcement(unlocker)
+        call = self._client.upload_request(name, {"said": value}, b"", {"fields": FIELDS})
+        resource = self._client.ask(call, deadline, RequestState(Read(""))).json()
+        state = ObjectState.from_resource(resource)
+        self._listing.expect_announcement(name, state.created_at)
         if not self._announced:
             self._announced = True
-            self._beside.submit(self._forget_the_dead)
+            self._clean_up_workers.submit(self._delete_expired_announcements)
         return self._polling.revision_at(monotonic())
 
-    def _forget_the_dead(self) -> None:
+    def _delete_expired_announcements(self) -> None:
         with suppress(ClusterMutexError):  # the next one that begins does it
-            deadline = Deadline.after(_PATIENCE)
-            for name, version in self._listing.dead(deadline):
-                self._asking(deadline).delete(name, version)
+            deadline = Deadline.after(_CLEAN_UP_TIMEOUT_S)
+            for name, version in self._listing.expired_announcements(deadline):
+                self._guarded(deadline).delete(name, version)
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        name = self._objects.sign_of_life(unlocker)
-        self._listing.wrote(name, None)  # first: a look under way may miss it from here on
-        call = self._bucket.object("DELETE", name, (204, 200, 404))
-        self._bucket.ask(call, deadline, RequestState(Read("")))
+        name = self._names.announcement(unlocker)
+        self._listing.expect_announcement(
+            name, None
+        )  # first: a look under way may miss it from here on
+        call = self._client.object_request("DELETE", name, (204, 200, 404))
+        self._client.ask(call, deadline, RequestState(Read("")))
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
         """See `ServiceStore.announce_restored`: there is nothing to tell."""
@@ -81,23 +84,23 @@ class GcsServiceStore(PolledStore):
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if change.kind == "removed":
-            name = self._objects.record(change.name, change.part)
+            name = self._names.record(change.name, change.part)
         else:
-            name = self._objects.lock(change.name)
-        return self._asking(deadline).delete(name, Version.of(change.version))
+            name = self._names.lock(change.name)
+        return self._guarded(deadline).delete(name, Version.from_revision(change.version))
 
-    def _complete(self, name: str, there: ObjectState) -> None:
+    def _complete_removal(self, name: str, state: ObjectState) -> None:
         """Do what is left of a removal whose remover has died: see `removing`.
 
         By unlockers alone, so that a dashboard that may only read does nothing else.
         """
         if self._announced:
-            self._beside.submit(lambda: self._do_rest(name, there))
+            self._clean_up_workers.submit(lambda: self._finish_removal(name, state))
 
-    def _do_rest(self, name: str, there: ObjectState) -> None:
+    def _finish_removal(self, name: str, state: ObjectState) -> None:
         with suppress(ClusterMutexError):  # who takes the lock next does it
-            RemovalSteps(self._objects).complete(
-                self._asking(Deadline.after(_PATIENCE)), name, there
+            RemovalSteps(self._names).complete(
+                self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S)), name, state
             )
             self._polling.look_soon()
 
@@ -110,5 +113,5 @@ class GcsServiceStore(PolledStore):
 
         return sorted(self.background.run_shielded(lambda: list(read())))
 
-    def _asking(self, deadline: Deadline) -> GuardedObjects:
-        return GuardedObjects(self._bucket, RequestState(Read("")), deadline)
+    def _guarded(self, deadline: Deadline) -> GuardedObjects:
+        return GuardedObjects(self._client, RequestState(Read("")), deadline)

@@ -1,4 +1,4 @@
-"""The store in a bucket: requests by threads, watches by looking from time to time."""
+"""Bucket store (Google Cloud Storage): requests in worker threads, watches by polling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockclient.stores.diagnosis_protocol import Finding
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.diagnosis import examine
 from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.requests import RequestExecutor
+from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.service_store import GcsServiceStore
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.outcomes import Outcome
@@ -44,16 +44,16 @@ class GcsStore(ThreadedStore, GcsServiceStore):
 
     def _connect(self) -> None:
         super()._connect()
-        self._calls = HttpClient(self.place)
-        self._steps = RequestExecutor(self._calls)
-        self._serve(self._calls)
+        self._client = HttpClient(self.place)
+        self._executor = GcsRequestExecutor(self._client)
+        self._serve(self._client)
 
     def _disconnect(self) -> None:
-        self._beside.close()
-        self._calls.close()
+        self._clean_up_workers.close()
+        self._client.close()
 
     def _do(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        return self._steps.do(sending, deadline)
+        return self._executor.do(sending, deadline)
 
     def _was_closed(self) -> StoreClosed:
         return errors.closed(self.place.bucket)
@@ -71,4 +71,4 @@ class GcsStore(ThreadedStore, GcsServiceStore):
         return (self.place.url(),)
 
     def examine(self) -> Iterator[Finding]:
-        return examine(self._calls, self.ask, self._listing)
+        return examine(self._client, self.ask, self._listing)

@@ -61,7 +61,7 @@ def test_it_is_told_for_what_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who is answered, though by a refusal, does not hear that there was no answer."""
-    for each in ("FIRST_TRY", "LONGEST_TRY"):
+    for each in ("FIRST_TRY_TIMEOUT_S", "MAX_TRY_TIMEOUT_S"):
         monkeypatch.setattr(f"lockclient.stores.gcs.wire.http_client.{each}", PATIENCE)
     uuid, token = take(store)
     push = Push(NAME, uuid, Stamps(250.0, 350.0), token)

@@ -103,7 +103,7 @@ def test_a_take_that_waits_for_a_thread_is_not_sent_once_nobody_wants_it(
         while not server.counted("GET"):
             await asyncio.sleep(0.01)
         server.bucket.delete(OBJECT, Conditions())
-        monkeypatch.setattr(store._askers._getting, "do", hand_over)
+        monkeypatch.setattr(store._askers._getting, "submit", hand_over)
         while not queued:
             await asyncio.sleep(0.01)
         monkeypatch.setattr(Attempt, "let_go", late)

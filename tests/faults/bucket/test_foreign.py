@@ -11,7 +11,7 @@ import pytest
 from lockclient import ClusterMutex, StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
-from lockclient.stores.gcs.keys import LATE, ObjectState
+from lockclient.stores.gcs.keys import LATE_REQUEST_S, ObjectState
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, ReadResult, Taken
 from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
@@ -57,7 +57,7 @@ class TestSomebodyElseS:
         """So that no unlocker completes its removal, nor deletes it for an old trace."""
         server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
         half_done = list[str]()
-        store._listing._half_done = lambda name, _: half_done.append(name)
+        store._listing._complete = lambda name, _: half_done.append(name)
         for _ in range(3):
             assert not [
                 item for page in store._listing.live(Deadline.after(60), {}) for item in page
@@ -95,8 +95,10 @@ def test_what_is_no_lock_of_ours_can_be_removed(
 def test_a_time_that_is_none_is_a_day(server: BucketServer, store: GcsStore, said: str) -> None:
     """And no list fails by it."""
     metadata = {"gone": "z", "late_until": said}
-    there = ObjectState.told(server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata))
-    assert math.isclose(there.late_until, there.created + LATE)
+    there = ObjectState.from_resource(
+        server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata)
+    )
+    assert math.isclose(there.tombstone_expires_at, there.created_at + LATE_REQUEST_S)
     [item] = (item for page in store._listing.live(Deadline.after(60), {}) for item in page)
     assert item.kind == "withdrawn"
     assert isinstance(ask(store, Take(holder())), Taken)

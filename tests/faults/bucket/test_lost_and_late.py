@@ -12,7 +12,7 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
-from lockclient.stores.gcs.keys import LATE, Version
+from lockclient.stores.gcs.keys import LATE_REQUEST_S, Version
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, ReadResult, Taken
 from lockclient.stores.requests import (
@@ -48,7 +48,7 @@ class TestLostAnswers:
         server.fault("PATCH", LOSE)
         pushed = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
         assert isinstance(pushed, Done)
-        assert Version.of(pushed.revision).metageneration == 2
+        assert Version.from_revision(pushed.revision).metageneration == 2
         server.fault("PATCH", LOSE)
         assert isinstance(ask(store, Push(NAME, uuid, Stamps(260.0, 360.0), token)), Conflict)
 
@@ -197,11 +197,11 @@ class TestLateCreates:
         uuid = self.given_up(server, store)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
         theirs, _ = take(store)
-        server.ahead = LATE - 60
+        server.ahead = LATE_REQUEST_S - 60
         ask(store, Unlock(NAME, theirs))
         assert server.bucket.names() == [OBJECT]
         theirs, _ = take(store)
-        server.ahead = LATE + 60
+        server.ahead = LATE_REQUEST_S + 60
         ask(store, Push(NAME, theirs, Stamps(2.0, 3.0), 0))  # any answer tells the time
         assert isinstance(ask(store, Unlock(NAME, theirs)), Done)
         assert server.bucket.names() == []

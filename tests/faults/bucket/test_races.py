@@ -193,7 +193,7 @@ class TestContention:
         """`alive()` never meets that limit, however often it is called: from the take on."""
         with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            for module, patience in ((http_client, "FIRST_TRY"), (holding, "PUSH_TRY")):
+            for module, patience in ((http_client, "FIRST_TRY_TIMEOUT_S"), (holding, "PUSH_TRY")):
                 patch.setattr(module, patience, PATIENCE)  # else a try that is late is repeated
             store = GcsStore(GcsLocation(server.bucket.name))
             held = ClusterMutex("x", store=store, keepalive=True)

@@ -1,4 +1,4 @@
-"""Requests to one bucket, each tried until it is answered or the time is up.
+"""HTTP client of one bucket: retries each request until it is answered or the time is up.
 
 The JSON API by google-auth's session, which repeats nothing but what was answered with 401. All
 other repeating is done here, where it is noted in the `RequestState` what is not known afterwards.
@@ -21,6 +21,7 @@ import requests
 from google.auth import exceptions as auth
 from urllib3 import Timeout
 
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Backoff, Deadline, monotonic
 from lockclient.model.fields import json_object
 from lockclient.stores.gcs import errors
@@ -30,15 +31,15 @@ from lockclient.stores.requests import RequestState
 
 log = logging.getLogger(__name__)
 
-_GOOGLE = "https://storage.googleapis.com"
+_GOOGLE_URL = "https://storage.googleapis.com"
 
-FIRST_TRY = 2.0
+FIRST_TRY_TIMEOUT_S = 2.0
 """Seconds that the first try may take; each later one may take twice as long."""
-LONGEST_TRY = 8.0
-_PAUSES: Final = (0.1, 0.2, 2.0)
+MAX_TRY_TIMEOUT_S = 8.0
+_RETRY_PAUSES_S: Final = (0.1, 0.2, 2.0)
 """Seconds between two tries; an object takes one write a second."""
-MAX_ANSWER = 1 << 20
-MAX_PAGE = 32 << 20
+MAX_ANSWER_BYTES = 1 << 20
+MAX_PAGE_BYTES = 32 << 20
 """Bytes of an answer, and of a page of a thousand objects with 8 KiB of metadata each."""
 
 
@@ -48,7 +49,7 @@ class HttpAnswer(NamedTuple):
     status: int
     body: bytes
 
-    def said(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         """Return its JSON."""
         found: dict[str, Any] = json.loads(self.body)
         return found
@@ -58,23 +59,23 @@ class HttpAnswer(NamedTuple):
 class HttpRequest:
     """A request: its method, its path behind the host, and which statuses are answers to it.
 
-    With `cut` no more than so many bytes of the answer are read; else a longer one is an error.
-    `again` is sent in its place once an earlier sending may still arrive.
+    With `truncate_at` no more than so many bytes of the answer are read; else one of more than
+    `max_bytes` is an error. `resend` is sent in its place once an earlier sending may still arrive.
     """
 
     method: str
     path: str
-    answers: tuple[int, ...]
+    expected: tuple[int, ...]
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     content_type: str = ""
-    cut: int = 0
-    longest: int = MAX_ANSWER
-    again: HttpRequest | None = None
+    truncate_at: int = 0
+    max_bytes: int = MAX_ANSWER_BYTES
+    resend: HttpRequest | None = None
 
 
 class HttpClient:
-    """The way to one bucket; safe to share between threads.
+    """HTTP client of one bucket; safe to share between threads.
 
     Args:
         place: which one.
@@ -83,20 +84,22 @@ class HttpClient:
     def __init__(self, place: GcsLocation) -> None:
         self.place = place
         self.closed = False
-        self._base = emulator()
+        self._emulator_url = emulator()
         self._session: requests.Session | None = None
-        self._opening = threading.Lock()
+        self._session_lock = threading.Lock()
         self._clock: tuple[float, float] | None = None
-        self._down: tuple[float, bool] | None = None
+        self._outage: tuple[float, bool] | None = None
 
     # ------------------------------------------------------------ what can be asked
 
-    def object(self, method: str, name: str, answers: tuple[int, ...], **how: Any) -> HttpRequest:
+    def object_request(
+        self, method: str, name: str, expected: tuple[int, ...], **how: Any
+    ) -> HttpRequest:
         """Return a request about an object that is there."""
         path = f"/storage/v1/b/{self.place.bucket}/o/{quote(name, safe='')}"
-        return HttpRequest(method, path, answers, **how)
+        return HttpRequest(method, path, expected, **how)
 
-    def insert(
+    def upload_request(
         self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
     ) -> HttpRequest:
         """Return an upload, which its preconditions may refuse: in one request, never resumable.
@@ -107,8 +110,8 @@ class HttpClient:
         about = json.dumps({"metadata": metadata}).encode()
         parts = b"".join(
             b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n"
-            % (boundary, each)
-            for each in (about, body)
+            % (boundary, part)
+            for part in (about, body)
         )
         return HttpRequest(
             *("POST", f"/upload/storage/v1/b/{self.place.bucket}/o", (200, 412)),
@@ -117,21 +120,21 @@ class HttpClient:
             content_type=f"multipart/related; boundary={boundary.decode()}",
         )
 
-    def patch(
+    def patch_request(
         self, name: str, metadata: Mapping[str, str | None], query: Mapping[str, str]
     ) -> HttpRequest:
         """Return a change of custom metadata, which its preconditions may refuse."""
-        return self.object(
+        return self.object_request(
             *("PATCH", name, (200, 404, 412)),
             query=query,
             body=json.dumps({"metadata": metadata}).encode(),
             content_type="application/json; charset=UTF-8",
         )
 
-    def page(self, query: Mapping[str, str]) -> HttpRequest:
+    def list_request(self, query: Mapping[str, str]) -> HttpRequest:
         """Return a request for a page of a listing."""
         path = f"/storage/v1/b/{self.place.bucket}/o"
-        return HttpRequest("GET", path, (200,), query=query, longest=MAX_PAGE)
+        return HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
 
     # ------------------------------------------------------------ asking
 
@@ -143,27 +146,26 @@ class HttpClient:
             StoreError: it refuses, for a reason that trying again won't cure.
             StoreClosed: the connections are closed.
         """
-        pauses, longest, last = Backoff(*_PAUSES), FIRST_TRY, "the time was up before it was asked"
-        busy = ""
+        pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
+        last, busy = "the time was up before it was asked", ""
         while True:
-            timeout = min(deadline.remaining(), longest)
-            unknown, bucket = sending.ambiguous, self.place.bucket
+            timeout = min(deadline.remaining(), max_timeout_s)
             if self.closed or timeout <= 0 or sending.abandoned:
                 sending.in_flight = False  # whoever has handed it over may have said otherwise
-                if self.closed:
-                    raise errors.closed(bucket, unknown=unknown)
-                if busy:  # all the time: by now that is news
-                    self._report(busy, busy=True)
-                raise errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
+                raise self._unanswered(last, busy, unknown=sending.ambiguous)
             sending.in_flight = True
-            if sending.ambiguous and call.again is not None:
-                call = call.again
+            if sending.ambiguous and call.resend is not None:
+                call = call.resend
             failure: Exception | int
             answer = None
             try:
-                answer = self._once(call, timeout)
-                failure = errors.meant(answer)
-                if answer.status == 200 and not call.cut and json_object(answer.body) is None:
+                answer = self._try_once(call, timeout)
+                failure = errors.effective_status(answer)
+                if (
+                    answer.status == 200
+                    and not call.truncate_at
+                    and json_object(answer.body) is None
+                ):
                     # Somebody else's page, a proxy's: the bucket has not answered.
                     answer, failure = None, ValueError("what was answered is no JSON")
             except errors.Unanswered as error:
@@ -173,33 +175,42 @@ class HttpClient:
                     sending.in_flight = False
                     raise errors.no_credentials(self.place.bucket, error) from error
                 failure = error
-            if answer is not None and not errors.may_be_tried_again(failure):
-                self._report(None)
-                return self._checked(call, answer, sending)
+            if answer is not None and not errors.is_retryable(failure):
+                self._log_outage(None)
+                return self._check(call, answer, sending)
             sending.in_flight = False
             # What only reads does nothing, however late.
             sending.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
-            last = errors.why(failure, answer)
-            if failure == errors.BUSY:
+            last = errors.failure_text(failure, answer)
+            if failure == errors.TOO_MANY_REQUESTS:
                 busy = last  # it is there, though a later try may have too little time to hear so
             elif not busy:
-                self._report(last)
-            longest = min(2 * longest, LONGEST_TRY)
+                self._log_outage(last)
+            max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
-    def _checked(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
-        if answer.status in call.answers and not errors.is_bucket_missing(answer):
+    def _unanswered(self, last: str, busy: str, *, unknown: bool) -> ClusterMutexError:
+        """Return the exception for a request of which no try was answered."""
+        bucket = self.place.bucket
+        if self.closed:
+            return errors.closed(bucket, unknown=unknown)
+        if busy:  # all the time: by now that is news
+            self._log_outage(busy, busy=True)
+        return errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
+
+    def _check(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
+        if answer.status in call.expected and not errors.is_bucket_missing(answer):
             return answer
         sending.in_flight = False
-        refusal = errors.refused(answer, self.place.bucket)
+        refusal = errors.refusal(answer, self.place.bucket)
         refusal.unknown = sending.ambiguous
         raise refusal
 
-    def _once(self, call: HttpRequest, timeout: float) -> HttpAnswer:
+    def _try_once(self, call: HttpRequest, timeout: float) -> HttpAnswer:
         """Make one try, of so many seconds."""
         headers = {"Content-Type": call.content_type} if call.content_type else {}
-        response = self._opened().request(
-            *(call.method, f"{self._base or _GOOGLE}{call.path}"),
+        response = self._open_session().request(
+            *(call.method, f"{self._emulator_url or _GOOGLE_URL}{call.path}"),
             params=dict(call.query),
             data=call.body or None,
             headers=headers,
@@ -211,25 +222,25 @@ class HttpClient:
             body = bytearray()
             while piece := response.raw.read1(1 << 16, decode_content=True):
                 body += piece
-                if call.cut and len(body) >= call.cut:
-                    del body[call.cut :]
+                if call.truncate_at and len(body) >= call.truncate_at:
+                    del body[call.truncate_at :]
                     break
-                if len(body) > call.longest:
+                if len(body) > call.max_bytes:
                     raise requests.ReadTimeout("The answer is too long.")
-            self._note_time(response.headers.get("Date", ""))
+            self._note_clock(response.headers.get("Date", ""))
             return HttpAnswer(response.status_code, bytes(body))
 
-    def _opened(self) -> requests.Session:
+    def _open_session(self) -> requests.Session:
         session = self._session
         if session is None:
-            with self._opening:
-                session = self._session or open_session(authorised=self._base is None)
+            with self._session_lock:
+                session = self._session or open_session(authorised=self._emulator_url is None)
                 self._session = session
         return session
 
     # ------------------------------------------------------------ the bucket's clock
 
-    def _note_time(self, date: str) -> None:
+    def _note_clock(self, date: str) -> None:
         try:
             wall = parsedate_to_datetime(date).timestamp()
         except (ValueError, TypeError):
@@ -241,12 +252,12 @@ class HttpClient:
         clock = self._clock
         return 0.0 if clock is None else clock[0] + monotonic() - clock[1]
 
-    def _report(self, trouble: str | None, *, busy: bool = False) -> None:
+    def _log_outage(self, trouble: str | None, *, busy: bool = False) -> None:
         """Log the begin and the end of an outage, or of a pause that it asks for, once each."""
-        down, where = self._down, self.place.url()
+        down, where = self._outage, self.place.url()
         if (trouble is None) == (down is None):
             return
-        self._down = None if trouble is None else (monotonic(), busy)
+        self._outage = None if trouble is None else (monotonic(), busy)
         if down is not None:
             does = "takes requests" if down[1] else "answers"
             log.warning("%s %s again after %.1f s.", where, does, monotonic() - down[0])

@@ -1,9 +1,13 @@
-"""Sessions of HTTP in which a try ends when its time is up, whatever the other side does.
+"""HTTP sessions with total deadlines: over name lookup, connect, TLS and all of the answer.
 
 A timeout of `requests` is one for each address that is tried and for each piece that arrives, so
 that a host with twenty addresses that nobody answers, or one that sends a byte now and then, takes
 any number of them. Here connecting has one, and the answer, head and body, one: `Timeout.total`
 makes them the same.
+
+Of urllib3 one thing is not public here, `_new_conn`, which makes a connection's socket: it has no
+public way to have TLS begin with the time that connecting has left. So pyproject.toml has it below
+its next major version, and `tests/unit/stores/test_private_names.py` says what breaks without.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from urllib3.exceptions import ConnectTimeoutError
 from lockclient.model.clocks import Deadline
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECTIONS = 100
+_MAX_CONNECTIONS = 100
 
 
 def open_session(*, authorised: bool) -> requests.Session:
@@ -35,41 +39,41 @@ def open_session(*, authorised: bool) -> requests.Session:
         GoogleAuthError: there are no credentials, or they can't be read.
     """
     if not authorised:
-        return _in_time(requests.Session())
+        return _with_deadlines(requests.Session())
     try:
         credentials, _ = default_credentials(scopes=[_SCOPE])
     except (auth.GoogleAuthError, requests.RequestException):
         raise
     except Exception as error:  # whatever reading a file that is none comes to
         raise auth.DefaultCredentialsError(f"they can't be read ({error})") from error  # type: ignore[no-untyped-call]
-    for_tokens = Request(_in_time(requests.Session()))
-    return _in_time(AuthorizedSession(credentials, auth_request=for_tokens))  # type: ignore[no-untyped-call]
+    for_tokens = Request(_with_deadlines(requests.Session()))
+    return _with_deadlines(AuthorizedSession(credentials, auth_request=for_tokens))  # type: ignore[no-untyped-call]
 
 
-def _in_time(session: requests.Session) -> requests.Session:
+def _with_deadlines(session: requests.Session) -> requests.Session:
     for scheme in ("https://", "http://"):
-        session.mount(scheme, _Adapter(pool_maxsize=_CONNECTIONS, max_retries=0))
+        session.mount(scheme, _Adapter(pool_maxsize=_MAX_CONNECTIONS, max_retries=0))
     return session
 
 
-class _Reader(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """Reads an answer, all of it within the time that is given for one piece."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._raw = sock.makefile("rb", buffering=0)
         timeout = sock.gettimeout()
-        self._until = None if timeout is None else Deadline.after(timeout)
+        self._deadline = None if timeout is None else Deadline.after(timeout)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if self._until is not None:
-            if self._until.expired():
+        if self._deadline is not None:
+            if self._deadline.expired():
                 raise TimeoutError("timed out")
             # Whoever uses the connection next sets its own.
-            self._sock.settimeout(self._until.remaining())
+            self._sock.settimeout(self._deadline.remaining())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -78,15 +82,15 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-class _Response(HTTPResponse):
+class _DeadlineResponse(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **how: Any) -> None:
         super().__init__(sock, *args, **how)
         self.fp.close()
-        self.fp = io.BufferedReader(_Reader(sock))
+        self.fp = io.BufferedReader(_DeadlineReader(sock))
 
 
-class _InTime(HTTPConnection):
-    response_class = _Response
+class _DeadlineConnection(HTTPConnection):
+    response_class = _DeadlineResponse
 
     def _new_conn(self) -> socket.socket:
         """Connect to one of the host's addresses, all in one timeout.
@@ -94,23 +98,23 @@ class _InTime(HTTPConnection):
         While there are more of them, each has half of what is left: one that nobody answers leaves
         time for the others, as many as are of use.
         """
-        whole, name = self.timeout, self._dns_host
+        whole, name = self.timeout, self.host
         if not isinstance(whole, float | int):
             return super()._new_conn()
         until = Deadline.after(whole)
         try:
             found = socket.getaddrinfo(name, self.port, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+            addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
         except OSError:
             addresses = [name]  # which says why it can't be found
         failure: Exception = ConnectTimeoutError(self, f"No connection to {name} in {whole:g} s.")
         try:
-            for i, address in enumerate(addresses):
+            for number, address in enumerate(addresses, 1):
                 left = until.remaining()
                 if left <= 0:
                     break
-                self._dns_host = address
-                self.timeout = left if i + 1 == len(addresses) else left / 2
+                self.host = address
+                self.timeout = left if number == len(addresses) else left / 2
                 try:
                     sock = super()._new_conn()
                     sock.settimeout(max(until.remaining(), 0.001))  # TLS has what is left
@@ -118,20 +122,20 @@ class _InTime(HTTPConnection):
                 except Exception as error:  # noqa: BLE001 - the last one is raised
                     failure = error
         finally:
-            self.timeout, self._dns_host = whole, name
+            self.timeout, self.host = whole, name
         raise failure
 
 
-class _InTimeByTls(_InTime, HTTPSConnection):
+class _DeadlineTlsConnection(_DeadlineConnection, HTTPSConnection):
     pass
 
 
 class _Pool(HTTPConnectionPool):
-    ConnectionCls = _InTime
+    ConnectionCls = _DeadlineConnection
 
 
-class _PoolByTls(HTTPSConnectionPool):
-    ConnectionCls = _InTimeByTls
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _DeadlineTlsConnection
 
 
 class _Adapter(HTTPAdapter):
@@ -145,4 +149,4 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
-_POOLS = {"http": _Pool, "https": _PoolByTls}
+_POOLS = {"http": _Pool, "https": _TlsPool}

@@ -1,11 +1,11 @@
-"""Removing a lock that is not one's own, in three writes; whoever finds it half done completes it.
+"""Removal of another holder's lock, in three writes; whoever finds it half done completes it.
 
 1. **The decision**: a patch of the lock's own metadata, guarded by generation and metageneration as
    they were seen. A push that got in first wins: the patch is refused. From here on it is the push
    that is refused, and so is the holder's release; both read the decision there, and believe it.
 2. **The record**, under a name of its own, if it is not there yet.
-3. **The trace** over the lock, guarded by the decision's version: the name is free, and nothing of
-   that holder which still arrives can take it again.
+3. **The tombstone** over the lock, guarded by the decision's version: the name is free, and nothing
+   of that holder which still arrives can take it again.
 
 Who dies before the first has done nothing. After the first the decision stands, and with it all
 that is needed for the rest: whoever meets it (a taker, who waits, the holder itself, another
@@ -23,18 +23,18 @@ from lockclient.model.holder import MAX_UUID, Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import (
-    Names,
+    ObjectNames,
     ObjectState,
     Version,
-    decided,
+    as_recorded,
+    decided_removal,
     decision,
-    in_record,
-    record_written,
-    trace,
+    record_content,
+    tombstone,
 )
 from lockclient.stores.requests import Remove
 
-_MOST: Final = 8000
+_MAX_METADATA_BYTES: Final = 8000
 """Bytes of metadata: 8 KiB are refused."""
 
 
@@ -45,74 +45,74 @@ class RemovalSteps:
         names: of the objects.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ObjectNames) -> None:
         self._names = names
 
-    def remove(self, at: GuardedObjects, request: Remove) -> Version | ObjectState | None:
-        """Remove a lock; return the decision's version, or what stands there instead."""
+    def remove(self, objects: GuardedObjects, request: Remove) -> Version | ObjectState | None:
+        """Remove a lock; return the decision's version, or the object that is there instead."""
         holder, where = request.removal.holder, self._names.lock(request.removal.holder.name)
         text = decision(request.removal, recorded=request.recorded)
         version = None
         while version is None:
-            there = at.stands(where)
-            if there is None or not there.is_of(holder):
-                return there
-            if there.decision == text:  # by an earlier sending
-                version = there.version
-            elif there.decision is not None or not _as_seen(request, there):
-                return there
+            state = objects.head(where)
+            if state is None or not state.is_of(holder):
+                return state
+            if state.decision == text:  # by an earlier sending
+                version = state.version
+            elif state.decision is not None or not _is_unchanged(request, state):
+                return state
             else:
-                version = at.patch(where, _with(there, text), there.version)
-        self._finish(at, request.removal, version, recorded=request.recorded)
+                version = objects.patch(where, _decision_patch(state, text), state.version)
+        self._finish(objects, request.removal, version, recorded=request.recorded)
         return version
 
-    def complete(self, at: GuardedObjects, name: str, there: ObjectState) -> Removal | None:
+    def complete(self, objects: GuardedObjects, name: str, state: ObjectState) -> Removal | None:
         """Do what is left of a removal that was decided; None: somebody else has done it."""
-        body = at.body(self._names.lock(name), there.version) if there.size else b""
+        body = objects.body(self._names.lock(name), state.version) if state.size else b""
         if body is None:
             return None
-        removal = self.told(there, there.holder(name, body))
-        recorded = '"recorded": false' not in (there.decision or "")
-        self._finish(at, removal, there.version, recorded=recorded)
+        removal = self.decided(state, state.holder(name, body))
+        recorded = '"recorded": false' not in (state.decision or "")
+        self._finish(objects, removal, state.version, recorded=recorded)
         return removal
 
     @staticmethod
-    def told(there: ObjectState, holder: Holder) -> Removal:
+    def decided(state: ObjectState, holder: Holder) -> Removal:
         """Return the removal that was decided, of this holder."""
-        return decided(holder, there.decision or "")
+        return decided_removal(holder, state.decision or "")
 
     @staticmethod
     def is_same(found: Removal, request: Remove) -> bool:
         """Tell whether a record is that of this request."""
-        return found.value() == in_record(request.removal).value()
+        return found.value() == as_recorded(request.removal).value()
 
     def _finish(
-        self, at: GuardedObjects, removal: Removal, version: Version, *, recorded: bool
+        self, objects: GuardedObjects, removal: Removal, version: Version, *, recorded: bool
     ) -> None:
         name, uuid = removal.holder.name, removal.holder.uuid or ""
         if recorded and uuid:
-            at.put(self._names.record(name, uuid), *record_written(in_record(removal)))
-        at.put(self._names.lock(name), trace(uuid), b"", version)
+            objects.put(self._names.record(name, uuid), *record_content(as_recorded(removal)))
+        objects.put(self._names.lock(name), tombstone(uuid), b"", version)
 
 
-def _as_seen(request: Remove, there: ObjectState) -> bool:
+def _is_unchanged(request: Remove, state: ObjectState) -> bool:
     """Tell whether nobody has written to the lock since the remover saw it."""
     seen = request.stamp_revisions
-    return seen is None or max(seen) == there.version.revision
+    return seen is None or max(seen) == state.version.revision
 
 
-def _with(there: ObjectState, text: str) -> dict[str, str | None]:
+def _decision_patch(state: ObjectState, text: str) -> dict[str, str | None]:
     """Return the change that decides.
 
     Where it would not fit, as somebody else has written too much there, all else goes but whose
     lock it was, which who has decided knows.
     """
-    size = sum(len(_bytes(key)) + len(_bytes(said)) for key, said in there.metadata.items())
-    if size + len(_bytes(text)) <= _MOST:
+    size = sum(len(_bytes(key)) + len(_bytes(value)) for key, value in state.metadata.items())
+    if size + len(_bytes(text)) <= _MAX_METADATA_BYTES:
         return {"removing": text}
-    uuid = there.uuid or ""
+    uuid = state.uuid or ""
     kept = {"uuid": uuid if len(_bytes(uuid)) <= MAX_UUID else "", "removing": text}
-    return {**dict.fromkeys(there.metadata), **kept}
+    return {**dict.fromkeys(state.metadata), **kept}
 
 
 def _bytes(text: str) -> bytes:
