@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.keys import ObjectState, Version
-from lockclient.stores.protocol import RequestState
+from lockclient.stores.requests import RequestState
 
 SETTLE_TIMEOUT_S: Final = 0.5
 """Seconds that who withdraws waits for a take that is in flight: less than the end of a program
