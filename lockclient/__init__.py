@@ -13,8 +13,9 @@ from lockclient.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.mutex import ClusterMutex
 from lockclient.settings import Settings
 from lockclient.stores.protocol import Guard

@@ -20,8 +20,9 @@ from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.clocks import Now, monotonic
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.process_identity import task_actor, this_thread
+from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.threads import scheduler

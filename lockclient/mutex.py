@@ -15,7 +15,8 @@ from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import Exit, Statement, entered
 from lockclient.errors import ClusterMutexError, LockNotHeld
 from lockclient.model.clocks import Deadline, Now, monotonic
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
 

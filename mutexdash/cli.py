@@ -10,15 +10,9 @@ from prometheus_client import disable_created_metrics
 
 from lockclient.overview.table import Table
 from lockclient.service.http_server import HttpServer
-from lockclient.service.options import (
-    EndSignal,
-    ServiceCommand,
-    configure_logging,
-    serve,
-    service_options,
-    settings_of,
-    store_of,
-)
+from lockclient.service.lifecycle import EndSignal, serve
+from lockclient.service.logging_setup import configure_logging
+from lockclient.service.options import ServiceCommand, service_options, settings_of, store_of
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from mutexdash.app import create_app

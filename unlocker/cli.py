@@ -12,13 +12,12 @@ from prometheus_client import disable_created_metrics
 
 from lockclient.errors import StoreError
 from lockclient.service.http_server import HttpServer
+from lockclient.service.lifecycle import EndSignal, serve
+from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import (
-    EndSignal,
     FlagNamedOption,
     ServiceCommand,
-    configure_logging,
     hosts_of,
-    serve,
     service_options,
     settings_of,
     store_of,

@@ -11,7 +11,7 @@ from lockclient.model.clocks import Now, monotonic
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
-from lockclient.service.options import said
+from lockclient.service.logging_setup import log_fields
 from lockclient.text.confusables import named
 from lockclient.text.escaping import plain
 from unlocker.deadlines import Item
@@ -50,7 +50,10 @@ class Observer:
         holder = item.row.holder
         name, who = named(holder.name), _one_line(holder.describe())
         log.warning(
-            "Lock %s is past its alert, held by %s.", name, who, extra=said(PAST_ALERT, holder)
+            "Lock %s is past its alert, held by %s.",
+            name,
+            who,
+            extra=log_fields(PAST_ALERT, holder),
         )
 
         def is_past_alert() -> bool:
@@ -99,7 +102,7 @@ class Observer:
                     "Lock %s is broken and never removed: %s.",
                     named(holder.name),
                     _one_line("; ".join(holder.faults())),
-                    extra=said("broken", holder),
+                    extra=log_fields("broken", holder),
                 )
             return
         if why := holder.undecided():
@@ -108,7 +111,7 @@ class Observer:
                     "Lock %s stays when its time is over: %s.",
                     named(holder.name),
                     _one_line(why),
-                    extra=said("undecided", holder),
+                    extra=log_fields("undecided", holder),
                 )
             return  # another hand's stamps tell nothing of the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at

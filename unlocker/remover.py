@@ -14,7 +14,7 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.service.options import said
+from lockclient.service.logging_setup import log_fields
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult
 from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
@@ -169,7 +169,7 @@ class Remover:
                     "Lock %s is due and can't be removed, trying on: %s",
                     named(holder.name),
                     error,
-                    extra=said("removal-failed", holder),
+                    extra=log_fields("removal-failed", holder),
                     exc_info=not isinstance(error, StoreError),
                 )
             self._refused.add(_key(item))
@@ -219,7 +219,7 @@ class Remover:
             "Removed lock %s: %s.",
             named(holder.name),
             removal.why,
-            extra=said("auto-unlocked", holder, removal),
+            extra=log_fields("auto-unlocked", holder, removal),
         )
 
 

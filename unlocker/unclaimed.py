@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import Ticket
+from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore

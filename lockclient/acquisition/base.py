@@ -33,7 +33,8 @@ from lockclient.model.clocks import (
     require_timeout,
 )
 from lockclient.model.fields import size_of
-from lockclient.model.holder import NO_PROBLEMS, Holder, check_name
+from lockclient.model.holder import NO_PROBLEMS, Holder
+from lockclient.model.lock_name import check_name
 from lockclient.model.process_identity import fingerprint, this_thread
 from lockclient.settings import made_of
 from lockclient.stores import protocol, registry

@@ -18,7 +18,8 @@ from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import RETRY, Task, WorkerPool
+from lockclient.threads.pool import WorkerPool
+from lockclient.threads.scheduler import RETRY_S, Task
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Holding:
         self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
 
     def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
-        self.acquisition.put_off(monotonic() + RETRY)
+        self.acquisition.put_off(monotonic() + RETRY_S)
         if tell:  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
@@ -194,7 +195,7 @@ class Holding:
         except ClusterMutexError:
             if self.acquisition.loss is None:
                 pushes = self.store.background.pushes
-                scheduler.shared.after(RETRY, lambda: pushes.submit(self._look))
+                scheduler.shared.after(RETRY_S, lambda: pushes.submit(self._look))
                 return
         else:
             if isinstance(seen, ReadResult):

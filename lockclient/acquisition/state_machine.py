@@ -24,10 +24,11 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from lockclient.errors import LockLost
-from lockclient.model.clocks import Backoff, Now, Runtime
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.clocks import Now, Runtime
+from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
     Conflict,
     Done,
@@ -54,6 +55,7 @@ from lockclient.stores.requests import (
     Withdraw,
 )
 from lockclient.text.durations import period
+from lockclient.threads.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from lockclient.cli.store_access import MAX_NAMES, opened_store
 from lockclient.errors import ClusterMutexError, InvalidLockName
 from lockclient.model.clocks import LONGEST, Deadline
 from lockclient.model.fields import Fact
-from lockclient.model.holder import check_name
+from lockclient.model.lock_name import check_name
 from lockclient.overview.search import Search
 from lockclient.settings import LIKE, Settings
 from lockclient.text.durations import parse_duration, period

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from math import inf
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Ticket
+from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Listed
 from lockclient.overview.table import Table
 from lockclient.settings import Settings

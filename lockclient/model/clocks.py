@@ -10,7 +10,6 @@ other machines go on meanwhile, and a lock's time runs out there.
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,36 +58,6 @@ class Deadline(float):
         """Return this deadline, but not sooner and not later than so many seconds from now."""
         now = monotonic()
         return Deadline(min(max(self, now + least), now + most))
-
-
-class Backoff:
-    """Pauses by decorrelated jitter: longer and longer, and nobody's in step with anybody else's.
-
-    Those that began together do not come back together, and who has waited for long comes so seldom
-    that it costs little.
-
-    Args:
-        first, least, most: seconds; of the first pause at most, and of the others.
-    """
-
-    __slots__ = ("_first", "_last", "_least", "_most")
-
-    def __init__(self, first: float, least: float, most: float) -> None:
-        self._first, self._least, self._most = first, least, most
-        self._last = 0.0
-
-    def next(self) -> float:
-        """Return the seconds of the next pause."""
-        if not self._last:
-            self._last = self._least
-            return _between(0.0, self._first)
-        self._last = min(_between(self._least, 3 * self._last), self._most)
-        return self._last
-
-
-def _between(low: float, high: float) -> float:
-    """Return any number between two. (Not by `random`, which costs each program an import.)"""
-    return low + (high - low) * int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 class Stamps(NamedTuple):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 
 _TOLD = 5
 """Waits of a circle that are told: it has two, nearly always."""

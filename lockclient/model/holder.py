@@ -7,14 +7,12 @@ as far as it can be shown and named in `Holder.problems`; reading never raises.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Stamps, format_stamp, parse_stamp
 from lockclient.model.fields import (
     ABOUT,
@@ -29,7 +27,6 @@ from lockclient.model.fields import (
     UNKNOWN,
     Fact,
     fact,
-    json_facts,
     json_object,
     of_kind,
     to_json,
@@ -42,12 +39,10 @@ MAX_VALUE: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
 MAX_UUID: Final = 255
 """And of a `uuid`, which no picture of all locks can cut."""
-MAX_NAME: Final = 255
 MOST_FENCING: Final = 1 << 53
 """Every fencing token is smaller, so that all who read JSON have it whole."""
 _LONGEST_BACKTRACE, LONGEST_TEXT = 16 * 1024, 4 * 1024
 """Characters that the record of a removal keeps."""
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 _Item = TypeVar("_Item", str, float)
 
@@ -358,76 +353,6 @@ _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
 """The fields that each subkey speaks of, as they are without it."""
 _UNBOUND: Final = {name: None for part in _BOUND for name in _FIELDS_OF[part]}
 _UNSAID: Final[dict[str, Any]] = dict(zip(_FIELDS, _values_of(Holder()), strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A waiter in line for a lock. `revision` is the store's order: the line goes by it."""
-
-    name: str
-    uuid: str
-    hostname: str | None = None
-    pid: int | None = None
-    thread: str | None = None
-    reason: str | None = None
-    since: float | None = None
-    revision: int = 0
-    actor: str | None = None
-
-    @classmethod
-    def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
-        """Build a ticket from its key and value; what can't be read is None."""
-        return cls(name, uuid, **json_facts(value, _TICKET), revision=revision)
-
-    def listed(self) -> Ticket:
-        """Return the ticket as a list of very many has it: no text of it is long."""
-        texts = (self.hostname, self.thread, self.reason, self.actor)
-        hostname, thread, reason, actor = (text and shortened(text) for text in texts)
-        return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
-
-    def value(self) -> str:
-        """Return the ticket's value in the store, JSON."""
-        return to_json({key: getattr(self, key) for key in _TICKET})
-
-    def facts(self) -> dict[str, Any]:
-        """Return all facts for JSON."""
-        return {key: value for key, value in asdict(self).items() if key != "name"}
-
-
-_TICKET: Final = {
-    "hostname": TEXT,
-    "pid": COUNT,
-    "thread": TEXT,
-    "actor": TEXT,
-    "reason": TEXT,
-    "since": TIME,
-}
-
-
-def check_name(name: object) -> str:
-    """Return `name` if it can be a lock's name.
-
-    Raises:
-        InvalidLockName: it is no text, empty, over 255 bytes in UTF-8, not encodable, or has
-            control characters.
-    """
-    if not isinstance(name, str):
-        raise InvalidLockName(f"A lock's name must be a text, not {type(name).__name__}.")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidLockName(
-            f"The lock name {name!r} has a lone surrogate and can't be written as UTF-8.",
-            name=name,
-        ) from None
-    if not 1 <= size <= MAX_NAME:
-        raise InvalidLockName(
-            f"A lock's name must have 1 to {MAX_NAME} bytes in UTF-8; this one has {size}.",
-            name=name,
-        )
-    if _CONTROL.search(name):
-        raise InvalidLockName(f"The lock name {name!r} has control characters.", name=name)
-    return name
 
 
 def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtrace: bool) -> Holder:

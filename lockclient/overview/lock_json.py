@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lockclient.model.fields import COUNT, KNOWN, TEXT, Fact
-from lockclient.model.holder import FACTS, STATES, Holder, Ticket
+from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
+from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_view import undecided
 
 _NOW: Final = (

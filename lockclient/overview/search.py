@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from lockclient.model.holder import STATES, Holder, Ticket
+from lockclient.model.holder import STATES, Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.text.confusables import told_apart
 
 _HEAD: Final = "(-?)(?:(host|state|lock|reason):)?"

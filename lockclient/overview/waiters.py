@@ -11,7 +11,8 @@ from typing import Final
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import NOBODY, QueueLength
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore

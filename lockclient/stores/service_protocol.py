@@ -12,7 +12,7 @@ from math import inf
 from typing import Literal, NamedTuple, Protocol
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Ticket
+from lockclient.model.ticket import Ticket
 from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
 

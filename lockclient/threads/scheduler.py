@@ -1,4 +1,4 @@
-"""The process's clock: one thread that runs jobs at their times, and starts all other threads.
+"""Scheduler: one thread per process that runs jobs at their times, and starts all other threads.
 
 A job returns in how many seconds it wants to run again, or None when it is done. It never waits
 for anything: what asks a store is handed to a `WorkerPool`, so that no job is ever late because of
@@ -12,7 +12,7 @@ are deques and queues, whose operations are one step each.
 Before Python 3.13 a `SimpleQueue` that is waited at for so long waits for ever, if a signal's
 handler interrupts that and it goes on only when the time is up, as in a process that was stopped
 meanwhile: it takes what is left, which is negative, for no limit. So no signal comes to this
-thread; the threads of a crew may, unharmed, wait too long for work, and all others wait otherwise.
+thread; the threads of a pool may, unharmed, wait too long for work, and all others wait otherwise.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ log = logging.getLogger(__name__)
 
 Job = Callable[[], float | None]
 
-RETRY = 1.0
+RETRY_S = 1.0
 """Seconds after which a job that failed, or a thread that the system refused, is tried again."""
-_LONGEST_SLEEP = 5.0
+MAX_SLEEP_S = 5.0
 """Seconds: a thread's own wait stands still while the machine is suspended, times do not."""
-IDLE = 5.0
-"""Seconds without work after which a thread of a crew ends."""
 
 
 _SYNCHRONOUS: Final = {
@@ -87,9 +85,9 @@ class Task:
             again = None if self.cancelled else self._job()
         except Exception:  # noqa: BLE001 - only its own end ends it
             if not self._failing:
-                _report("A job in the background failed and is tried again.")
+                report("A job in the background failed and is tried again.")
             self._failing = True
-            return RETRY
+            return RETRY_S
         self._failing = False
         return again
 
@@ -159,14 +157,14 @@ class Scheduler:
             if not self._new:
                 pause = max(0.0, self._wakes_at - monotonic())
                 with suppress(Empty):
-                    _let_go(self._bell.get(timeout=min(_LONGEST_SLEEP, pause)))
+                    _let_go(self._bell.get(timeout=min(MAX_SLEEP_S, pause)))
             self._wakes_at = -math.inf
 
     def _run_due(self) -> None:
         while self._new:
             heapq.heappush(self._heap, self._new.popleft())
         if len(self._heap) >= self._clear_at:
-            self._heap = [each for each in self._heap if not each[2].cancelled]
+            self._heap = [entry for entry in self._heap if not entry[2].cancelled]
             heapq.heapify(self._heap)
             self._clear_at = max(1000, 2 * len(self._heap))
         while self._heap and self._heap[0][0] <= monotonic():
@@ -175,103 +173,7 @@ class Scheduler:
             if again is not None:
                 self._new.append((monotonic() + again, next(self._numbers), task))
 
-
-class WorkerPool:
-    """Daemon threads that do pieces of work, so many at once; they end when there is none.
-
-    Args:
-        name: of its threads.
-        at_most: threads at once.
-    """
-
-    def __init__(self, name: str, at_most: int) -> None:
-        self._name = f"clustermutex-{name}"
-        self._at_most = at_most
-        self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._free = deque[bool]()  # an entry for each thread that waits for work
-        self._threads: set[threading.Thread] = set()
-        self.refused = False
-        """Whether the system refused the last thread that was asked for."""
-        self._closed = False
-
-    def submit(self, work: Callable[[], object]) -> None:
-        """Have it done as soon as a thread is free; what the system refuses is tried on."""
-        # First the work, then the look: a thread that is taken for a free one, and has got another
-        # piece at that moment, looks for more when it is no longer counted as free.
-        self._todo.put(work)
-        if not self._free:
-            self._want_thread()
-
-    def _want_thread(self) -> None:
-        shared.after(0, self._add_thread)
-
-    def help_out(self) -> None:
-        """Do in this thread what no thread can be had for, as the interpreter ends."""
-        if self.refused:
-            with suppress(Empty):
-                self._todo.get_nowait()()
-
-    def close(self) -> None:
-        """Let the threads end when they are done with what there is."""
-        self._closed = True
-        for _ in self.threads():
-            self._todo.put(_wake)
-
-    def threads(self) -> list[threading.Thread]:
-        """Return the threads that there are."""
-        return list(self._threads)
-
-    def _add_thread(self) -> float | None:
-        """Called by the timers' thread alone: it counts the threads."""
-        if self._todo.empty() or len(self._threads) >= self._at_most:
-            return None  # those at work look for more when they are done
-        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.add(thread)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            self._threads.discard(thread)
-            if not self.refused and "shutdown" not in str(error):
-                log.warning("The system refuses a thread, trying on: %s", error)
-            self.refused = True
-            return RETRY / 10
-        self.refused = False
-        return 0.0 if self._todo.qsize() > 1 else None
-
-    def _work(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, shared.mask)
-        try:
-            while (work := self._next()) is not None:
-                try:
-                    work()
-                except Exception:  # noqa: BLE001 - the thread is needed for the next one
-                    _report("Work in the background failed.")
-                del work  # it may hold what nobody else needs any more
-        finally:
-            self._threads.discard(threading.current_thread())
-            if not self._todo.empty():  # there were too many threads when it came
-                self._want_thread()
-
-    def _next(self) -> Callable[[], object] | None:
-        """Wait for work; None if there was nothing for long."""
-        while True:
-            self._free.append(True)
-            try:
-                work = self._todo.get(timeout=0 if self._closed else IDLE)
-            except Empty:
-                work = None
-            self._free.pop()
-            if self._todo.empty():
-                return work
-            if work is not None:
-                if not self._free:
-                    self._want_thread()
-                return work
             # Else it came in the last moment, when there seemed to be a thread.
-
-
-def _wake() -> None:
-    """Do nothing: who waits for work finds that there will be no more."""
 
 
 def _let_go(undoing: Undoing | None) -> None:
@@ -279,10 +181,10 @@ def _let_go(undoing: Undoing | None) -> None:
         try:
             undoing.let_go()
         except Exception:  # noqa: BLE001 - the thread is needed for all else
-            _report("Undoing failed.")
+            report("Undoing failed.")
 
 
-def _report(what: str) -> None:
+def report(what: str) -> None:
     """Log an exception, whatever the program's own handlers of the log may raise."""
     with suppress(Exception):
         log.error(what, exc_info=True)  # noqa: LOG014 - they are the callers

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from lockclient.model.holder import Ticket
 from lockclient.model.restore_marker import Restored
+from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.history import History

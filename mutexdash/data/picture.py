@@ -16,9 +16,10 @@ from hashlib import blake2b
 from math import inf
 from operator import attrgetter
 
-from lockclient.model.holder import STATES, Ticket
+from lockclient.model.holder import STATES
 from lockclient.model.removal import Removal
 from lockclient.model.restore_marker import Restored
+from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
 from lockclient.text.confusables import Looks

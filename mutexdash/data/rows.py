@@ -8,8 +8,9 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from lockclient.model.holder import ALIVE_AT, FACTS, Holder, Ticket
+from lockclient.model.holder import ALIVE_AT, FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Urgency, urgency
 from lockclient.overview.search import searchable
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.deadlocks import Deadlock, deadlocks
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.service.supervision import Loop

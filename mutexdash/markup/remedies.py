@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Final, NamedTuple
 
-from lockclient.model.holder import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder, Ticket
+from lockclient.model.holder import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder
+from lockclient.model.ticket import Ticket
 from lockclient.text.escaping import plain
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")

@@ -8,7 +8,7 @@ from typing import cast
 from flask import Flask, Response, abort, current_app, make_response, request
 from prometheus_client import CollectorRegistry
 
-from lockclient.model.holder import check_name
+from lockclient.model.lock_name import check_name
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import BadParameter

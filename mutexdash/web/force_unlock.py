@@ -18,8 +18,8 @@ from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock import NO_RECORD, Changed, NeedsUnknown, force_unlock
+from lockclient.service.logging_setup import log_fields
 from lockclient.service.metrics import counter_by_label
-from lockclient.service.options import said
 from lockclient.text.escaping import apart, plain
 from mutexdash.security.guard import who_did_it
 from mutexdash.web.context import dashboard, name_asked_for
@@ -159,6 +159,6 @@ def _unlock(name: str, asked: _Asked) -> Removal:
         by,
         name,
         asked.reason,
-        extra=said("force-unlocked", removal.holder, removal),
+        extra=log_fields("force-unlocked", removal.holder, removal),
     )
     return removal

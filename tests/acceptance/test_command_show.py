@@ -14,7 +14,8 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock

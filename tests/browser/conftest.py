@@ -16,8 +16,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.settings import DEFAULT_ROOT, Settings
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken

@@ -8,8 +8,9 @@ from itertools import count
 from typing import Any
 
 from lockclient.model.clocks import Runtime
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult, Taken
 from lockclient.stores.requests import Read, Request, Take, TakeOrQueue
 from tests.support.records import taker

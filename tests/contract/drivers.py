@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from lockclient import AsyncClusterMutex, ClusterMutex
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 
 T = TypeVar("T")
 PATIENCE = 60.0

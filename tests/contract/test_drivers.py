@@ -14,7 +14,8 @@ from dataclasses import replace
 import pytest
 
 from lockclient import LockLost, LockNotHeld, LockTimeout
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.stores.requests import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject

@@ -22,7 +22,8 @@ from lockclient import (
     StoreUnavailable,
 )
 from lockclient.model.clocks import Deadline, Runtime
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult
 from lockclient.stores.requests import Claim, Read, Request, RequestState, Take, TakeOrQueue, Unlock

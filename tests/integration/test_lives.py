@@ -181,7 +181,7 @@ class TestWhatTheSystemRefuses:
         def refuse(*_: object) -> int:
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr(scheduler, "clock", Scheduler())
+        monkeypatch.setattr(scheduler, "shared", Scheduler())
         monkeypatch.setattr(scheduler, "start_new_thread", refuse)
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
             asyncio.run(AsyncClusterMutex("x", store=store).acquire())

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.common import background
+from lockclient.stores.common import ticket_keeper
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, served
 from tests.support.processes import wait_until
@@ -163,7 +163,7 @@ def test_a_lost_lease_costs_the_place_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Partitioned for too long: the waiters queue again, and say so in the log."""
-    monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.2)
+    monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.2)
     line.join("a")
     line.join("b")
     before = {each.revision for each in held.waiters()}
@@ -190,7 +190,7 @@ def test_a_place_is_kept_as_long_as_it_takes(
 ) -> None:
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
     monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL_S", 2)
-    monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.5)
+    monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.5)
     store = EtcdStore(settings)
     line, held = Line(store), ClusterMutex("x", store=store)
     held.acquire()

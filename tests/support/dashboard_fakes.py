@@ -14,8 +14,9 @@ import bcrypt
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.fields import ABOUT
-from lockclient.model.holder import SUBKEYS, Holder, Ticket
+from lockclient.model.holder import SUBKEYS, Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult
 from lockclient.stores.protocol import Capabilities

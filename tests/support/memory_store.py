@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.common.background import Background
 from lockclient.stores.outcomes import (
     Conflict,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.text.confusables import told_apart
 from lockclient.text.escaping import label
 

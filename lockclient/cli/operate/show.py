@@ -18,8 +18,10 @@ from lockclient.cli.store_access import (
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
-from lockclient.model.holder import FACTS, Holder, Ticket, check_name
+from lockclient.model.holder import FACTS, Holder
+from lockclient.model.lock_name import check_name
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
 from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, undecided
 from lockclient.overview.waiters import MOST

@@ -17,8 +17,9 @@ from lockclient.cli.options import json_option, parse_search, store_options
 from lockclient.cli.output import COLOURS, on_terminal, print_json
 from lockclient.cli.store_access import check_reachable, opened_store, start_following
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder, Ticket
+from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import lock_facts, removal_facts
 from lockclient.overview.rows import Transition
 from lockclient.overview.search import Search

@@ -8,7 +8,8 @@ from lockclient.cli.scripts.errors import errors_as_statuses, print_message
 from lockclient.cli.scripts.held_lock import held_lock_arguments, not_held
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
-from lockclient.model.holder import Holder, check_name
+from lockclient.model.holder import Holder
+from lockclient.model.lock_name import check_name
 from lockclient.settings import Settings
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult

@@ -23,7 +23,7 @@ from lockclient.errors import (
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.mutex import ClusterMutex
-from lockclient.stores.common.background import AT_EXIT
+from lockclient.stores.common.background import AT_EXIT_S
 from lockclient.stores.registry import open_store
 
 
@@ -71,7 +71,7 @@ class ShellMutex(ClusterMutex):
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or tried on in the background
                 self.release()
-        self._store().background.settle(AT_EXIT)
+        self._store().background.settle(AT_EXIT_S)
 
     @property
     def token(self) -> str:

@@ -1,4 +1,4 @@
-"""What stores share that have no watch and no calls of asyncio's own: looking, and threads."""
+"""An asyncio bridge: worker threads send the requests of event loops."""
 
 from __future__ import annotations
 
@@ -9,72 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline
-from lockclient.stores.outcomes import Outcome, Position
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, Push, Request, RequestState, Unlock, Withdraw
-from lockclient.threads import scheduler
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.requests import Push, RequestState, Unlock, Withdraw
+from lockclient.threads.pool import WorkerPool
 
-POLL = 2.0
-"""Seconds between two looks whether a lock is still its holder's: nobody tells it. Each is one
-request, of the cheap kind, for as long as a lock is held."""
-
-
-class PollWatch:
-    """A watch on who has a lock, by looking from time to time; it tells what it finds changed.
-
-    Args:
-        ask: asks the store.
-        target: the lock.
-        notify: see `MutexStore.watch`.
-        crew: the threads that look.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[Request, Deadline], Outcome],
-        target: WatchTarget,
-        notify: Callable[[WatchEvent], None],
-        crew: WorkerPool,
-    ) -> None:
-        self._ask = ask
-        self._look = GetPosition(target.name, "", 0)
-        self._notify = notify
-        self._crew = crew
-        self._told: tuple[str | None] | None = None
-        self._under_way = False
-        self._closed = False
-        self._task = scheduler.shared.after(POLL, self._due)
-
-    def _due(self) -> float | None:
-        if self._closed:
-            return None
-        if not self._under_way:
-            self._under_way = True
-            self._crew.submit(self._see)
-        return POLL
-
-    def _see(self) -> None:
-        try:
-            found = self._ask(self._look, Deadline.after(POLL))
-        except ClusterMutexError:
-            return  # the next look tells; that the time runs out is the holder's own to notice
-        finally:
-            self._under_way = False
-        if isinstance(found, Position) and not self._closed and self._told != (found.holder,):
-            self._told = (found.holder,)
-            self._notify(WatchEvent(found.revision, found.holder))
-
-    def close(self) -> None:
-        self._closed = True
-        self._task.cancel()
-
-
-AT_ONCE = 32
+MAX_IN_FLIGHT = 32
 """Requests of event loops that are under way at once: each takes a thread for as long."""
-OF_ONE_NAME = 8
+MAX_IN_FLIGHT_PER_LOCK = 8
 """Of these, of those that want the same lock, of which one can have it."""
 
 
@@ -90,47 +31,47 @@ class AsyncBridge:
     """
 
     def __init__(self, name: str) -> None:
-        self._getting = WorkerPool(name, AT_ONCE)
-        self._having = WorkerPool(f"{name}-having", AT_ONCE)
-        self._at_it: Counter[str] = Counter()
-        self._behind: defaultdict[str, deque[Callable[[], object]]] = defaultdict(deque)
+        self._takers = WorkerPool(name, MAX_IN_FLIGHT)
+        self._keepers = WorkerPool(f"{name}-having", MAX_IN_FLIGHT)
+        self._in_flight: Counter[str] = Counter()
+        self._queued: defaultdict[str, deque[Callable[[], object]]] = defaultdict(deque)
         self._lock = threading.Lock()
 
     async def send(self, sending: RequestState, work: Callable[[], Outcome]) -> Outcome:
         """Have a request sent by a thread, which a cancellation leaves to its end; see below."""
         request = sending.request
         if isinstance(request, Push | Unlock | Withdraw):
-            return await by_thread(self._having.submit, sending, work)
+            return await by_thread(self._keepers.submit, sending, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
         return await by_thread(partial(self._get, name), sending, work)
 
     def _get(self, name: str, work: Callable[[], object]) -> None:
         with self._lock:
-            if self._at_it[name] >= OF_ONE_NAME:
-                self._behind[name].append(work)
+            if self._in_flight[name] >= MAX_IN_FLIGHT_PER_LOCK:
+                self._queued[name].append(work)
                 return
-            self._at_it[name] += 1
-        self._getting.submit(partial(self._do, name, work))
+            self._in_flight[name] += 1
+        self._takers.submit(partial(self._do, name, work))
 
     def _do(self, name: str, work: Callable[[], object]) -> None:
         try:
             work()
         finally:
             with self._lock:
-                behind = self._behind.get(name)
+                behind = self._queued.get(name)
                 after = behind.popleft() if behind else None
                 if after is None:
-                    self._behind.pop(name, None)
-                    self._at_it[name] -= 1
-                    if not self._at_it[name]:
-                        del self._at_it[name]
+                    self._queued.pop(name, None)
+                    self._in_flight[name] -= 1
+                    if not self._in_flight[name]:
+                        del self._in_flight[name]
             if after is not None:  # behind those of other names that wait for a thread, too
-                self._getting.submit(partial(self._do, name, after))
+                self._takers.submit(partial(self._do, name, after))
 
     def close(self) -> None:
         """Let the threads end when they are done with what there is."""
-        self._getting.close()
-        self._having.close()
+        self._takers.close()
+        self._keepers.close()
 
 
 async def by_thread(

@@ -13,35 +13,37 @@ import os
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-from lockclient.errors import ClusterMutexError, StoreClosed, StoreUnavailable
+from lockclient.errors import StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import ONE_ANSWER_S, TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
+from lockclient.stores.common.ticket_keeper import TicketKeeper
+from lockclient.stores.protocol import ONE_ANSWER_S, MutexStore
 from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import RETRY, NoThread, Task, WorkerPool
+from lockclient.threads.pool import WorkerPool
+from lockclient.threads.scheduler import RETRY_S, NoThread
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-AT_ONCE = 8
+MAX_IN_FLIGHT = 8
 """Pushes of one store that are under way at once, and as many clean-ups."""
-_LONGEST_WAIT = 0.5
+SIGNAL_CHECK_INTERVAL_S = 0.5
 """Seconds after which a waiting main thread looks for signals."""
-_TRIES = 20
-"""How often the system is asked, in `RETRY` seconds, for the thread without which nothing goes."""
-CLEAN_UP_TRY = 2.0
-REFUSED_PAUSE = 30.0
+THREAD_TRIES = 20
+"""How often the system is asked, in `RETRY_S`, for the thread without which nothing goes."""
+CLEAN_UP_TIMEOUT_S = 2.0
+REFUSED_PAUSE_S = 30.0
 _PAUSES = (0.2, 0.5, 1.0)
-_LONGEST_PAUSE = 2.0
+MAX_PAUSE_S = 2.0
 """Seconds between two tries of a clean-up that nobody answers."""
-AT_EXIT = 1.0
+AT_EXIT_S = 1.0
 """Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
 
 
@@ -53,10 +55,10 @@ class Background:
     """
 
     def __init__(self, store: MutexStore) -> None:
-        self.pushes = WorkerPool("push", AT_ONCE)
-        self.tickets = Tickets(store)
+        self.pushes = WorkerPool("push", MAX_IN_FLIGHT)
+        self.tickets = TicketKeeper(store)
         self._store = store
-        self._cleaners = WorkerPool("clean-up", AT_ONCE)
+        self._cleaners = WorkerPool("clean-up", MAX_IN_FLIGHT)
         self._deputies = WorkerPool("deputy", 1000)
         self._unfinished: dict[object, None] = {}
 
@@ -97,8 +99,8 @@ class Background:
         waited = 0.0
         # Not for ever in one go: a signal that comes just before the wait begins, or to another
         # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
-        while not ended.acquire(timeout=_LONGEST_WAIT):
-            waited += _LONGEST_WAIT
+        while not ended.acquire(timeout=SIGNAL_CHECK_INTERVAL_S):
+            waited += SIGNAL_CHECK_INTERVAL_S
             if not begun and waited >= ONE_ANSWER_S and self._deputies.refused:
                 raise _no_thread("none could be started")
         if error is not None:
@@ -120,9 +122,9 @@ class Background:
                 return scheduler.shared.start()
             except NoThread as error:
                 tries += 1
-                if tries >= _TRIES:
+                if tries >= THREAD_TRIES:
                     raise _no_thread(error) from error
-                time.sleep(RETRY / _TRIES)
+                time.sleep(RETRY_S / THREAD_TRIES)
 
     def clean_up(self, withdraw: Withdraw) -> None:
         """Leave nothing of an acquisition, for as long as that takes."""
@@ -156,8 +158,8 @@ class Background:
         """Wake all waiters, who find the store closed; end all threads when they are done."""
         self.tickets.close()
         self.settle(patience)
-        for crew in (self.pushes, self._cleaners, self._deputies):
-            crew.close()
+        for pool in (self.pushes, self._cleaners, self._deputies):
+            pool.close()
 
 
 _main_thread = threading.main_thread().ident
@@ -187,14 +189,14 @@ class _CleanUp:
     def __init__(self, store: MutexStore, withdraw: Withdraw) -> None:
         self._store = store
         self._withdraw = withdraw
-        self._pauses = chain(_PAUSES, repeat(_LONGEST_PAUSE))
+        self._pauses = chain(_PAUSES, repeat(MAX_PAUSE_S))
         self._refused = False
 
     def run(self) -> float | None:
         """Try it; return in how many seconds to try again, None: it is done."""
         withdraw = self._withdraw
         try:
-            self._store.ask(withdraw, Deadline.after(CLEAN_UP_TRY))
+            self._store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
         except StoreUnavailable:
             return next(self._pauses)
         except StoreClosed:
@@ -208,7 +210,7 @@ class _CleanUp:
                 log.error("Cleaning up after %r is refused, trying on: %s", withdraw.name, error)
             self._refused = True
             self._without_mark()
-            return REFUSED_PAUSE
+            return REFUSED_PAUSE_S
         return None
 
     def _without_mark(self) -> None:
@@ -219,99 +221,7 @@ class _CleanUp:
         if self._withdraw.tombstone:
             try:
                 self._store.ask(
-                    replace(self._withdraw, tombstone=False), Deadline.after(CLEAN_UP_TRY)
+                    replace(self._withdraw, tombstone=False), Deadline.after(CLEAN_UP_TIMEOUT_S)
                 )
             except Exception as error:  # noqa: BLE001 - it is all tried again
                 log.debug("What is left of %r stays for now: %s", self._withdraw.name, error)
-
-
-class _Group:
-    """Waiters that can act only together, and so have one lease for their tickets."""
-
-    def __init__(self, waiters: Hashable) -> None:
-        self.waiters = waiters
-        self.inboxes: set[Inbox] = set()
-        self.task: Task | None = None
-        self.proved = True
-        self.renewing = False
-        self.failing = False
-
-    def prove(self) -> None:
-        """Take note that they can act."""
-        self.proved = True
-
-
-class Tickets:
-    """The waiters of this process on one store: their tickets are kept alive while they can act.
-
-    A waiter joins with its inbox; when its ticket is lost it is told to look for itself. Before
-    each renewal the waiters have to show that they can act: the tasks of an event loop that is
-    blocked would get a lock that they can't take, while others stand behind them.
-    """
-
-    def __init__(self, store: MutexStore) -> None:
-        self._store = store
-        self._crew = WorkerPool("tickets", 1)
-        self._groups: dict[Hashable, _Group] = {}
-        self._lock = threading.Lock()
-
-    def join(self, inbox: Inbox) -> None:
-        """Keep this waiter's ticket alive as long as it is in line."""
-        with self._lock:
-            group = self._groups.setdefault(inbox.waiters, _Group(inbox.waiters))
-            group.inboxes.add(inbox)
-            if group.task is None:
-                group.task = scheduler.shared.after(TICKET_RENEWAL_S, partial(self._due, group))
-
-    def leave(self, inbox: Inbox) -> None:
-        """Forget this waiter."""
-        with self._lock:
-            group = self._groups.get(inbox.waiters)
-            if group is not None:
-                group.inboxes.discard(inbox)
-
-    def close(self) -> None:
-        """Wake everyone, for good."""
-        with self._lock:
-            for group in self._groups.values():
-                self._tell(group)
-        self._crew.close()
-
-    def _due(self, group: _Group) -> float | None:
-        with self._lock:
-            # Not when the last one leaves: who is woken often leaves and joins as often, and the
-            # tickets would never be renewed.
-            if not group.inboxes:
-                self._groups.pop(group.waiters, None)
-                return None
-            someone = next(iter(group.inboxes))
-        proved, group.proved = group.proved, False
-        try:
-            someone.prove(group.prove)
-        except RuntimeError:  # their loop is closed
-            group.inboxes.clear()
-        if proved and not group.renewing:
-            group.renewing = True
-            self._crew.submit(partial(self._renew, group))
-        return TICKET_RENEWAL_S
-
-    def _renew(self, group: _Group) -> None:
-        try:
-            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL_S))
-        except StoreClosed:
-            return
-        except ClusterMutexError as error:
-            if not group.failing:  # once for an outage
-                log.warning("The places in line could not be renewed, trying on: %s", error)
-            group.failing = True
-            return
-        finally:
-            group.renewing = False
-        group.failing = False
-        if not kept:
-            with self._lock:
-                self._tell(group)
-
-    def _tell(self, group: _Group) -> None:
-        for inbox in group.inboxes:
-            inbox.put(WatchEvent(0, gap=True))

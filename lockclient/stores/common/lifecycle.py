@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.background import AT_EXIT, Background
+from lockclient.stores.common.background import AT_EXIT_S, Background
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Request, RequestState
 
@@ -61,7 +61,7 @@ def _start_afresh() -> None:
 
 def _at_exit() -> None:
     """Give what is to be cleaned up a moment; then let all stores go while threads still run."""
-    until = Deadline.after(AT_EXIT)
+    until = Deadline.after(AT_EXIT_S)
     for store in list(_stores):
         store.settle(until.remaining())
     for store in list(_stores):

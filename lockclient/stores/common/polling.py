@@ -1,4 +1,4 @@
-"""What services ask of a store that has no watch: it is looked at every few seconds.
+"""Emulates a watch by polling: `load` and `follow` for stores that have none.
 
 A look reads all that services follow, and what has changed since the look before it is told as a
 watch would tell it: tables, unlockers and dashboards know no difference. What is written and

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.holder import check_name
+from lockclient.model.lock_name import check_name
 
 _is_plain: Final = re.compile("[A-Za-z0-9_.-]+").fullmatch
 

@@ -1,4 +1,4 @@
-"""A store whose requests are sent by threads, on event loops, too, and that is looked at.
+"""Base for stores without a watch: worker threads send requests, also for asyncio; it is polled.
 
 It has no line and no watch. That threads ask for event loops means that there is one place that
 knows what was sent and not answered, and a task that is cancelled leaves it to a thread to the end.
@@ -14,26 +14,26 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
-from lockclient.stores.common.polled import PolledStore
+from lockclient.stores.common.polled_service_store import PolledServiceStore
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, RequestState, Unlock, Withdraw
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 
-LOOKS_AT_ONCE = 4
-CLOSING = 0.4
+MAX_POLLS_IN_FLIGHT = 4
+CLEAN_UP_TIMEOUT_S = 0.4
 """Seconds that closing waits for what is to be cleaned up."""
 
 
-class ThreadedStore(OpenedStore, PolledStore):
+class ThreadedStore(OpenedStore, PolledServiceStore):
     """A base of stores that can do without line, watch, fencing tokens and guard."""
 
     can: Capabilities
 
     def _connect(self) -> None:
         self._closing = False
-        self._askers = AsyncBridge(self._name)
-        self._lookers = WorkerPool("look", LOOKS_AT_ONCE)
+        self._bridge = AsyncBridge(self._name)
+        self._pollers = WorkerPool("look", MAX_POLLS_IN_FLIGHT)
         self.background = Background(self)
 
     # ------------------------------------------------------------ what each store does
@@ -67,7 +67,7 @@ class ThreadedStore(OpenedStore, PolledStore):
         return outcome
 
     async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        return await self._askers.send(sending, partial(self.send, sending, deadline))
+        return await self._bridge.send(sending, partial(self.send, sending, deadline))
 
     def guard(self, name: str, uuid: str) -> Guard:
         """See `MutexStore.guard`: there is none."""
@@ -84,7 +84,7 @@ class ThreadedStore(OpenedStore, PolledStore):
     def close(self) -> None:
         self._closing = True
         self._polling.close()
-        self.background.close(CLOSING)
+        self.background.close(CLEAN_UP_TIMEOUT_S)
         self._disconnect()
-        self._askers.close()
-        self._lookers.close()
+        self._bridge.close()
+        self._pollers.close()

@@ -14,7 +14,8 @@ from typing import get_args
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.holder import MAX_NAME, MAX_UUID, SUBKEYS, check_name
+from lockclient.model.holder import MAX_UUID, SUBKEYS
+from lockclient.model.lock_name import MAX_NAME_BYTES, check_name
 from lockclient.stores.service_protocol import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -90,7 +91,7 @@ class Keys:
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
         # Root, kind, name and part, each byte of the latter two percent-encoded.
-        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME + MAX_UUID)
+        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME_BYTES + MAX_UUID)
         self._lock_of = lru_cache(maxsize=4096)(self._name_of)
 
     def _keys_of(self, name: str) -> LockKeys:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from lockclient.model.clocks import format_stamp
-from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder, Ticket
+from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import (

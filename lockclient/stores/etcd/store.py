@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE, Ticket
+from lockclient.model.holder import MAX_VALUE
+from lockclient.model.ticket import Ticket
 from lockclient.settings import Settings
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
@@ -46,7 +47,7 @@ from lockclient.stores.requests import (
     Withdraw,
 )
 from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 

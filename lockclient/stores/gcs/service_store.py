@@ -11,7 +11,7 @@ from typing import Final
 from lockclient.errors import ClusterMutexError, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.polled import PolledStore
+from lockclient.stores.common.polled_service_store import PolledServiceStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
@@ -20,7 +20,7 @@ from lockclient.stores.gcs.removal_steps import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import Change
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _CLEAN_UP_TIMEOUT_S: Final = 10.0
 """Seconds for what is cleaned up in the background."""
 
 
-class GcsServiceStore(PolledStore):
+class GcsServiceStore(PolledServiceStore):
     """The half of `GcsStore` that services use; the other half calls `_serve` as it connects."""
 
     background: Background

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.async_bridge import PollWatch
+from lockclient.stores.common.poll_watch import PollWatch
 from lockclient.stores.common.threaded import ThreadedStore
 from lockclient.stores.diagnosis_protocol import Finding
 from lockclient.stores.gcs import errors
@@ -64,7 +64,7 @@ class GcsStore(ThreadedStore, GcsServiceStore):
         """See `MutexStore.watch`: every few seconds it is looked who has the lock."""
         if not revision:
             notify(WatchEvent(0, started=True))
-        return PollWatch(self.ask, target, notify, self._lookers)
+        return PollWatch(self.ask, target, notify, self._pollers)
 
     def endpoints(self) -> tuple[str, ...]:
         """Name the store's address, for messages."""

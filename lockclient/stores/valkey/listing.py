@@ -27,8 +27,9 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName, StoreUnavailable
-from lockclient.model.clocks import Backoff, Deadline, monotonic
-from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found, check_name
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found
+from lockclient.model.lock_name import check_name
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Item, Key, Known
 from lockclient.stores.requests import Read, RequestState
@@ -40,6 +41,7 @@ from lockclient.stores.valkey.voting.quorum import text
 from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Rounds
 from lockclient.stores.valkey.voting.scan_merge import Folder, Stand, latest, recorded
 from lockclient.stores.valkey.wire.connection import Command
+from lockclient.threads.backoff import Backoff
 
 _STEP: Final = "500"
 """Keys that a server looks at in one step: less than a millisecond."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.polled import PolledStore
+from lockclient.stores.common.polled_service_store import PolledServiceStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Member
 from lockclient.stores.requests import Read, RequestState
@@ -20,7 +20,7 @@ from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ValkeyServiceStore(PolledStore):
+class ValkeyServiceStore(PolledServiceStore):
     """The half of `ValkeyStore` that services use; the other half calls `_serve` as it connects."""
 
     def _serve(self, at: Rounds, hints: PubSub) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.async_bridge import PollWatch
-from lockclient.stores.common.threaded import CLOSING, ThreadedStore
+from lockclient.stores.common.poll_watch import PollWatch
+from lockclient.stores.common.threaded import CLEAN_UP_TIMEOUT_S, ThreadedStore
 from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
@@ -64,7 +64,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
 
     def _disconnect(self) -> None:
         self._hints.close()
-        self._debts.settle(CLOSING)
+        self._debts.settle(CLEAN_UP_TIMEOUT_S)
         self._servers.close()
         self._debts.close()
 
@@ -84,7 +84,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         """
         if not revision:
             return self._hints.listen(target.name, notify)
-        return PollWatch(self.ask, target, notify, self._lookers)
+        return PollWatch(self.ask, target, notify, self._pollers)
 
     def endpoints(self) -> tuple[str, ...]:
         """Name the store's addresses, for messages."""

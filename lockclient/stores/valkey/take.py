@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from lockclient.model.clocks import Backoff, Deadline, monotonic
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome, Refused, Taken
 from lockclient.stores.requests import RequestState
@@ -17,6 +17,7 @@ from lockclient.stores.valkey.voting.quorum import HAD, count, text
 from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Own, Rounds
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.threads.backoff import Backoff
 
 _SPLITS: Final = 4
 """How often a take is tried again at once because several have taken votes from each other."""

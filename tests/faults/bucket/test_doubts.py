@@ -90,7 +90,7 @@ def test_a_take_that_waits_for_a_thread_is_not_sent_once_nobody_wants_it(
         let_go(attempt)
 
     queued = list[Callable[[], object]]()
-    to_thread = store._askers._getting.submit
+    to_thread = store._bridge._takers.submit
 
     def hand_over(work: Callable[[], object]) -> None:
         if server.counted("GET") > 1:  # it is free: the take
@@ -103,7 +103,7 @@ def test_a_take_that_waits_for_a_thread_is_not_sent_once_nobody_wants_it(
         while not server.counted("GET"):
             await asyncio.sleep(0.01)
         server.bucket.delete(OBJECT, Conditions())
-        monkeypatch.setattr(store._askers._getting, "submit", hand_over)
+        monkeypatch.setattr(store._bridge._takers, "submit", hand_over)
         while not queued:
             await asyncio.sleep(0.01)
         monkeypatch.setattr(Attempt, "let_go", late)

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from lockclient.cli.scripts.queue_status import sentence
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import ReadResult
 from lockclient.text.timestamps import utc
 

@@ -17,7 +17,7 @@ from lockclient import errors
 from lockclient.errors import ClusterMutexError, LockTimeout, StoreError
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.service.options import configure_logging, said
+from lockclient.service.logging_setup import configure_logging, log_fields
 from lockclient.settings import Settings, made_of
 from tests.support.dashboard_fakes import Board
 from tests.support.records import found
@@ -70,7 +70,7 @@ def test_no_log_line_is_forged_or_steers(style: str, capsys: pytest.CaptureFixtu
     except RuntimeError:
         log.warning(
             *("%s at etcd://ann:hunter2@h:1", HOSTILE),
-            extra=said("removed", HOLDER, removal),
+            extra=log_fields("removed", HOLDER, removal),
             exc_info=True,
             stack_info=True,
         )

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from lockclient.aio import _this_task
 from lockclient.model.deadlocks import deadlocks
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.process_identity import this_thread
+from lockclient.model.ticket import Ticket
 from lockclient.overview.waiters import WaitQueues
 from mutexdash.security.access import Access
 from mutexdash.web.metrics import lock_gauges

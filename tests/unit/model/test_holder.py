@@ -26,10 +26,10 @@ from lockclient.model.holder import (
     UNDECIDED,
     Found,
     Holder,
-    Ticket,
-    check_name,
 )
+from lockclient.model.lock_name import check_name
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from tests.support.records import found, written
 
 ABOUT_FACTS = [each.name for each in FACTS if each.place == ABOUT]

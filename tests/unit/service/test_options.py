@@ -11,7 +11,7 @@ import pytest
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.service.options import configure_logging, said
+from lockclient.service.logging_setup import configure_logging, log_fields
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -31,7 +31,7 @@ def logged(style: str, capsys: pytest.CaptureFixture[str], extra: dict[str, obje
 def test_json_has_the_lock_as_fields_and_the_record_as_an_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    entry = json.loads(logged("json", capsys, said("auto-unlocked", HOLDER, REMOVAL)))
+    entry = json.loads(logged("json", capsys, log_fields("auto-unlocked", HOLDER, REMOVAL)))
     assert entry.pop("time").endswith("Z")
     assert entry == {
         "level": "warning",
@@ -46,7 +46,7 @@ def test_json_has_the_lock_as_fields_and_the_record_as_an_object(
 
 
 def test_text_has_the_record_at_the_end_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = logged("text", capsys, said("auto-unlocked", HOLDER, REMOVAL))
+    line = logged("text", capsys, log_fields("auto-unlocked", HOLDER, REMOVAL))
     message, _, record = line.partition(" The record: ")
     assert message.endswith("WARNING tests.serving: Removed lock 'nightly'.")
     assert json.loads(record) == REMOVAL.facts()
@@ -58,7 +58,7 @@ def test_a_line_stays_one_line_whatever_a_lock_says(
 ) -> None:
     """And its fields are bounded."""
     hostile = Holder('a"b', "u\n" * 9999, "h\r\n" * 9999)
-    line = logged(style, capsys, said("past-alert", hostile))
+    line = logged(style, capsys, log_fields("past-alert", hostile))
     assert len(line) < 3000
     if style == "json":
         entry = json.loads(line)

@@ -12,7 +12,7 @@ from lockclient.acquisition.steps import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.stores.common import background
+from lockclient.stores.common import background, ticket_keeper
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.requests import Request, Take, Withdraw
@@ -52,7 +52,7 @@ class BusyInbox(ThreadInbox):
 class TestTickets:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(background, "TICKET_RENEWAL_S", 0.1)
+        monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.1)
 
     def test_they_are_kept_while_somebody_waits(self) -> None:
         """And no longer: an idle process sends nothing."""
@@ -161,7 +161,7 @@ class TestCleaningUp:
         self, error: Exception, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What can be deleted is, at once; what it disarms may come when there is space again."""
-        monkeypatch.setattr(background, "REFUSED_PAUSE", 0.3)
+        monkeypatch.setattr(background, "REFUSED_PAUSE_S", 0.3)
         store = FailingStore(error)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         store.background.clean_up(Withdraw("x", "me", tombstone=True))
@@ -186,7 +186,7 @@ class TestCleaningUp:
         for number in range(1000):
             store.background.clean_up(Withdraw("x", f"{number}"))
         wait_until(lambda: not store.background.unfinished())
-        assert 2 <= max(most) <= background.AT_ONCE
+        assert 2 <= max(most) <= background.MAX_IN_FLIGHT
 
 
 class TestDeputies:

@@ -10,11 +10,12 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, StoreError
 from lockclient.acquisition.state_machine import Acquired, Acquisition, Pause, Step
-from lockclient.model.clocks import Backoff, Now, Runtime
+from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Position, Refused, Taken
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.requests import GetPosition, Request, Take, Unlock, Withdraw
+from lockclient.threads.backoff import Backoff
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 

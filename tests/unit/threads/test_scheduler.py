@@ -1,4 +1,4 @@
-"""The process's clock, and crews: their jobs, their threads, and what the system refuses."""
+"""The scheduler, and worker pools: their jobs, their threads, and what the system refuses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from lockclient.threads import scheduler
-from lockclient.threads.scheduler import NoThread, Scheduler, WorkerPool
+from lockclient.threads import pool, scheduler
+from lockclient.threads.pool import WorkerPool
+from lockclient.threads.scheduler import NoThread, Scheduler
 from tests.support.processes import wait_until
 
 
@@ -52,7 +53,7 @@ class TestJobs:
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing ends a job but its own end; it is logged once, and the others go on."""
-        monkeypatch.setattr(scheduler, "RETRY", 0.02)
+        monkeypatch.setattr(scheduler, "RETRY_S", 0.02)
         jobs, tries, ran = Scheduler(), list[int](), list[str]()
 
         def fail() -> float | None:
@@ -84,7 +85,12 @@ class TestJobs:
 class TestThreads:
     def test_work_is_done_at_once_up_to_the_limit(self) -> None:
         """And what is more waits for one of those threads; no work is left undone."""
-        crew, go, at_once, most = WorkerPool("test", 4), threading.Event(), set[int](), list[int]()
+        workers, go, at_once, most = (
+            WorkerPool("test", 4),
+            threading.Event(),
+            set[int](),
+            list[int](),
+        )
 
         def work() -> None:
             at_once.add(threading.get_ident())
@@ -92,7 +98,7 @@ class TestThreads:
             go.wait(10)
 
         for _ in range(20):
-            crew.submit(work)
+            workers.submit(work)
         wait_until(lambda: len(most) == 4)
         go.set()
         wait_until(lambda: len(most) == 20)
@@ -100,30 +106,30 @@ class TestThreads:
 
     def test_they_end_when_there_is_nothing_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And begin again when there is."""
-        monkeypatch.setattr(scheduler, "IDLE", 0.05)
-        crew, done = WorkerPool("test", 4), list[int]()
+        monkeypatch.setattr(pool, "IDLE_S", 0.05)
+        workers, done = WorkerPool("test", 4), list[int]()
         for number in range(200):
-            crew.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+            workers.submit(lambda number=number: done.append(number))  # type: ignore[misc]
             if number % 50 == 49:
-                wait_until(lambda: len(done) == number + 1 and not crew.threads())  # noqa: B023
+                wait_until(lambda: len(done) == number + 1 and not workers.threads())  # noqa: B023
         assert sorted(done) == list(range(200))
 
     def test_work_that_raises_ends_no_thread(self, caplog: pytest.LogCaptureFixture) -> None:
         """It is logged, and the next one is done."""
-        crew, done = WorkerPool("test", 1), list[int]()
-        crew.submit(lambda: 1 / 0)
-        crew.submit(lambda: done.append(1))
+        workers, done = WorkerPool("test", 1), list[int]()
+        workers.submit(lambda: 1 / 0)
+        workers.submit(lambda: done.append(1))
         wait_until(lambda: done)
         assert "ZeroDivisionError" in caplog.text
 
-    def test_a_closed_crew_ends(self) -> None:
+    def test_a_closed_workers_ends(self) -> None:
         """When it is done with what there is."""
-        crew, done = WorkerPool("test", 2), list[int]()
+        workers, done = WorkerPool("test", 2), list[int]()
         for _ in range(10):
-            crew.submit(lambda: done.append(1))
+            workers.submit(lambda: done.append(1))
         wait_until(lambda: len(done) == 10)
-        crew.close()
-        wait_until(lambda: not crew.threads(), 3, "the end, long before it would be idle")
+        workers.close()
+        wait_until(lambda: not workers.threads(), 3, "the end, long before it would be idle")
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
@@ -142,14 +148,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
 
 
 class TestRefusedThreads:
-    def test_a_crew_tries_on(
+    def test_a_workers_tries_on(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is logged once, and no work is lost."""
         scheduler.shared.start()
         left = refusing(monkeypatch, 3)
-        crew, done = WorkerPool("test", 2), list[int]()
-        crew.submit(lambda: done.append(1))
+        workers, done = WorkerPool("test", 2), list[int]()
+        workers.submit(lambda: done.append(1))
         wait_until(lambda: done)
         assert left() == 0
         assert caplog.text.count("The system refuses a thread") == 1

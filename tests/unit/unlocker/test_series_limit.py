@@ -13,8 +13,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import Ticket
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.service_protocol import WaitQueue
 from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
 from unlocker.metrics import series_limit

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE, Ticket
+from lockclient.model.holder import MAX_VALUE
+from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.protocol import Subscription

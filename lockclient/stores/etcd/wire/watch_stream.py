@@ -39,7 +39,7 @@ from lockclient.stores.etcd.wire.watch_state import (
     Watches,
 )
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import IDLE, WorkerPool
+from lockclient.threads.pool import IDLE_S, WorkerPool
 
 __all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
 
@@ -188,7 +188,7 @@ class WatchStream:
             if not self._watches.empty() or self._idle_check:
                 return
             self._idle_check = True
-        scheduler.shared.after(IDLE, self._end_if_idle)
+        scheduler.shared.after(IDLE_S, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
         with self._lock:

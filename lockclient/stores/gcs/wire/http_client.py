@@ -22,12 +22,13 @@ from google.auth import exceptions as auth
 from urllib3 import Timeout
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Backoff, Deadline, monotonic
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import json_object
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.http_session import open_session
 from lockclient.stores.requests import RequestState
+from lockclient.threads.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

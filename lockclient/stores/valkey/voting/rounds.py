@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from lockclient.model.clocks import Backoff, Deadline
+from lockclient.model.clocks import Deadline
 from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import DAY, milliseconds
@@ -18,6 +18,7 @@ from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
 from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.threads.backoff import Backoff
 
 TRY: Final = 2.0
 """Seconds that the servers have for one round."""

@@ -23,7 +23,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import Connection, Refusal
 from lockclient.stores.valkey.wire.pending_connections import Openings
 from lockclient.threads import scheduler
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 

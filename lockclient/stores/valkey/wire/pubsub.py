@@ -19,7 +19,7 @@ from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import connection_to
-from lockclient.threads.scheduler import IDLE, WorkerPool
+from lockclient.threads.pool import IDLE_S, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +127,12 @@ class PubSub:
     def _listen(self, bell: socket.socket) -> None:
         ears = [_Ear(self._servers, i) for i in self._servers.all]
         listeners: dict[str, set[Listener]] = {}
-        idle = Deadline.after(IDLE)
+        idle = Deadline.after(IDLE_S)
         try:
             while not self._closed and not (idle.expired() and not listeners and not self._new):
                 self._take_note(bell, listeners, ears)
                 if listeners:
-                    idle = Deadline.after(IDLE)
+                    idle = Deadline.after(IDLE_S)
                 for ear in ears:
                     ear.see_to(listeners)
                 self._wait(bell, ears, listeners)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lockclient.model.clocks import Stamps
-from lockclient.model.holder import SUBKEYS, Holder, Ticket
+from lockclient.model.holder import SUBKEYS, Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.holder import MAX_UUID, SUBKEYS, check_name
+from lockclient.model.holder import MAX_UUID, SUBKEYS
+from lockclient.model.lock_name import check_name
 from lockclient.stores.etcd.keys import KINDS, Keys, decode, encode
 
 SPACE = Keys("/base")

@@ -12,8 +12,9 @@ import pytest
 
 from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Stamps
-from lockclient.model.holder import Holder, Ticket
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.requests import Transactions

@@ -1,4 +1,4 @@
-"""What a store that is looked at answers to services, whatever it is."""
+"""The services' half of a store without a watch: `ServiceStore` by polling."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import Ticket
+from lockclient.model.ticket import Ticket
 from lockclient.stores.common.polling import Following, Polling
 from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.service_protocol import Batch, Kind, WaitQueue
 
 
-class PolledStore:
-    """What a store that is looked at answers to services: a base of such stores.
+class PolledServiceStore:
+    """A base of stores that are polled: what they answer to services.
 
     What is not there (a line, backtraces that stand apart, a past) is told as empty, and nobody
     asks for it who has asked the store what it `can` do.

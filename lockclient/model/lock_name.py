@@ -1,0 +1,37 @@
+"""What can be the name of a lock."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lockclient.errors import InvalidLockName
+
+MAX_NAME_BYTES: Final = 255
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(name: object) -> str:
+    """Return `name` if it can be a lock's name.
+
+    Raises:
+        InvalidLockName: it is no text, empty, over 255 bytes in UTF-8, not encodable, or has
+            control characters.
+    """
+    if not isinstance(name, str):
+        raise InvalidLockName(f"A lock's name must be a text, not {type(name).__name__}.")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidLockName(
+            f"The lock name {name!r} has a lone surrogate and can't be written as UTF-8.",
+            name=name,
+        ) from None
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise InvalidLockName(
+            f"A lock's name must have 1 to {MAX_NAME_BYTES} bytes in UTF-8; this one has {size}.",
+            name=name,
+        )
+    if _CONTROL.search(name):
+        raise InvalidLockName(f"The lock name {name!r} has control characters.", name=name)
+    return name

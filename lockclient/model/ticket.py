@@ -1,0 +1,53 @@
+"""The ticket of a waiter: its place in the queue for a lock, and who waits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, to_json
+from lockclient.model.holder import shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A waiter in line for a lock. `revision` is the store's order: the line goes by it."""
+
+    name: str
+    uuid: str
+    hostname: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    reason: str | None = None
+    since: float | None = None
+    revision: int = 0
+    actor: str | None = None
+
+    @classmethod
+    def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
+        """Build a ticket from its key and value; what can't be read is None."""
+        return cls(name, uuid, **json_facts(value, _TICKET), revision=revision)
+
+    def listed(self) -> Ticket:
+        """Return the ticket as a list of very many has it: no text of it is long."""
+        texts = (self.hostname, self.thread, self.reason, self.actor)
+        hostname, thread, reason, actor = (text and shortened(text) for text in texts)
+        return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
+
+    def value(self) -> str:
+        """Return the ticket's value in the store, JSON."""
+        return to_json({key: getattr(self, key) for key in _TICKET})
+
+    def facts(self) -> dict[str, Any]:
+        """Return all facts for JSON."""
+        return {key: value for key, value in asdict(self).items() if key != "name"}
+
+
+_TICKET: Final = {
+    "hostname": TEXT,
+    "pid": COUNT,
+    "thread": TEXT,
+    "actor": TEXT,
+    "reason": TEXT,
+    "since": TIME,
+}

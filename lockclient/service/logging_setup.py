@@ -1,0 +1,64 @@
+"""Logging of the services: text or JSON, a line an event, with the fields of a lock."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
+from lockclient.text.escaping import ascii_json, without_secrets
+from lockclient.text.log_format import PlainFormatter
+
+_FIELDS = ("event", "lock", "uuid", "hostname")
+MAX_FIELD_CHARS = 500
+"""Characters of a text from outside in a field."""
+
+
+def log_fields(event: str, holder: Holder, removal: Removal | None = None) -> dict[str, object]:
+    """Return the `extra` of a logging call about a lock: its fields in JSON.
+
+    A removal's record is told in full, in text as in JSON: the store keeps it for some days only,
+    or not at all if it is out of space.
+    """
+    known = {"lock": holder.name, "uuid": holder.uuid, "hostname": holder.hostname}
+    texts = {field: text and text[:MAX_FIELD_CHARS] for field, text in known.items()}
+    return {"event": event, **texts, "removal": removal}
+
+
+class _TextFormatter(PlainFormatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        text = super().formatMessage(record)
+        removal = getattr(record, "removal", None)
+        return text if removal is None else f"{text} The record: {ascii_json(removal.written())}"
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+        }
+        found = {field: getattr(record, field, None) for field in _FIELDS}
+        entry |= {field: value for field, value in found.items() if value is not None}
+        if (removal := getattr(record, "removal", None)) is not None:
+            entry["removal"] = removal.facts()
+        if record.exc_info:
+            entry["exception"] = without_secrets(self.formatException(record.exc_info))
+        return ascii_json(entry)
+
+
+def configure_logging(level: str, style: str) -> None:
+    """Log to stderr, a line an event, as text or JSON. Only programs call this."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if style == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Their chatter about each job and each queued request is no news to an operator.
+    for noisy in ("apscheduler", "waitress"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)

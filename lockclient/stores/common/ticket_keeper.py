@@ -1,0 +1,109 @@
+"""Keeps the tickets of waiters alive while these can act: renews their leases."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from functools import partial
+
+from lockclient.errors import ClusterMutexError, StoreClosed
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
+from lockclient.threads import scheduler
+from lockclient.threads.pool import WorkerPool
+from lockclient.threads.scheduler import Task
+
+log = logging.getLogger(__name__)
+
+
+class WaiterGroup:
+    """Waiters that can act only together, and so have one lease for their tickets."""
+
+    def __init__(self, waiters: Hashable) -> None:
+        self.waiters = waiters
+        self.inboxes: set[Inbox] = set()
+        self.task: Task | None = None
+        self.proved = True
+        self.renewing = False
+        self.failing = False
+
+    def prove(self) -> None:
+        """Take note that they can act."""
+        self.proved = True
+
+
+class TicketKeeper:
+    """The waiters of this process on one store: their tickets are kept alive while they can act.
+
+    A waiter joins with its inbox; when its ticket is lost it is told to look for itself. Before
+    each renewal the waiters have to show that they can act: the tasks of an event loop that is
+    blocked would get a lock that they can't take, while others stand behind them.
+    """
+
+    def __init__(self, store: MutexStore) -> None:
+        self._store = store
+        self._pool = WorkerPool("tickets", 1)
+        self._groups: dict[Hashable, WaiterGroup] = {}
+        self._lock = threading.Lock()
+
+    def join(self, inbox: Inbox) -> None:
+        """Keep this waiter's ticket alive as long as it is in line."""
+        with self._lock:
+            group = self._groups.setdefault(inbox.waiters, WaiterGroup(inbox.waiters))
+            group.inboxes.add(inbox)
+            if group.task is None:
+                group.task = scheduler.shared.after(TICKET_RENEWAL_S, partial(self._due, group))
+
+    def leave(self, inbox: Inbox) -> None:
+        """Forget this waiter."""
+        with self._lock:
+            group = self._groups.get(inbox.waiters)
+            if group is not None:
+                group.inboxes.discard(inbox)
+
+    def close(self) -> None:
+        """Wake everyone, for good."""
+        with self._lock:
+            for group in self._groups.values():
+                self._tell(group)
+        self._pool.close()
+
+    def _due(self, group: WaiterGroup) -> float | None:
+        with self._lock:
+            # Not when the last one leaves: who is woken often leaves and joins as often, and the
+            # tickets would never be renewed.
+            if not group.inboxes:
+                self._groups.pop(group.waiters, None)
+                return None
+            someone = next(iter(group.inboxes))
+        proved, group.proved = group.proved, False
+        try:
+            someone.prove(group.prove)
+        except RuntimeError:  # their loop is closed
+            group.inboxes.clear()
+        if proved and not group.renewing:
+            group.renewing = True
+            self._pool.submit(partial(self._renew, group))
+        return TICKET_RENEWAL_S
+
+    def _renew(self, group: WaiterGroup) -> None:
+        try:
+            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL_S))
+        except StoreClosed:
+            return
+        except ClusterMutexError as error:
+            if not group.failing:  # once for an outage
+                log.warning("The places in line could not be renewed, trying on: %s", error)
+            group.failing = True
+            return
+        finally:
+            group.renewing = False
+        group.failing = False
+        if not kept:
+            with self._lock:
+                self._tell(group)
+
+    def _tell(self, group: WaiterGroup) -> None:
+        for inbox in group.inboxes:
+            inbox.put(WatchEvent(0, gap=True))
