@@ -11,6 +11,7 @@ import click
 from prometheus_client import disable_created_metrics
 
 from lockclient.errors import StoreError
+from lockclient.model.retention import RECORD_RETENTION
 from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
@@ -88,7 +89,7 @@ class Limit(click.ParamType[int | None]):
     default=str(KEEP_REMOVALS),
     show_default=True,
     help="How many records of removals stay in the store; the oldest go first, and each after "
-    "seven days. `off`: no limit.",
+    f"{RECORD_RETENTION}. `off`: no limit.",
 )
 @click.version_option(__version__)
 def main(

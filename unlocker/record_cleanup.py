@@ -4,7 +4,7 @@ All are bound to leases, but etcd gives all leases their whole time anew at each
 leader (etcd-io/etcd #9888): where that happens once a week, what has a lease of a week stays for
 ever. So each unlocker looks once an hour for what is over, and deletes it in small steps.
 
-- A record goes when its `removed_at` is seven days ago, and when there are more than
+- A record goes when its `removed_at` is `RECORD_RETENTION_S` ago, and when there are more than
   `--keep-removals`, the oldest first. `removed_at` is some remover's wall clock and is compared
   with ours: if one of them is wrong, a record goes early, or late, and nothing else; no lock hangs
   on it. But whose lock it was is to learn from it who took that: so no record goes in the first ten
@@ -44,6 +44,7 @@ from itertools import islice
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import removed_at
+from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import Change, Kind, ServiceStore
 
@@ -53,8 +54,8 @@ EVERY, LOOK = 60.0, 3600.0
 """Seconds between two steps, and between two looks at everything."""
 STEP = 500
 """Deletions of a step: each is a revision of the store, and an event for whoever follows it."""
-KEPT, MARKS, SETTLED = 7 * 86400.0, 86400.0 + 3600.0, 600.0
-"""Seconds that a record is kept, and a mark, and any record at least."""
+MARKS, SETTLED = 86400.0 + 3600.0, 600.0
+"""Seconds that a mark is kept, and any record at least."""
 KEEP_REMOVALS = 10_000
 """Records that are kept if nobody says otherwise."""
 _MOST = 5000
@@ -140,7 +141,7 @@ class Retention:
 
     def _records(self, settled: int) -> Iterator[Change]:
         """Yield the records that are over and were written up to the revision `settled`."""
-        since, count, self._first = time.time() - KEPT, 0, settled + 1
+        since, count, self._first = time.time() - RECORD_RETENTION_S, 0, settled + 1
 
         def places() -> Iterator[tuple[bool, int, Change]]:
             nonlocal count

@@ -17,6 +17,7 @@ from lockclient.errors import ClusterMutexError, InvalidLockName
 from lockclient.model.clocks import LONGEST, Deadline
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
+from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.search import Search
 from lockclient.settings import LIKE, Settings
 from lockclient.text.durations import parse_duration, period
@@ -102,6 +103,7 @@ def with_facts(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
 
     def filled(command: Command) -> Command:
         texts = {name: _fact_list(facts) for name, facts in lists.items()}
+        texts["record_retention"] = RECORD_RETENTION
         command.__doc__ = cleandoc(command.__doc__ or "").format(**texts)
         return command
 

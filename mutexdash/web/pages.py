@@ -14,6 +14,7 @@ from urllib.parse import quote
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.columns import COLUMNS, QUEUE
 from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
 from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
@@ -217,6 +218,7 @@ def _common() -> dict[str, Any]:
         "lines_of": fact_rows,
         "no_unlock": no_unlock,
         "undecided": undecided,
+        "record_retention": RECORD_RETENTION,
         "needs_sentence": needs_sentence,
         "no_record": NO_RECORD,
         "lock_url": lock_url,

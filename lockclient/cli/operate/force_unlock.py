@@ -17,6 +17,7 @@ from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview import force_unlock as forcing
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
@@ -30,7 +31,8 @@ from lockclient.text.escaping import ascii_json, plain
 @click.option(
     "--reason",
     metavar="TEXT",
-    help="Why; it is kept for seven days. On a terminal it is asked for if it is not given.",
+    help=f"Why; it is kept for {RECORD_RETENTION}. On a terminal it is asked for if it is not "
+    "given.",
 )
 @click.option(
     "--yes",

@@ -11,6 +11,7 @@ from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
 from lockclient.cli.store_access import opened_store, read_table
 from lockclient.model.removal import REMOVAL_FACTS
+from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
 from lockclient.settings import Settings
@@ -41,7 +42,7 @@ COLUMNS = (
 @store_options
 @with_facts(removal_facts=REMOVAL_FACTS)
 def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: bool) -> None:
-    """List what was auto-unlocked and force-unlocked in seven days.
+    """List what was auto-unlocked and force-unlocked in {record_retention}.
 
     TEXT is searched for in name, host, reason, and in who removed it, how and why; of several,
     each must be found.
@@ -100,4 +101,4 @@ def _summary(shown: int, found: int, known: int) -> str:
         what = f"{shown or 'None'} of {what}"
     match = " match" if known and not found else ""
     more = f" {found - shown} older ones: --number." if shown < found else ""
-    return f"{what} in the last seven days{match}.{more}"
+    return f"{what} in the last {RECORD_RETENTION}{match}.{more}"

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE
+from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.model.ticket import Ticket
 from lockclient.settings import Settings
 from lockclient.stores.common.background import Background
@@ -51,9 +52,7 @@ from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
-RETENTION = 7 * 86400
-"""Seconds for which the record of a removal is kept."""
-_RETENTION_REUSE = 3600
+_RETENTION_REUSE_S = 3600
 MARKED = 86400
 """Seconds for which an acquisition that was given up stays marked: a take of it that is still under
 way somewhere does nothing when it arrives."""
@@ -103,7 +102,9 @@ class EtcdStore(OpenedStore):
             self._streams.append(WatchStream(self._channels, self._streams[0]))
         self._tickets = self._ticket_lease()
         # One lease for all removals of an hour, so that each costs one request and not two.
-        self._retention = Lease(self._channels, RETENTION + _RETENTION_REUSE, RETENTION)
+        self._retention = Lease(
+            self._channels, RECORD_RETENTION_S + _RETENTION_REUSE_S, RECORD_RETENTION_S
+        )
         self._marks = Lease(self._channels, 2 * MARKED, MARKED)
         self._announced: dict[str, Lease] = {}
         self._loops: dict[Hashable, AioChannels] = {}

@@ -31,8 +31,6 @@ from lockclient.model.removal import Removal
 DAY: Final = 86400.0
 """Seconds for which a lock outlives its time, so that an unlocker tells of its end, and for which a
 request may arrive late: TCP gives up after a quarter of an hour."""
-KEPT: Final = 7 * DAY
-"""Seconds for which the record of a removal stands."""
 _PUSHES: Final = 44
 _DIGITS: Final = 13
 """Of a push's number, at most: milliseconds since 1970, until the year 2286."""

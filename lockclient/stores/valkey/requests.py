@@ -59,6 +59,7 @@ from typing import Any, Final
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
+from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, Position, ReadResult
 from lockclient.stores.requests import (
     GetPosition,
@@ -75,7 +76,6 @@ from lockclient.stores.requests import (
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import (
     DAY,
-    KEPT,
     following,
     milliseconds,
     numbered,
@@ -89,6 +89,8 @@ from lockclient.stores.valkey.voting.lock_view import Views
 from lockclient.stores.valkey.voting.quorum import count
 from lockclient.stores.valkey.voting.rounds import TRY, Own, Rounds
 from lockclient.stores.valkey.wire.connection import Command, Reply
+
+_RETENTION_MS: Final = milliseconds(RECORD_RETENTION_S)
 
 
 class RequestExecutor:
@@ -243,7 +245,7 @@ class RequestExecutor:
         call = Command(
             lua_scripts.REMOVE,
             (keys.server, keys.lock(name), keys.record(name, uuid), keys.mark(name, uuid)),
-            (uuid, push, keys.channel(name), record, milliseconds(KEPT), milliseconds(DAY)),
+            (uuid, push, keys.channel(name), record, _RETENTION_MS, milliseconds(DAY)),
         )
 
         def enough(said: Mapping[int, Reply]) -> bool:
@@ -271,9 +273,7 @@ class RequestExecutor:
     def _instead(key: str, record: str, stands: bytes) -> Command:
         """Return what puts another record of a removal in place of ours, or (empty) none."""
         text = stands.decode(errors="replace")
-        return Command(
-            lua_scripts.UNRECORD, (key,), (record, text, milliseconds(KEPT)), votes=False
-        )
+        return Command(lua_scripts.UNRECORD, (key,), (record, text, _RETENTION_MS), votes=False)
 
 
 def _has(said: Reply, record: bytes) -> bool:

@@ -69,7 +69,7 @@ def test_what_a_thread_of_ours_starts_hears_signals() -> None:
     """Though the thread that starts all others hears none: `on_lost` may start a program."""
     program = """
 import subprocess, sys
-from lockclient.threads.scheduler import WorkerPool
+from lockclient.threads.pool import WorkerPool
 import threading
 
 over = threading.Event()

@@ -74,7 +74,7 @@ def test_a_signal_that_comes_while_its_own_wait_looks_ends_the_service() -> None
     """Five thousand at any moment: none finds the main thread with a lock that it needs."""
     program = """
 import os, signal, threading
-from lockclient.service.options import EndSignal
+from lockclient.service.lifecycle import EndSignal
 
 end = EndSignal()
 def send():
