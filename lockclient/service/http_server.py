@@ -10,6 +10,10 @@ read, because it waits until that can be written to. Here
 - no thread waits for a reader: answers are kept until they are read, and if that becomes too much,
   the connection goes that has left most unread;
 - probes have threads of their own, so that they never wait behind viewers.
+
+For that it uses what waitress keeps to itself (`wasyncore.loop`, `HTTPChannel.outbufs` and
+`requests`, `handle_accept`, `maintenance`), and so takes no next major version of it;
+tests/unit/service/test_http_server.py says of each what breaks without it.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ from waitress.task import ThreadedTaskDispatcher
 from lockclient.model.clocks import monotonic
 from lockclient.service.request_filter import ALIVE, METRICS, READY, network_of
 
-_ACCEPTED = 50
+MAX_ACCEPTED_PER_TURN = 50
 """Connections that are accepted in one turn: else whoever opens many makes the others wait."""
-_LOOK = 0.5
-"""Seconds between two looks for connections that are late."""
-_NEVER = 2**31 - 1
+CHECK_INTERVAL_S = 0.5
+"""Between two checks for connections that are late."""
+UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,8 @@ class _Channel(HTTPChannel):
 
     def unread(self) -> int:
         """Return how many bytes of answers are kept in memory for it."""
-        kept = list(self.outbufs)
-        return sum(len(each) for each in kept if not isinstance(each, ReadOnlyFileBasedBuffer))
+        buffers = list(self.outbufs)
+        return sum(len(kept) for kept in buffers if not isinstance(kept, ReadOnlyFileBasedBuffer))
 
     def _present_duty(self) -> tuple[str, int]:
         if self.total_outbufs_len:  # before the next: of requests sent ahead, one may be at work
@@ -145,7 +149,7 @@ class _Listener(TcpWSGIServer):
 
     def handle_accept(self) -> None:
         """Take in who waits to be."""
-        for _ in range(_ACCEPTED):
+        for _ in range(MAX_ACCEPTED_PER_TURN):
             before = self.accepted
             super().handle_accept()
             if self.accepted == before:
@@ -197,10 +201,10 @@ class HttpServer:
                     map=self._map,
                     dispatcher=workers,
                     adj=settings,
-                    sockinfo=each,
+                    sockinfo=address,
                     bounds=self._bounds,
                 )
-                for each in settings.listen  # several, for a name with several addresses
+                for address in settings.listen  # several, for a name with several addresses
             ]
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -211,7 +215,7 @@ class HttpServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._listeners[0].getsockname()[1]}"
         self._closing = False
-        self._accepted, self._looked_at = 0, 0.0
+        self._accepted, self._checked_at = 0, 0.0
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
 
     def start(self) -> None:
@@ -225,8 +229,8 @@ class HttpServer:
     def close(self) -> None:
         """Stop listening; requests under way get a moment to end."""
         self._closing = True
-        for each in self._listeners:
-            each.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _serve(self) -> None:
         try:
@@ -237,8 +241,9 @@ class HttpServer:
             if not self._closing:
                 raise
         finally:  # nothing is left to be answered
-            for each in {self._workers, *(each for one in self._listeners for each in one.threads)}:
-                each.set_thread_count(0)
+            probes = (pool for listener in self._listeners for pool in listener.threads)
+            for pool in {self._workers, *probes}:
+                pool.set_thread_count(0)
 
     def _end_some(self) -> None:
         """End connections that are late or too many.
@@ -246,21 +251,21 @@ class HttpServer:
         Between two turns of the loop: in the midst of one, the number of a socket that is closed
         could be that of a new connection before its events are looked at.
         """
-        now, accepted = monotonic(), sum(each.accepted for each in self._listeners)
-        if accepted == self._accepted and now < self._looked_at + _LOOK:
+        now, accepted = monotonic(), sum(listener.accepted for listener in self._listeners)
+        if accepted == self._accepted and now < self._checked_at + CHECK_INTERVAL_S:
             return
-        self._accepted, self._looked_at = accepted, now
+        self._accepted, self._checked_at = accepted, now
         there: list[_Channel] = []
-        for each in [each for each in self._map.values() if isinstance(each, _Channel)]:
-            if each.late(now):
-                each.handle_close()
+        for channel in [found for found in self._map.values() if isinstance(found, _Channel)]:
+            if channel.late(now):
+                channel.handle_close()
             else:
-                there.append(each)
-        for each in _too_many(there, self._bounds):
-            each.handle_close()
-        unread = {each: each.unread() for each in there if each.connected}
+                there.append(channel)
+        for channel in _too_many(there, self._bounds):
+            channel.handle_close()
+        unread = {channel: channel.unread() for channel in there if channel.connected}
         while unread and sum(unread.values()) > self._bounds.unread:
-            most = max(unread, key=lambda each: unread[each])
+            most = max(unread, key=lambda channel: unread[channel])
             most.handle_close()
             del unread[most]
 
@@ -270,8 +275,8 @@ def _too_many(there: list[_Channel], bounds: Bounds) -> Iterator[_Channel]:
     if len(there) <= min(bounds.connections, bounds.of_one_network):
         return
     networks: defaultdict[str, list[_Channel]] = defaultdict(list)
-    for each in sorted(there, key=_Channel.patience, reverse=True):
-        networks[each.network].append(each)  # at the end who has kept us waiting for longest
+    for channel in sorted(there, key=_Channel.patience, reverse=True):
+        networks[channel.network].append(channel)  # at the end who has kept us waiting for longest
     over = len(there) - bounds.connections
     for of_one in networks.values():
         while len(of_one) > bounds.of_one_network:
@@ -294,9 +299,9 @@ def _settings(host: str, port: int, *, proxied: bool) -> Adjustments:
         # Poll instead of select takes more than 1024 open files.
         asyncore_use_poll=True,
         # The limits that are ours to hold, see above.
-        connection_limit=_NEVER,
-        outbuf_high_watermark=_NEVER,
-        outbuf_overflow=_NEVER,
+        connection_limit=UNLIMITED,
+        outbuf_high_watermark=UNLIMITED,
+        outbuf_overflow=UNLIMITED,
         clear_untrusted_proxy_headers=not proxied,
         max_request_header_size=32 * 1024,
         max_request_body_size=64 * 1024,

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pytest
+from packaging.requirements import Requirement
+from waitress import wasyncore
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
 
-from lockclient.service.http_server import Bounds, HttpServer
+from lockclient.service.http_server import Bounds, HttpServer, _Channel
 from tests.support.processes import wait_until
 
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 LONG = 600.0
 """Seconds that no test lasts: what is ended was not ended by this bound."""
 PATIENT = {"header": LONG, "body": LONG, "idle": LONG, "reading": LONG}
@@ -267,3 +275,38 @@ def test_its_threads_end_with_it() -> None:
         its_own = set(threading.enumerate()) - before
         assert len(its_own) > 4
     wait_until(lambda: not any(one.is_alive() for one in its_own), what="the threads to end")
+
+
+# ---------------------------------------------------------------- what waitress keeps to itself
+
+PRIVATE: dict[tuple[object, str], str] = {
+    (wasyncore, "loop"): "nothing is served: it is the loop, a turn of which ends the late ones",
+    (HTTPChannel, "handle_close"): "no connection is ended, however late",
+    (HTTPChannel, "service"): "a connection's duty is never another one after an answer",
+    (HTTPChannel, "request"): "a header that never ends has no deadline",
+    (HTTPChannel, "total_outbufs_len"): "one that reads nothing is never ended",
+    (TcpWSGIServer, "handle_accept"): "who opens many connections makes the others wait",
+    (TcpWSGIServer, "add_task"): "probes wait behind viewers",
+    (TcpWSGIServer, "maintenance"): "waitress ends connections by its own rules",
+}
+
+
+@pytest.mark.parametrize(("place", "breaks"), PRIVATE.items(), ids=lambda found: found[1])
+def test_waitress_still_has_what_it_keeps_to_itself(place: tuple[object, str], breaks: str) -> None:
+    """So its next major version, which may have none of it, is not taken."""
+    assert hasattr(*place), breaks
+    (pinned,) = re.findall(r'"(waitress[^"]*)"', PYPROJECT.read_text(encoding="utf-8"))
+    assert not Requirement(pinned).specifier.contains(f"{int(version('waitress')[0]) + 1}.0")
+
+
+def test_waitress_still_tells_what_is_unread_and_asked() -> None:
+    """Else unread answers have no bound in memory, or who is being answered is ended as late."""
+    server = HttpServer(App(), ("127.0.0.1", 0))
+    (listener,) = server._listeners
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = _Channel(listener, ours, ("127.0.0.1", 1), listener.adj, map={})
+        assert channel.requests == []
+        channel.outbufs[-1].append(b"unread")
+        assert channel.unread() == len(b"unread")
+    server.close()
