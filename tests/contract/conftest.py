@@ -19,7 +19,8 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Capabilities, MutexStore
+from lockclient.stores.protocol import Capabilities
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.valkey.keys import Keys
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
@@ -35,15 +36,18 @@ class Subject:
 
     Attributes:
         store: the store.
+        open: open the store of another client, which tells this one nothing.
         lose_tickets: lose the tickets of this process.
         write: write one subkey of a lock, or delete it, behind the store's back.
     """
 
-    store: MutexStore
+    store: ServiceStore
+    open: Callable[[], ServiceStore]
     lose_tickets: Callable[[], object]
     write: Callable[[str, str, bytes | None], object]
 
 
+POLL_INTERVAL_S = 0.05
 STORES: dict[str, Capabilities] = {
     "memory": MemoryStore.can,
     "etcd": EtcdStore.can,
@@ -110,7 +114,12 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Each store in turn."""
     if request.param == "memory":
         memory = MemoryStore()
-        yield Subject(memory, memory.lose_tickets, memory.model.write)
+
+        def write_there(name: str, part: str, value: bytes | None) -> None:
+            memory.write(("locks", name, part, value))
+
+        yield Subject(memory, memory.another, memory.lose_tickets, write_there)
+        memory.close()
         return
     if request.param == "bucket":
         yield from _in_a_bucket(request.getfixturevalue("bucket"))
@@ -130,18 +139,19 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         key = f"{store.settings.root}/locks/{encode(name)}/{part}"
         etcdctl("del", key) if value is None else etcdctl("put", key, input=value)
 
-    yield Subject(store, revoke, write)
+    yield Subject(store, lambda: EtcdStore(store.settings), revoke, write)
 
 
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:
-    store = GcsStore(GcsLocation.of(f"gs://{server.bucket.name}/of/the/test"))
+    place = GcsLocation.of(f"gs://{server.bucket.name}/of/the/test")
+    store = GcsStore(place)
     names = ObjectNames(store.place.root)
 
     def write(name: str, part: str, value: bytes | None) -> None:
         said = {part: None if value is None else value.decode()}
         server.bucket.patch(names.lock(name), {"metadata": said}, Conditions())
 
-    yield Subject(store, lambda: None, write)
+    yield Subject(store, lambda: GcsStore(place), lambda: None, write)
     store.close()
 
 
@@ -158,7 +168,27 @@ def _in_valkey(servers: Servers) -> Iterator[Subject]:
             server.command("HINCRBY", key, "push", "1")  # as the protocol has it
 
     with servers.store(root=root) as store:
-        yield Subject(store, lambda: None, write)
+        yield Subject(store, lambda: ValkeyStore(store.place), lambda: None, write)
+
+
+@pytest.fixture
+def reader(subject: Subject) -> ServiceStore:
+    """The store in question, as services use it."""
+    return _often_polled(subject.store)
+
+
+@pytest.fixture
+def writer(subject: Subject) -> Iterator[ServiceStore]:
+    """Another client of the same store."""
+    opened = subject.open()
+    yield _often_polled(opened)
+    opened.close()
+
+
+def _often_polled(store: ServiceStore) -> ServiceStore:
+    if store.poll:
+        store.poll = POLL_INTERVAL_S
+    return store
 
 
 @pytest.fixture

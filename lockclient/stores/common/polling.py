@@ -164,8 +164,11 @@ class Polling:
         self.failures = 0
 
     def revision_at(self, moment: float) -> int:
-        """Return the revision of a monotonic moment, which looks that begin later show."""
-        return int((moment + self.clock.ahead()) * _TICKS)
+        """Return the revision of a monotonic moment, which looks that begin later show.
+
+        0 before the store's first answer: nobody knows its time.
+        """
+        return max(0, int((moment + self.clock.ahead()) * _TICKS))
 
     def _next(self, begun: float) -> int:
         """Return the revision of a look that began then."""

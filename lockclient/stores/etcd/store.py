@@ -414,7 +414,7 @@ class EtcdStore(OpenedStore):
             found += [each[1] for each in parsed if each is not None and each[2] == "uuid"]
             if len(found) >= limit:
                 break
-        return found[:limit]
+        return sorted(found[:limit])
 
     def votes(self) -> Mapping[str, str]:
         """See `ServiceStore.votes`: the cluster votes among itself."""

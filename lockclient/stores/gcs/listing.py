@@ -92,9 +92,12 @@ class ObjectListing:
     def live(
         self,
         deadline: Deadline,
-        known: Mapping[Key, Known],  # noqa: ARG002 - a listing has the values anyway
+        known: Mapping[Key, Known],
     ) -> Iterator[Sequence[Item]]:
         """See `polling.Source`.
+
+        A removal that was only just decided is not seen yet: its record may not stand there before
+        the next look, and nobody is to see the lock go before he can see why.
 
         Raises:
             StoreUnavailable: our own announcement is not in there.
@@ -115,6 +118,9 @@ class ObjectListing:
                         expiries[name] = round(state.tombstone_expires_at)
                     if state.decision is not None:
                         decided[name] = self._decision_seen(name, state)
+                        before = known.get(("locks", name, ""))
+                        if before is not None and not decided[name][1]:
+                            found.append(Item("locks", name, "", before.version, self.now(), {}))
                     elif (item := _lock_or_tombstone(name, state)) is not None:
                         found.append(item)
             yield found

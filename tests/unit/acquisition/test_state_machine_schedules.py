@@ -43,7 +43,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from tests.support.memory_store import Model
+from tests.support.memory_model import Model
 from tests.support.records import taker
 
 NAME = "x"
@@ -340,9 +340,10 @@ class World:
         self.apply(actor, request, actor.process.lease)
 
     def barge(self) -> None:
-        self.model._next()
-        self.model._set_holder(self.model.lock(NAME), NAME, Holder(NAME, FOREIGN, hostname="h"))
-        self.last_token = self.model.revision
+        values = Holder(NAME, FOREIGN, hostname="h").subkeys()
+        self.last_token = self.model.write(
+            *(("locks", NAME, part, value.encode()) for part, value in values.items())
+        )
 
     def remove(self) -> None:
         uuid = self.model.lock(NAME).uuid()
@@ -352,7 +353,7 @@ class World:
 
     def by_hand(self, uuid: str, stamp: str, value: bytes | None) -> None:
         """Somebody writes or deletes a stamp."""
-        self.model.write(NAME, stamp, value)
+        self.model.write(("locks", NAME, stamp, value))
         for actor in self.actors:
             if actor.uuid == uuid:
                 actor.touched_at = self.model.revision

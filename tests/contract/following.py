@@ -1,0 +1,112 @@
+"""Whoever follows a store, and what happened there as it was told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, get_args
+
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.overview.rows import Transition
+from lockclient.overview.table import Table
+from lockclient.stores.outcomes import Done, Taken
+from lockclient.stores.requests import Remove, Take, Unlock
+from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from tests.contract.asking import holder
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+KEYS_ONLY = ("queue", "withdrawn", "code")
+
+
+def soon() -> Deadline:
+    """As much time as a slow machine may need."""
+    return Deadline.after(30)
+
+
+def take(store: ServiceStore, name: str, **facts: Any) -> Holder:
+    """Have somebody take a lock."""
+    mine = holder(name, **facts)
+    assert isinstance(store.ask(Take(mine), soon()), Taken)
+    return mine
+
+
+def unlock(store: ServiceStore, mine: Holder) -> None:
+    """Have it released."""
+    assert isinstance(store.ask(Unlock(mine.name, mine.uuid or ""), soon()), Done)
+
+
+def remove(store: ServiceStore, mine: Holder, why: str = "silent", at: float = 0.0) -> Removal:
+    """Have it removed."""
+    removal = Removal(mine, at or time.time(), "unlocker-1", AUTO_UNLOCK, why)
+    assert isinstance(store.ask(Remove(removal, None), soon()), Done)
+    return removal
+
+
+def loaded(store: ServiceStore, *kinds: Kind) -> list[Change]:
+    """Return all that stands there of these kinds, or of all."""
+    batches = store.load(kinds or KINDS, soon())
+    return [change for batch in batches for change in batch.changes]
+
+
+def standing(changes: list[Change]) -> dict[tuple[Kind, str, str], bytes | None]:
+    """Return what stands in a store after these changes."""
+    there: dict[tuple[Kind, str, str], bytes | None] = {}
+    for change in changes:
+        there[change[:3]] = b"" if change.kind in KEYS_ONLY else change.value
+        if change.value is None:
+            del there[change[:3]]
+    return there
+
+
+class Follower:
+    """What stood in a store, and all that it has told since."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        loading = list(store.load(KINDS, soon()))
+        self.revision = loading[-1].revision
+        self.found = [change for batch in loading for change in batch.changes]
+        self.batches: list[Batch] = []
+        self.subscription = store.follow(self.revision + 1, self.batches.append)
+
+    def news(self) -> list[Change]:
+        """All that was told, in order."""
+        return [change for batch in list(self.batches) for change in batch.changes]
+
+    def standing(self) -> dict[tuple[Kind, str, str], bytes | None]:
+        """What stands in the store as far as was told."""
+        return standing([*self.found, *self.news()])
+
+    def holds(self, name: str) -> bool:
+        """Whether it knows of this lock."""
+        return ("locks", name, "uuid") in self.standing()
+
+
+class Watcher:
+    """A running table, and all that it has told."""
+
+    def __init__(self, store: ServiceStore, removals: int = 100) -> None:
+        self.changes: list[Transition] = []
+        self.removals: list[tuple[Removal, bool]] = []
+        self.removals_before: dict[str | None, int] = {}
+        """By the uuid of a holder that is gone: how many removals were told before it went."""
+        self.table = Table(
+            store, removals=removals, on_change=self._changed, on_removal=self._removed
+        )
+        assert not self.table.ready()
+        self.table.start()
+        assert self.table.wait_ready(60)
+
+    def _changed(self, transitions: list[Transition]) -> None:
+        self.changes += transitions
+        for transition in transitions:
+            if transition.after is None and transition.before is not None:
+                self.removals_before[transition.before.holder.uuid] = len(self.removals)
+
+    def _removed(self, removals: list[Removal], found: bool) -> None:
+        self.removals += [(removal, found) for removal in removals]
+
+    def uuid(self, name: str) -> str | None:
+        """Who holds a lock."""
+        row = self.table.row(name)
+        return row.holder.uuid if row is not None and row.held else None

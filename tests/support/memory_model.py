@@ -1,0 +1,328 @@
+"""A store's state in memory, and what each request does to it: the stores' promises, written a
+second time.
+
+It knows nothing of keys and transactions: what stands there is what `Change` tells, and what has
+happened is a journal of changes, of which watches and followers read what is new to them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from operator import attrgetter
+from typing import Final
+
+from lockclient.model.holder import SUBKEYS, Found, Holder
+from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
+from lockclient.stores.outcomes import (
+    Conflict,
+    Done,
+    NotHolder,
+    Outcome,
+    Position,
+    Queued,
+    ReadResult,
+    Refused,
+    Taken,
+)
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import (
+    Claim,
+    GetPosition,
+    Push,
+    Read,
+    Reclaim,
+    Remove,
+    Request,
+    Take,
+    TakeOrQueue,
+    Unlock,
+    Withdraw,
+)
+from lockclient.stores.service_protocol import Change, Kind
+
+Entry = tuple[Kind, str, str, bytes | None]
+"""What is written in one place: kind, name and part, as `Change` has them, and the new value."""
+OF_LOCKS: Final = frozenset(("locks", "queue", "removed", "withdrawn"))
+
+
+@dataclass
+class Lock:
+    """What stands in the store for one lock's name."""
+
+    name: str
+    parts: dict[str, Found] = field(default_factory=dict)
+    tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)  # with its lease
+    removals: dict[str, Removal] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)  # acquisitions that were given up
+    _holder: Holder | None = None
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who has the lock."""
+        if self._holder is None and self.parts:
+            self._holder = Holder.read(self.name, self.parts)
+        return self._holder
+
+    def uuid(self) -> str | None:
+        """Which acquisition has the lock."""
+        value, _ = self.parts.get("uuid", (None, 0))
+        return None if value is None else value.decode(errors="replace")
+
+    def ahead_of(self, revision: int) -> str | None:
+        """The youngest ticket that is older than this revision."""
+        older = [ticket for ticket in self.queue() if ticket.revision < revision]
+        return older[-1].uuid if older else None
+
+    def queue(self) -> list[Ticket]:
+        """Who waits, the next one first."""
+        return sorted((ticket for ticket, _ in self.tickets.values()), key=lambda t: t.revision)
+
+    def note(self, change: Change, lease: int) -> None:
+        """Take note of what was written or deleted."""
+        part, value = change.part, change.value
+        if change.kind == "locks":
+            self._holder = None
+            self.parts[part] = value, change.revision
+            if value is None:
+                del self.parts[part]
+        elif change.kind == "withdrawn":
+            self.marks.discard(part) if value is None else self.marks.add(part)
+        elif change.kind in ("queue", "removed"):
+            self.tickets.pop(part, None)
+            self.removals.pop(part, None) if change.kind == "removed" else None
+            if value is not None and change.kind == "queue":
+                self.tickets[part] = Ticket.read(self.name, part, value, change.created), lease
+            elif value is not None:
+                self.removals[part] = Removal.read(self.name, part, value)
+
+
+class Model:
+    """The state of a store, and what each request does to it, at once."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.compacted = 0
+        self.kept: dict[tuple[Kind, str, str], Change] = {}
+        self.journal: list[Change] = []
+        self.locks: dict[str, Lock] = {}
+        self.leases = count(1)
+        """Numbers of what tickets are bound to."""
+
+    def lock(self, name: str) -> Lock:
+        """Return the lock of this name."""
+        return self.locks.setdefault(name, Lock(name))
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, *entries: Entry, lease: int = 0) -> int:
+        """Write these values in one step, or delete those of value None; return its revision.
+
+        What requests do comes down to this, and so does what somebody does behind their back.
+        """
+        self.revision += 1
+        for kind, name, part, value in entries:
+            old = self.kept.pop((kind, name, part), None)
+            if value is None and old is None:
+                continue
+            created = 0 if value is None else old.created if old else self.revision
+            change = Change(kind, name, part, value, self.revision, created)
+            if value is not None:
+                self.kept[kind, name, part] = change
+            self.journal.append(change)
+            if kind in OF_LOCKS:
+                self.lock(name).note(change, lease)
+        return self.revision
+
+    def expire(self, lease: int) -> None:
+        """Take away all tickets that are bound to a lease."""
+        self.write(
+            *(
+                ("queue", lock.name, uuid, None)
+                for lock in self.locks.values()
+                for uuid, (_, bound) in lock.tickets.items()
+                if bound == lease
+            )
+        )
+
+    def remove_holder(self, name: str) -> None:
+        """Delete a lock as somebody with etcdctl does."""
+        self.write(*self._held_by(name, None))
+
+    def forget(self, change: Change) -> bool:
+        """Delete what was read, unless it was written again since."""
+        there = self.kept.get((change.kind, change.name, change.part))
+        if there is None or there.revision != change.revision:
+            return False
+        self.write((change.kind, change.name, change.part, None))
+        return True
+
+    @staticmethod
+    def _held_by(name: str, holder: Holder | None) -> Iterator[Entry]:
+        """Return what makes this the holder, and leaves nothing of the one before it."""
+        values = {} if holder is None else holder.subkeys()
+        for part in SUBKEYS:
+            yield "locks", name, part, values[part].encode() if part in values else None
+
+    # ------------------------------------------------------------ reading
+
+    def entries(self, kinds: Iterable[Kind]) -> list[Change]:
+        """Return all that stands there of these kinds, one kind after the other."""
+        return [
+            self.kept[key] for kind in kinds for key in sorted(k for k in self.kept if k[0] == kind)
+        ]
+
+    def since(self, revision: int) -> list[Change]:
+        """Return what was written from a revision on, in order."""
+        return self.journal[bisect_left(self.journal, revision, key=attrgetter("revision")) :]
+
+    def events(self, target: WatchTarget, revision: int) -> list[WatchEvent]:
+        """Return what happened to a target from a revision on."""
+        if revision <= self.compacted:
+            return [WatchEvent(0, gap=True)]
+        ticket = target.ticket
+        key = ("locks", target.name, "uuid") if ticket is None else ("queue", target.name, ticket)
+        return [
+            WatchEvent(change.revision, None if change.value is None else change.value.decode())
+            for change in self.since(revision)
+            if change[:3] == key and (ticket is None or change.value is None)
+        ]
+
+    def removal(self, name: str, uuid: str) -> Removal | None:
+        """Return the record of a removal, with its backtrace."""
+        record = self.lock(name).removals.get(uuid)
+        if record is None or not record.code:
+            return record
+        code = self.kept.get(("code", record.code, ""))
+        return record.with_backtrace(None if code is None else code.value)
+
+    def _uuid_at(self, name: str, revision: int) -> tuple[str | None, int]:
+        """Return who had a lock at a revision, and since which."""
+        until = bisect_left(self.journal, revision + 1, key=attrgetter("revision"))
+        for change in reversed(self.journal[:until]):
+            if change[:3] == ("locks", name, "uuid"):
+                return None if change.value is None else change.value.decode(), change.revision
+        return None, 0
+
+    # ------------------------------------------------------------ requests
+
+    def apply(self, request: Request, lease: int = 0, *, resent: bool = False) -> Outcome:
+        """Do a request; `lease` is what its ticket is bound to."""
+        match request:
+            case Take() | TakeOrQueue() | Claim() | Reclaim():
+                return self._take(request, lease)
+            case GetPosition():
+                return self._position(request)
+            case Push() | Unlock() | Remove():
+                return self._as_holder(request, resent)
+            case Withdraw(name=name, uuid=uuid):
+                held = self.lock(name).uuid() == uuid
+                gone = [*self._held_by(name, None)] if held else []
+                mark: list[Entry] = [("withdrawn", name, uuid, b"")] if request.tombstone else []
+                return Done(self.write(*gone, ("queue", name, uuid, None), *mark))
+            case Read():
+                lock = self.lock(request.name)
+                removal = None if request.uuid is None else self.removal(request.name, request.uuid)
+                waiters = tuple(lock.queue()) if request.waiters else ()
+                return ReadResult(lock.holder, waiters, removal, self.revision)
+
+    def _take(self, request: Take | TakeOrQueue | Claim | Reclaim, lease: int) -> Outcome:
+        name, uuid = request.holder.name, request.holder.uuid or ""
+        lock = self.lock(name)
+        if self._may_take(request, lock):
+            held = self._held_by(name, request.holder)
+            gone: list[Entry] = []
+            if isinstance(request, Claim | Reclaim):
+                gone = [("queue", name, uuid, None)]
+            return Taken(self.write(*held, *gone))
+        if lock.holder is not None and lock.uuid() == uuid:
+            return Taken(lock.holder.fencing_token, by_earlier_send=True)
+        if isinstance(request, TakeOrQueue) and uuid not in lock.marks:
+            self.write(("queue", name, uuid, request.ticket.value().encode()), lease=lease)
+            revision = lock.tickets[uuid][0].revision
+            last = lock.queue()[-1].revision == revision
+            ahead = lock.ahead_of(revision) if last else None
+            return Queued(revision, ahead, lock.uuid(), self.revision, not last)
+        if isinstance(request, TakeOrQueue):
+            return Refused(None, self.revision, uuid_spent=True)
+        stands = isinstance(request, Claim) and self._stands(lock, uuid, request.ticket_revision)
+        return Refused(lock.uuid(), self.revision, stands)
+
+    def _may_take(self, request: Take | TakeOrQueue | Claim | Reclaim, lock: Lock) -> bool:
+        if isinstance(request, Claim):
+            stands = self._stands(lock, request.holder.uuid or "", request.ticket_revision)
+            return lock.uuid() is None and stands
+        if request.holder.uuid in lock.marks:
+            return False
+        if isinstance(request, Reclaim):
+            return lock.holder is not None and (
+                (lock.holder.uuid, lock.holder.fencing_token)
+                == (request.previous.uuid, request.previous.fencing_token)
+            )
+        return lock.uuid() is None and not lock.tickets
+
+    @staticmethod
+    def _stands(lock: Lock, uuid: str, revision: int) -> bool:
+        return uuid in lock.tickets and lock.tickets[uuid][0].revision == revision
+
+    def _position(self, request: GetPosition) -> Position:
+        lock = self.lock(request.name)
+        stands = self._stands(lock, request.uuid, request.ticket_revision)
+        if request.left_at is not None and request.left_at > self.compacted:
+            got_it = (request.predecessor, request.left_at)
+            ambiguous = self._uuid_at(request.name, request.left_at) != got_it
+            return Position(stands, None, lock.uuid(), self.revision, ambiguous)
+        if request.predecessor is not None and request.left_at is None:
+            found = lock.tickets.get(request.predecessor)
+            stands_ahead = found is not None and found[0].revision < request.ticket_revision
+            return Position(
+                stands, request.predecessor, lock.uuid(), self.revision, not stands_ahead
+            )
+        ahead = lock.ahead_of(request.ticket_revision)
+        return Position(stands, ahead, lock.uuid(), self.revision)
+
+    def _as_holder(self, request: Push | Unlock | Remove, resent: bool) -> Outcome:
+        if isinstance(request, Remove):
+            name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
+        else:
+            name, uuid = request.name, request.uuid
+        holder = self.lock(name).holder
+        stamped = (0, 0) if holder is None else holder.stamp_revisions
+        stale = isinstance(request, Remove) and request.stamp_revisions not in (None, stamped)
+        if holder is None or holder.uuid != uuid or stale:
+            removal = self.removal(name, uuid)
+            mine = request.removal.value() if isinstance(request, Remove) else None
+            if removal is not None and removal.value() == mine:
+                return Done(self.revision)
+            return NotHolder(self.lock(name).uuid(), removal, resent)
+        if isinstance(request, Push):
+            return self._push(request, holder)
+        written = [*self._held_by(name, None)]
+        if isinstance(request, Remove) and request.recorded:
+            written += self._recorded(request.removal)
+        return Done(self.write(*written))
+
+    def _push(self, request: Push, holder: Holder) -> Outcome:
+        stamps, at = request.stamps, holder.stamp_revisions[0]
+        if at > request.revision:
+            done = holder.alert_at == round(stamps.alert_at, 3)
+            return Done(at) if done else Conflict(at)
+        values = holder.stamped(stamps).subkeys()
+        parts = ("alert_at",) if stamps.auto_unlock_at is None else ("alert_at", "auto_unlock_at")
+        written: list[Entry] = [
+            ("locks", request.name, part, values[part].encode()) for part in parts
+        ]
+        return Done(self.write(*written))
+
+    @staticmethod
+    def _recorded(removal: Removal) -> Iterator[Entry]:
+        """Return what is written of a removal; a long backtrace stands apart, once for all."""
+        name, uuid = removal.holder.name, removal.holder.uuid or ""
+        record, backtrace = removal.split_backtrace()
+        yield "removed", name, uuid, record.value().encode()
+        yield "withdrawn", name, uuid, b""
+        if backtrace:
+            yield "code", record.code, "", backtrace.encode()
