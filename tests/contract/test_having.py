@@ -48,7 +48,7 @@ class TestHolding:
         assert seen(ask).holder == taken(other, token)
 
     @pytest.mark.parametrize(
-        "make",
+        "of_uuid",
         [
             lambda uuid: Push(NAME, uuid, Stamps(2.0, 3.0), 1_000_000),
             lambda uuid: Unlock(NAME, uuid),
@@ -56,20 +56,20 @@ class TestHolding:
         ids=["push", "unlock"],
     )
     def test_who_lost_the_lock_is_told_to_whom_and_why(
-        self, ask: Ask, make: Callable[[str], Request]
+        self, ask: Ask, of_uuid: Callable[[str], Request]
     ) -> None:
         """Push and unlock of a lock that was removed change nothing and bring the record."""
         mine, other = holder(), holder()
         take(ask, mine)
         record = removal(mine)
         assert isinstance(ask(Remove(record, None)), Done)
-        gone = ask(make(mine.uuid or ""))
+        gone = ask(of_uuid(mine.uuid or ""))
         assert isinstance(gone, NotHolder)
         assert gone.holder is None
         assert gone.removal is not None
         assert gone.removal.facts() == record.facts()
         take(ask, other)
-        gone = ask(make(mine.uuid or ""))
+        gone = ask(of_uuid(mine.uuid or ""))
         assert isinstance(gone, NotHolder)
         assert gone.holder == other.uuid
         still = seen(ask).holder
@@ -106,17 +106,17 @@ class TestHolding:
         assert found is not None
         assert found.uuid == other.uuid
 
-    @pytest.mark.parametrize("make", [Take, lambda heir: Reclaim(heir, replace(heir, uuid="x"))])
+    @pytest.mark.parametrize("attempt", [Take, lambda heir: Reclaim(heir, replace(heir, uuid="x"))])
     def test_a_uuid_that_was_withdrawn_or_removed_takes_nothing(
-        self, ask: Ask, make: Callable[[Holder], Request]
+        self, ask: Ask, attempt: Callable[[Holder], Request]
     ) -> None:
         """However often and late its requests arrive."""
         withdrawn, removed = holder(), holder()
         ask(Withdraw(NAME, withdrawn.uuid or "", tombstone=True))
-        assert isinstance(ask(make(withdrawn)), Refused)
+        assert isinstance(ask(attempt(withdrawn)), Refused)
         take(ask, removed)
         ask(Remove(removal(removed), None))
-        assert isinstance(ask(make(removed)), Refused)
+        assert isinstance(ask(attempt(removed)), Refused)
         assert seen(ask).holder is None
 
     @pytest.mark.needs("queue")
