@@ -15,9 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -39,29 +37,22 @@ from lockclient.overview.rows import (
     saying_of,
     updated,
 )
+from lockclient.overview.table_listeners import ChangeListener, RemovalListener, TableListeners
+from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
 
 log = logging.getLogger(__name__)
 
-_READING = 1800.0
-"""Seconds for reading everything: the store gives up on a page that does not come much sooner."""
-_FOUND = 1000
+READING_TIMEOUT_S = 1800.0
+"""For reading everything: the store gives up on a page that does not come much sooner."""
+MAX_FOUND_REMOVALS = 1000
 """How many of the newest removals are told that were found at the first reading."""
-_TOLD = 1000
+MAX_TRANSITIONS_PER_CALL = 1000
 """Locks that are told at a time when everything was read."""
-_STUCK = 120.0
+STUCK_AFTER_S = 120.0
 """Seconds without a page after which a reading hangs: the store gives up on one after a minute."""
-_STUMBLING = 10.0
-"""Seconds since something unforeseen after which all is well again: signs of life come every 3 s,
-and what stumbles over anything stumbles over them."""
-
-_step_of = attrgetter("revision", "kind", "name")
-
-
-Listener = Callable[[list[Transition]], None]
-RemovalListener = Callable[[list[Removal], bool], None]
 
 
 class Table:
@@ -81,14 +72,12 @@ class Table:
         store: ServiceStore,
         *,
         removals: int = 0,
-        on_change: Listener | None = None,
+        on_change: ChangeListener | None = None,
         on_removal: RemovalListener | None = None,
     ) -> None:
         self._store = store
         self._keep_removals = removals
-        self._on_change = on_change
-        self._on_removal = on_removal
-        self._untold: list[Removal] = []
+        self._listeners = TableListeners(on_change, on_removal)
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
         self._lines: dict[str, QueueLength] = {}
@@ -108,8 +97,7 @@ class Table:
         self._backlog = BoundedQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
-        self._troubles: dict[str, str] = {}  # what can't be done now → a sentence about that
-        self._stumbled = ("", -math.inf)  # over what that nobody thought of, and when
+        self._troubles = Troubles(self._stopping)
         self.loads = 0
         """How often everything was read: 1, and one more for each resync or lost watch."""
 
@@ -149,7 +137,7 @@ class Table:
         if self._thread.ident is not None and not self._thread.is_alive():
             return "The thread that follows the locks has ended."
         ago = monotonic() - self._got_on_at if self._loading else 0.0
-        if ago > _STUCK:
+        if ago > STUCK_AFTER_S:
             return f"The reading of all locks hangs: nothing has come for {duration(ago)}."
         return None
 
@@ -159,9 +147,7 @@ class Table:
 
         A stream that just broke and is opened again is no trouble in this sense.
         """
-        stumbled, at = self._stumbled
-        recent = stumbled if monotonic() - at < _STUMBLING else ""
-        return next(iter(list(self._troubles.values())), recent)
+        return self._troubles.first()
 
     def resync(self) -> None:
         """Ask for everything to be read again, soon, in the table's own thread."""
@@ -255,9 +241,9 @@ class Table:
                 complete = self._go_on(complete)
                 continue
             except ClusterMutexError as error:
-                self._failed("read", error)
+                self._troubles.failed(READ, error)
             except Exception as error:  # noqa: BLE001 - see above
-                self._stumble(error)
+                self._troubles.stumbled(error)
             complete = False
             self._stopping.wait(1)
 
@@ -265,8 +251,8 @@ class Table:
         """Read everything unless the picture is complete, and follow; return as `_follow`."""
         if not complete:
             self._loading, self._got_on_at = True, monotonic()
-            self._load(Deadline.after(_READING))
-            self._succeeded("read")
+            self._load(Deadline.after(READING_TIMEOUT_S))
+            self._troubles.succeeded(READ)
         watch = self._store.follow(self._revision + 1, self._backlog.put)
         try:
             self._loading = False
@@ -274,31 +260,15 @@ class Table:
         finally:
             watch.close()
 
-    def _stumble(self, error: Exception) -> None:
-        now = monotonic()
-        if now - self._stumbled[1] > 60:  # once, as long as it goes on
-            log.error("Following the locks failed; they are read again.", exc_info=error)
-        self._stumbled = (
-            f"What is written could not be taken in ({type(error).__name__}: {error}): the log "
-            "says where. Everything is read again every second.",
-            now,
-        )
-
-    def _failed(self, what: str, why: object) -> None:
-        if not self._troubles and not self._stopping.is_set():  # once for an outage
-            log.warning("The locks can't be %s, which is tried every second: %s", what, why)
-        self._troubles[what] = f"The locks can't be {what}, so that their picture grows old: {why}"
-
-    def _succeeded(self, what: str) -> None:
-        if self._troubles.pop(what, None) and not self._troubles:
-            log.warning("The locks can be read and followed again.")
-
     def _load(self, deadline: Deadline) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
         first, newest = not self._ready.is_set(), Newest()
-        if self._keep_removals or self._on_removal:
+        if self._keep_removals or self._listeners.on_removal:
             kinds += ("removed",)
-            most = max(self._keep_removals, _FOUND if first and self._on_removal else 0)
+            most = max(
+                self._keep_removals,
+                MAX_FOUND_REMOVALS if first and self._listeners.on_removal else 0,
+            )
             newest = Newest(most, by_time=not self._store.can.watch)
         fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
         for batch in self._store.load(kinds, deadline):
@@ -311,7 +281,7 @@ class Table:
             self._lines, self._unlockers = fresh.lines, fresh.unlockers
             self._recorded = fresh.recorded
             for change, removal in fresh.untold():
-                self._note_untold(change, removal)
+                self._listeners.note(change, removal, self._revision)
             self._removals = newest.only(self._keep_removals)
             self._said = fresh.said or said
             self._revision, self._term = fresh.revision, fresh.term
@@ -320,10 +290,10 @@ class Table:
             self.loads += 1
             self._heed_restore(said, back=back, first=first)
         self._ready.set()
-        self._tell([], first=first)
+        self._listeners.notify([], first=first)
         changed = differences(before, self._rows)
-        while few := list(islice(changed, _TOLD)):
-            self._tell(few)
+        while few := list(islice(changed, MAX_TRANSITIONS_PER_CALL)):
+            self._listeners.notify(few)
 
     def _follow(self) -> bool:
         """Apply batches until stopped, or until one says that something may have been missed.
@@ -331,7 +301,7 @@ class Table:
         Return whether the picture is complete up to its revision all the same.
         """
         while (batch := self._backlog.get()) is not None and not batch.gap:
-            self._succeeded("followed")
+            self._troubles.succeeded(FOLLOWED)
             if batch.started and self._look_whether_put_back():
                 return False
             if batch.revision <= self._revision:
@@ -342,11 +312,11 @@ class Table:
                     self._apply(batch, changed)
                     self._revision, self._known_at = batch.revision, batch.known_at
             finally:  # what is in the picture is told, come what may: nobody would hear it again
-                self._tell(changed)
+                self._listeners.notify(changed)
             if not batch.started:
                 self._followed = batch.revision
         if batch is not None and batch.refused:
-            self._failed("followed", batch.refused)
+            self._troubles.failed(FOLLOWED, batch.refused)
             return True  # and it is told a second later, so that this is no busy loop
         return False
 
@@ -369,7 +339,7 @@ class Table:
                     self._apply_other(change)
                 self._heed_restore(said, first=False)
             if self._rows is not known:
-                self._tell(list(differences(known, self._rows)))
+                self._listeners.notify(list(differences(known, self._rows)))
         finally:
             self._looking = False
         return False
@@ -407,8 +377,8 @@ class Table:
         fresh = batch.changes
         if fresh and fresh[0].revision <= self._revision:
             # Of the watch before this one, and in the reading already as far as that goes.
-            fresh = tuple(each for each in fresh if each.revision > self._revision)
-        for (_, kind, name), group in groupby(fresh, key=_step_of):
+            fresh = tuple(change for change in fresh if change.revision > self._revision)
+        for (_, kind, name), group in groupby(fresh, key=attrgetter("revision", "kind", "name")):
             changes = list(group)
             if kind != "locks":
                 for change in changes:
@@ -416,7 +386,7 @@ class Table:
                 continue
             before = self._rows.get(name)
             values: dict[str, Found] = {
-                each.part: (each.value, each.version or each.revision) for each in changes
+                change.part: (change.value, change.version or change.revision) for change in changes
             }
             after = updated(before, name, values, seen_at, found=False)
             if after is None:
@@ -444,28 +414,10 @@ class Table:
         elif change.kind == "restored" and value is not None:
             now = time.time()  # not by its writer's clock: people are to hear of it for a while
             self._said = replace(Restored.read(value, change.revision, now), time=now)
-        elif change.kind == "removed" and (self._keep_removals or self._on_removal):
+        elif change.kind == "removed" and (self._keep_removals or self._listeners.on_removal):
             self._recorded += -1 if value is None else change.created == change.revision
             if value is None:
                 self._removals.forget(name, part)
             elif change.created == change.revision or (name, part) in self._removals:
                 removal = self._removals.add(change) or Removal.listed(name, part, value)
-                self._note_untold(change, removal)
-
-    def _note_untold(self, change: Change, removal: Removal) -> None:
-        # Neither one that an earlier reading or the watch told already, nor one written again.
-        if self._on_removal and self._revision < change.created == change.revision:
-            self._untold.append(removal)
-
-    def _tell(self, changed: list[Transition], *, first: bool = False) -> None:
-        removals, self._untold = self._untold, []
-        calls: list[Callable[[], None]] = []
-        if removals and self._on_removal is not None:
-            calls.append(partial(self._on_removal, removals, first))
-        if changed and self._on_change is not None:
-            calls.append(partial(self._on_change, changed))
-        for call in calls:
-            try:
-                call()
-            except Exception:  # a listener's mistake must not stop the picture
-                log.exception("A listener of the table of all locks failed.")
+                self._listeners.note(change, removal, self._revision)

@@ -116,7 +116,7 @@ def test_a_restore_that_somebody_told_of_is_heard_before_all_that_is_to_be_follo
     store = Store()
     store.write({("a", "uuid"): b"u", ("a", "hostname"): b"h", ("a", "alert_at"): b"7"})
     table, told = table_of(store), list[Transition]()
-    table._on_change = told.extend
+    table._listeners._on_change = told.extend
     table.start()
     try:
         wait_until(lambda: store.notify.__name__ == "put", what="the watch")

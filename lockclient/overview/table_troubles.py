@@ -1,0 +1,59 @@
+"""What keeps a table from reading or following the locks now, in a sentence, and in the log."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+
+from lockclient.model.clocks import monotonic
+
+log = logging.getLogger(__name__)
+
+READ, FOLLOWED = "read", "followed"
+
+FORGOTTEN_AFTER_S = 10.0
+"""After something unforeseen all is well again: heartbeats come every 3 s, and what stumbles over
+anything stumbles over them."""
+LOG_INTERVAL_S = 60.0
+
+
+class Troubles:
+    """What can't be done with the locks now, each with a sentence about it.
+
+    Args:
+        stopping: whether the table is to end, so that a failure is no news.
+    """
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+        self._sentences: dict[str, str] = {}
+        self._unforeseen = ("", -math.inf)  # and when
+
+    def first(self) -> str:
+        """Return a sentence; empty if all is well."""
+        sentence, at = self._unforeseen
+        recent = sentence if monotonic() - at < FORGOTTEN_AFTER_S else ""
+        return next(iter(list(self._sentences.values())), recent)
+
+    def failed(self, what: str, why: object) -> None:
+        """Take note that the locks can't be `READ` or `FOLLOWED`."""
+        if not self._sentences and not self._stopping.is_set():  # once for an outage
+            log.warning("The locks can't be %s, which is tried every second: %s", what, why)
+        self._sentences[what] = f"The locks can't be {what}, so that their picture grows old: {why}"
+
+    def succeeded(self, what: str) -> None:
+        """Take note that they can."""
+        if self._sentences.pop(what, None) and not self._sentences:
+            log.warning("The locks can be read and followed again.")
+
+    def stumbled(self, error: Exception) -> None:
+        """Take note of something that nobody thought of."""
+        now = monotonic()
+        if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it goes on
+            log.error("Following the locks failed; they are read again.", exc_info=error)
+        self._unforeseen = (
+            f"What is written could not be taken in ({type(error).__name__}: {error}): the log "
+            "says where. Everything is read again every second.",
+            now,
+        )
