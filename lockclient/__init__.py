@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from lockclient.default_store import open_store
 from lockclient.errors import (
     ClusterMutexError,
     InvalidLockName,
@@ -19,7 +20,6 @@ from lockclient.model.ticket import Ticket
 from lockclient.mutex import ClusterMutex
 from lockclient.settings import Settings
 from lockclient.stores.protocol import Guard
-from lockclient.stores.registry import open_store
 from lockclient.version import __version__
 
 if TYPE_CHECKING:

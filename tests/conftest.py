@@ -19,6 +19,7 @@ from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd, find_etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
+from tests.support.etcd_store import etcd_store
 
 if TYPE_CHECKING:
     from tests.support.bucket.server import BucketServer
@@ -156,7 +157,7 @@ def settings(etcd: Etcd, root: str) -> Settings:
 @pytest.fixture
 def store(settings: Settings) -> Iterator[EtcdStore]:
     """A store of the test's own."""
-    opened = EtcdStore(settings)
+    opened = etcd_store(settings)
     yield opened
     opened.close()
 
@@ -176,7 +177,7 @@ def own_etcdctl(own_etcd: Etcd) -> Etcdctl:
 @pytest.fixture
 def own_store(own_etcd: Etcd) -> Iterator[EtcdStore]:
     """A store on the test's own etcd."""
-    opened = EtcdStore(Settings(endpoints=(own_etcd.endpoint,)))
+    opened = etcd_store(Settings(endpoints=(own_etcd.endpoint,)))
     yield opened
     opened.close()
 

@@ -10,7 +10,7 @@ ever. So each unlocker looks once an hour for what is over, and deletes it in sm
   on it. But whose lock it was is to learn from it who took that: so no record goes in the first ten
   minutes, and no wall clock is in these.
 - A mark goes when it was written more than a day ago. It makes a take do nothing that arrives late,
-  so that none may go which such a take could still meet (see `MARKED` in
+  so that none may go which such a take could still meet (see `TOMBSTONE_TTL_S` in
   `lockclient/stores/etcd/store.py` for how long that is). No wall clock is in that, either: the
   store's revisions are its own time.
   Each minute we note which revision the table shows. What was written up to it is at least as old

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 from uuid import uuid4
 
+from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.holding import Holding, OnLost, own
 from lockclient.acquisition.state_machine import Acquisition
@@ -37,7 +37,7 @@ from lockclient.model.holder import NO_PROBLEMS, Holder
 from lockclient.model.lock_name import check_name
 from lockclient.model.process_identity import fingerprint, this_thread
 from lockclient.settings import made_of
-from lockclient.stores import protocol, registry
+from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read, RequestState
@@ -80,7 +80,7 @@ class Handle:
         if store is not None and not hasattr(store, "ask"):
             raise ValueError(f"store must be what open_store() returns, not {store!r}.")
         if store is None:
-            registry.prepare()
+            default_store.prepare()
         self._given_store = store
         self._holding: Holding | None = None
         # What makes the holding of an acquisition that has the lock.
@@ -112,10 +112,8 @@ class Handle:
         """
         if client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
-        made = made_of(url, endpoints, settings)
-        if client is not None:  # it has its own token: the environment's user is somebody else
-            made = replace(made, user=settings.get("user"), password=settings.get("password"))
-        registry.set_default(made, client)
+        made = made_of(url, endpoints, settings, with_client=client is not None)
+        default_store.set_default(made, client)
 
     # ------------------------------------------------------------ what is known
 
@@ -206,7 +204,7 @@ class Handle:
         inbox: Callable[[], Inbox],
         waiters: Hashable = None,
     ) -> Attempt:
-        store = self._given_store or registry.default_store()
+        store = self._given_store or default_store.default_store()
         acquisition = Acquisition(
             self._new_holder(now),
             self._runtime,
@@ -267,7 +265,7 @@ class Handle:
         )
 
     def _store(self) -> MutexStore:
-        return self._given_store or registry.default_store()
+        return self._given_store or default_store.default_store()
 
     def _held(self, what: str) -> Holding:
         holding = self._current()

@@ -19,7 +19,8 @@ from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.search import Search
-from lockclient.settings import LIKE, Settings
+from lockclient.settings import Settings
+from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
 from lockclient.text.log_format import PlainFormatter
 

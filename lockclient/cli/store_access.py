@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
 
+from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
 from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Listed
 from lockclient.overview.table import Table
 from lockclient.settings import Settings
-from lockclient.stores.registry import open_store
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import Looks
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from lockclient.default_store import open_store
 from lockclient.service.request_filter import read_hosts
-from lockclient.settings import LIKE, Settings
+from lockclient.settings import Settings
 from lockclient.stores.common.polling import POLL
-from lockclient.stores.registry import open_store
+from lockclient.stores.registry import LIKE
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import parse_duration
 from lockclient.text.escaping import plain, without_secrets

@@ -58,11 +58,24 @@ class Finding:
     advice: str = ""
 
 
-class Examined(Protocol):
-    """A store that knows itself what it must be like for locks; etcd is judged by its members."""
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A clock that was seen: it is ahead of ours by `least` to `most` seconds."""
 
-    def examine(self) -> Iterator[Finding]:
-        """Yield what is found, writing nothing; one error alone if the store does not answer."""
+    whose: str
+    least: float
+    most: float
+
+
+class Examined(Protocol):
+    """A store that knows itself what it must be like for locks."""
+
+    def examine(self) -> Iterator[Finding | Clock]:
+        """Yield what is found, the basic things first, writing nothing; and clocks of servers.
+
+        Raises:
+            StoreUnavailable, StoreError: it does not answer, or not to this user.
+        """
 
 
 @dataclass(frozen=True, slots=True)

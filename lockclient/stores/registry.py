@@ -1,92 +1,147 @@
-"""From settings to a store: the process's own, opened at first need, or one by its URL."""
+"""Registry of stores: which URL scheme is which store, and its modules by name.
+
+A module of a store is imported when such a URL comes, or is opened, so that nobody loads what
+another store needs. A further store is a folder beside these and an entry here.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from lockclient.settings import Settings
+from lockclient.stores.common.url import check_no_user, split_url
+from lockclient.stores.etcd.location import EXAMPLE, USER_VARIABLES, EtcdLocation
+from lockclient.stores.location import Location
 
 if TYPE_CHECKING:
     from lockclient.stores.service_protocol import ServiceStore
 
-_default_lock = threading.Lock()
-_default_settings: Settings | None = None
-_default_store: ServiceStore | None = None
+DEFAULT_LOCATION: Final = EtcdLocation()
+"""Where the locks are unless somebody says otherwise: an etcd on this machine."""
+LIKE: Final = (
+    f"like {EXAMPLE}, gs://bucket/prefix or "
+    "valkey://host1,host2,host3/prefix (redis:// is the same)"
+)
+"""What a URL looks like, for help texts."""
 
 
-def set_default(settings: Settings, client: Any = None) -> None:
-    """Let mutexes that name no store use this one from now on, in this process.
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """A kind of store: what does each duty, as `module:name`.
 
-    Args, errors: those of `open_store`.
+    Attributes:
+        name: of the kind, in findings of the doctor.
+        location: a `Location` with `of(url, environ)`, which raises ValueError.
+        store: the `ServiceStore`; it takes a location.
+        setup_script: a function that takes a location and users by kind, and returns a script for
+            sh that makes them, with the least rights of each kind; it raises ValueError.
+        extra: what to install for it: `clustermutex[extra]`; empty: nothing.
+        takes_client: `store` takes a client of somebody else's, too.
+        knows_certificates: `setup_script` takes `no_password`, too.
     """
-    global _default_settings, _default_store
-    store = None if client is None else open_store(settings, client)  # a bad client is told now
-    with _default_lock:
-        _default_settings, _default_store = settings, store
+
+    name: str
+    location: str
+    store: str
+    setup_script: str
+    extra: str = ""
+    takes_client: bool = False
+    knows_certificates: bool = False
 
 
-def default_store() -> ServiceStore:
-    """Return the process's store, opened at first need: by `set_default`, or the environment.
+_ETCD = StoreEntry(
+    "etcd",
+    location="lockclient.stores.etcd.location:EtcdLocation",
+    store="lockclient.stores.etcd.store:EtcdStore",
+    setup_script="lockclient.stores.etcd.roles:setup_script",
+    takes_client=True,
+    knows_certificates=True,
+)
+_GCS = StoreEntry(
+    "gcs",
+    location="lockclient.stores.gcs.location:GcsLocation",
+    store="lockclient.stores.gcs.store:GcsStore",
+    setup_script="lockclient.stores.gcs.roles:setup_script",
+    extra="gcs",
+)
+_VALKEY = StoreEntry(
+    "valkey",
+    location="lockclient.stores.valkey.location:ValkeyLocation",
+    store="lockclient.stores.valkey.store:ValkeyStore",
+    setup_script="lockclient.stores.valkey.roles:setup_script",
+    extra="valkey",
+)
+ENTRIES: Final = {
+    **dict.fromkeys(("etcd", "etcds"), _ETCD),
+    "gs": _GCS,
+    **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), _VALKEY),
+}
+"""The kind of store of each scheme."""
+
+
+def load(name: str) -> Any:
+    """Import what a field of `StoreEntry` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def entry_of(location: Location) -> StoreEntry:
+    """Return the kind of store that a location is of."""
+    return ENTRIES[split_url(location.url()).scheme]
+
+
+def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location:
+    """Return the location that a URL and the environment name, which can be opened.
 
     Raises:
-        ValueError: the environment's settings are malformed.
+        ValueError: it is malformed, or what the store needs is not installed.
     """
-    global _default_store
-    store = _default_store
-    if store is None:
-        with _default_lock:
-            if _default_store is None:
-                _default_store = open_store(_default_settings or Settings.load())
-            store = _default_store
-    return store
-
-
-def _start_afresh() -> None:
-    """After fork, in the child: another thread may have held the lock."""
-    global _default_lock
-    _default_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
-
-
-def open_store(settings: Settings, client: Any = None) -> ServiceStore:
-    """Return a store for these settings; nothing is sent before it is first asked.
-
-    Args:
-        settings: where the store is.
-        client: an `etcd3` client, whose connection and token are used instead of our own. From the
-            settings come the root and, where they are given, user and password.
-
-    Raises:
-        ValueError: it is no `etcd3` client, or these are no settings of etcd.
-    """
-    if client is not None and settings.place is not None:
+    scheme = split_url(url).scheme
+    entry = ENTRIES.get(scheme)
+    if entry is None:
+        check_no_user(url, USER_VARIABLES)
+        others = ", ".join(f"{other}://" for other in ENTRIES if ENTRIES[other] is not _ETCD)
         raise ValueError(
-            f"A client of etcd's can't be used for locks at {settings.url()}: leave it out, or say "
+            f"It must begin with etcd:// (or etcds:// for TLS), like {EXAMPLE}, or with one of "
+            f"{others}."
+        )
+    location: Location = load(entry.location).of(url, environ)
+    try:
+        if entry.extra:  # now, where it can be said, and not in the middle of an `acquire`
+            load(entry.store)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"Locks at {scheme}://… need {error.name}, which is not installed: "
+            f"pip install 'clustermutex[{entry.extra}]'."
+        ) from error
+    return location
+
+
+def open_at(location: Location, client: Any = None) -> ServiceStore:
+    """Return a store at a location; nothing is sent before it is first asked.
+
+    Raises:
+        ValueError: this kind of store takes no `client`, or not that one.
+    """
+    entry = entry_of(location)
+    if client is not None and not entry.takes_client:
+        raise ValueError(
+            f"A client of etcd's can't be used for locks at {location.url()}: leave it out, or say "
             "where the etcd is (CLUSTERMUTEX_URL)."
         )
-    opened: ServiceStore = _opener(settings)(client)
+    how = {"client": client} if entry.takes_client else {}
+    opened: ServiceStore = load(entry.store)(location, **how)
     return opened
 
 
-def _opener(settings: Settings) -> Callable[[Any], Any]:
-    """Import the store that these settings are for; return what opens it, with an etcd3 client."""
-    place = settings.place
-    if place is not None:
-        opener = place.opener()
-        return lambda _: opener(place)
-    from lockclient.stores.etcd.store import EtcdStore  # only here: a third of a program's start
+def setup_script(location: Location, users: Mapping[str, Sequence[str]], **how: bool) -> str:
+    """Return a script for sh that makes these users, with the least rights of each kind.
 
-    return lambda client: EtcdStore(settings, client)
-
-
-def prepare() -> None:
-    """Import what a store needs: when a mutex is made, so that no first `acquire` pays for it."""
-    if _default_store is None:
-        with suppress(ValueError):  # which the first `acquire` raises, if no `setup` comes before
-            _opener(_default_settings or Settings.load())
+    Raises:
+        ValueError: there are no such users; the text says what there is.
+    """
+    script: str = load(entry_of(location).setup_script)(location, users, **how)
+    return script

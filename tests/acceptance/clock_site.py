@@ -26,6 +26,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done, Taken
 from lockclient.stores.requests import Push, Take, Unlock
 from tests.support.clock_shim import Clock
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import figure, ready, unlocker
@@ -92,7 +93,7 @@ class Site:
         self._holders: dict[str, Holder] = {}
         self._pushed_at: dict[str, int] = {}
         self._stack = stack
-        self._store = EtcdStore(self.settings)
+        self._store = etcd_store(self.settings)
         stack.callback(self._store.close)
         self.removals = Removals(self._store)
         stack.callback(self.removals.stop)

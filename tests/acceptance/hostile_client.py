@@ -19,10 +19,10 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
-from lockclient import Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import SUBKEYS
 from lockclient.stores.etcd.errors import ErrorKind
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
@@ -100,7 +100,7 @@ class Client:
 
     def __init__(self, endpoint: str, seed: int) -> None:
         self.done: Counter[str] = Counter()
-        self._channels = Channels(Settings(endpoints=(endpoint,)))
+        self._channels = Channels(EtcdLocation(endpoints=(endpoint,)))
         self._chosen = random.Random(seed)
         self._seed = seed
         self._large = b"x" * LARGE

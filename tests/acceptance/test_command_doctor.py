@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.etcd_server import DATA_LOSS_VERSIONS, Etcd, etcd_version
+from lockclient.cli.setup.etcd_server import Etcd, etcd_version
+from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl

@@ -30,6 +30,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import Take
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import ready, unlocker
@@ -150,7 +151,7 @@ def test_whatever_a_client_writes_the_services_do_their_work(
     roomy_etcd: Etcd, figure: Figure
 ) -> None:
     settings = Settings(endpoints=(roomy_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     honest = Honest(store)
     dash_words = ["-m", "mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
     with (

@@ -21,6 +21,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult, Taken
 from lockclient.stores.requests import Read, Take
 from tests.support.etcd_binary import Etcdctl
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import BIN, start_service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import UNLOCKER, fetch, figure, ready, unlocker
@@ -70,7 +71,7 @@ def take(store: EtcdStore, name: str, runtime: Runtime, wall: float | None = Non
 
 def removal_of(settings: Settings, name: str, uuid: str) -> ReadResult | None:
     """Return what is left of a lock; None as long as it is held."""
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     try:
         seen = store.ask(Read(name, uuid), Deadline.after(10))
         assert isinstance(seen, ReadResult)
@@ -221,7 +222,7 @@ class TestTheEnd:
 class TestWithoutEtcd:
     def test_it_goes_on_when_etcd_is_back(self, own_etcd: Etcd, root: str) -> None:
         settings = Settings(endpoints=(own_etcd.endpoint,), root=root)
-        store = EtcdStore(settings)
+        store = etcd_store(settings)
         lock = ClusterMutex("a", expected_runtime=10, auto_unlock_after=12, store=store)
         with unlocker(settings) as service:
             wait_until(lambda: ready(service), what="readiness")

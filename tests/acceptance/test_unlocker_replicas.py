@@ -15,9 +15,9 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, Service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import REMOVED, figures, unlocker
@@ -31,7 +31,7 @@ class Replicas:
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self._settings = settings
         self._stack = stack
-        self.store = EtcdStore(settings)
+        self.store = etcd_store(settings)
         stack.callback(self.store.close)
         self.records: list[Removal] = []
         self.table = Table(self.store, on_removal=self._note)

@@ -19,7 +19,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.settings import DEFAULT_ROOT, Settings
+from lockclient.settings import Settings
+from lockclient.stores.etcd.location import DEFAULT_ROOT
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Remove, Request, Take, TakeOrQueue, Unlock

@@ -14,6 +14,7 @@ from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer, forcing_command
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Service, start_service, wait_until
 
 pytestmark = pytest.mark.browser
@@ -153,7 +154,7 @@ def test_a_dashboard_that_only_shows_offers_nothing(
 def test_it_is_off_while_nobody_knows_how_things_are(own_etcd: Etcd, viewer: Viewer) -> None:
     """With etcd away, and with the dashboard away."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     held = Story(store).hold("a")
     store.close()
     with start_service(forcing_command(settings)) as dash:

@@ -14,6 +14,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, Service, start_service
 
 pytestmark = pytest.mark.browser
@@ -203,7 +204,7 @@ def test_sort_filter_and_page_by_links(dash: Service, story: Story, viewer: View
 def test_banners_come_and_go(own_etcd: Etcd, viewer: Viewer) -> None:
     """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     story = Story(store)
     story.hold("held")
     with (

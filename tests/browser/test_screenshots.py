@@ -20,10 +20,10 @@ from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.holder import Holder
 from lockclient.settings import Settings
-from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
 from tests.browser.pictures import draw
 from tests.support.etcd_binary import Etcdctl
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Service, start_service
 
 pytestmark = pytest.mark.browser
@@ -311,7 +311,7 @@ def test_hostile_pages(forcing: Service, story: Story, viewer: Viewer) -> None:
 
 def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     story = Story(store, own_etcdctl)
     go_on(story, tell(story))
     with start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash:
@@ -324,7 +324,7 @@ def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer
 
 
 def test_a_page_before_anything_was_read(own_etcd: Etcd, viewer: Viewer) -> None:
-    store = EtcdStore(settings := Settings(endpoints=(own_etcd.endpoint,)))
+    store = etcd_store(settings := Settings(endpoints=(own_etcd.endpoint,)))
     Story(store).hold("deploy/prod")
     store.close()
     own_etcd.stop()

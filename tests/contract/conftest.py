@@ -131,15 +131,15 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     etcdctl: Callable[..., str] = request.getfixturevalue("etcdctl")
 
     def revoke() -> None:
-        line = etcdctl("get", "--prefix", f"{store.settings.root}/queue/", "-w", "json")
+        line = etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json")
         for lease in {kv["lease"] for kv in json.loads(line)["kvs"]}:
             etcdctl("lease", "revoke", f"{lease:x}")
 
     def write(name: str, part: str, value: bytes | None) -> None:
-        key = f"{store.settings.root}/locks/{encode(name)}/{part}"
+        key = f"{store.location.root}/locks/{encode(name)}/{part}"
         etcdctl("del", key) if value is None else etcdctl("put", key, input=value)
 
-    yield Subject(store, lambda: EtcdStore(store.settings), revoke, write)
+    yield Subject(store, lambda: EtcdStore(store.location), revoke, write)
 
 
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:

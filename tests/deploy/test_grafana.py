@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
 from tests.deploy.stack import Stack
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 GRAFANA = Path(__file__).parents[2] / "deploy/grafana"
@@ -39,7 +39,7 @@ def queries() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def busy(stack: Stack) -> Iterator[Stack]:
     """The stack with a lock past its alert, a waiter, one released, one auto-unlocked."""
-    store = EtcdStore(stack.settings)
+    store = etcd_store(stack.settings)
 
     def lock(name: str, auto_unlock_after: float | None = None, **more: Any) -> ClusterMutex:
         return ClusterMutex(

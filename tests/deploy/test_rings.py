@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
 from tests.deploy.stack import Stack, get
 from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 
 WORKER = """
@@ -50,7 +50,7 @@ def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def locks(stack: Stack) -> Iterator[dict[str, ClusterMutex]]:
     """Two locks that this process holds and is late with; nobody removes them."""
-    store = EtcdStore(stack.settings)
+    store = etcd_store(stack.settings)
     made = {
         name: ClusterMutex(name, expected_runtime=1, auto_unlock_after=None, store=store)
         for name in ("released", "kept")

@@ -18,12 +18,12 @@ from lockclient import (
     AsyncClusterMutex,
     ClusterMutex,
     LockLost,
-    Settings,
     StoreUnavailable,
 )
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult
 from lockclient.stores.requests import Claim, Read, Request, RequestState, Take, TakeOrQueue, Unlock
@@ -69,22 +69,22 @@ class Session(Protocol):
 class Driver(Protocol):
     """Threads or asyncio."""
 
-    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
+    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
         """Return a client that is interrupted as it waits for its first request of a kind."""
 
 
 class Threads:
     """The driver of `ClusterMutex`."""
 
-    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
-        return _ThreadSession(settings, interruption)
+    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
+        return _ThreadSession(location, interruption)
 
 
 class _ThreadSession:
     interruption: type[BaseException] = KeyboardInterrupt
 
-    def __init__(self, settings: Settings, interruption: Interruption | None) -> None:
-        self._store = _InterruptingStore(settings, interruption)
+    def __init__(self, location: EtcdLocation, interruption: Interruption | None) -> None:
+        self._store = _InterruptingStore(location, interruption)
 
     def mutex(
         self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
@@ -99,8 +99,8 @@ class _ThreadSession:
 
 
 class _InterruptingStore(EtcdStore):
-    def __init__(self, settings: Settings, interruption: Interruption | None) -> None:
-        super().__init__(settings)
+    def __init__(self, location: EtcdLocation, interruption: Interruption | None) -> None:
+        super().__init__(location)
         self._interruption = interruption
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
@@ -124,11 +124,11 @@ class Tasks(Threads):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def open(self, settings: Settings, interruption: Interruption | None) -> Session:
+    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return _TaskSession(self._loop, settings, interruption)
+        return _TaskSession(self._loop, location, interruption)
 
 
 class _TaskSession(_ThreadSession):
@@ -137,10 +137,10 @@ class _TaskSession(_ThreadSession):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        settings: Settings,
+        location: EtcdLocation,
         interruption: Interruption | None,
     ) -> None:
-        super().__init__(settings, interruption)
+        super().__init__(location, interruption)
         self._loop = loop
 
     def mutex(

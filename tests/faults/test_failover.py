@@ -17,6 +17,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire.failover import COOL_DOWN, Tries
 from tests.support.etcd_binary import frozen, served
 from tests.support.etcd_cluster import Cluster
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 
 HALF_OPEN = 15.0
@@ -235,7 +236,7 @@ def test_a_member_that_is_back_is_used_again(cluster: Cluster, root: str, figure
     """One that failed is asked last for a moment, not for ever."""
     one, other = cluster.followers()
     # Two members of three, so that there is no way around the one that had failed.
-    store = EtcdStore(Settings(endpoints=(one.endpoint, other.endpoint), root=root))
+    store = etcd_store(Settings(endpoints=(one.endpoint, other.endpoint), root=root))
     with frozen(one):
         lock_once(store, "x")
     cluster.settle()
@@ -252,7 +253,7 @@ def test_a_member_that_is_back_is_used_again(cluster: Cluster, root: str, figure
 
 def store_on(cluster: Cluster, root: str, first: Etcd) -> EtcdStore:
     """Return a store on all members that asks this one first."""
-    return EtcdStore(Settings(endpoints=cluster.endpoints(first), root=root))
+    return etcd_store(Settings(endpoints=cluster.endpoints(first), root=root))
 
 
 def lock_once(store: EtcdStore, name: str) -> None:

@@ -18,7 +18,7 @@ REQUESTS: tuple[Request, ...] = (Read("x", waiters=True), GetPosition("x", "me",
 
 
 def test_etcd_lives_on(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    line = f"{own_store.settings.root}/queue/x/"
+    line = f"{own_store.location.root}/queue/x/"
     for hundred in range(30):  # a line so long that reading it takes longer than some deadlines
         puts = [wire.Put(key=f"{line}{hundred}-{n}".encode()) for n in range(100)]
         txn = wire.Txn(success=[wire.Operation(put=put) for put in puts])

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_cluster import Cluster
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.tcp_proxy import Proxy
 from tests.support.unlocker_process import fetch, figure, ready
@@ -79,7 +79,7 @@ def reading(service: Service) -> float:
 class TestBlindUnlocker:
     def test_a_table_that_fails_is_tried_on(self, store: EtcdStore) -> None:
         """Unready, told once, and what is written is seen all the same: by reading it."""
-        with program("unlocker", store.settings, "table fails") as service:
+        with program("unlocker", Settings(location=store.location), "table fails") as service:
             service.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "KeyError" in (unready(service) or ""), what="unreadiness")
             mutex(store, "later")
@@ -90,7 +90,7 @@ class TestBlindUnlocker:
             assert service.log_text().count("Following the locks failed") == 1
 
     def test_a_watch_that_fails_is_opened_again(self, store: EtcdStore) -> None:
-        with program("unlocker", store.settings, "watch fails") as service:
+        with program("unlocker", Settings(location=store.location), "watch fails") as service:
             service.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: unready(service), what="unreadiness")
             assert fetch(service, "/healthz")[0] == 200
@@ -98,7 +98,7 @@ class TestBlindUnlocker:
 
     def test_one_that_stays_silent_ends_the_process(self, store: EtcdStore, figure: Figure) -> None:
         """A new stream and new readings do not help: so a new process has to."""
-        with program("unlocker", store.settings, "watch is silent") as service:
+        with program("unlocker", Settings(location=store.location), "watch is silent") as service:
             silent_at = time.monotonic()
             service.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "late or silent" in (unready(service) or ""), what="unreadiness")
@@ -146,7 +146,7 @@ class TestBlindUnlocker:
         with program("unlocker", settings) as service:
             with (
                 frozen(victim),
-                closing(EtcdStore(replace(settings, endpoints=(other.endpoint,)))) as store,
+                closing(etcd_store(Settings((other.endpoint,), root))) as store,
             ):
                 frozen_at = time.monotonic()
                 mutex(store, "later")
@@ -159,7 +159,7 @@ class TestBlindUnlocker:
         self, own_etcd: Etcd, own_store: EtcdStore
     ) -> None:
         """Signs of life that are not answered say nothing about the watch."""
-        with program("unlocker", own_store.settings) as service:
+        with program("unlocker", Settings(location=own_store.location)) as service:
             mutex(own_store, "a")
             wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
             with frozen(own_etcd):
@@ -194,7 +194,7 @@ class TestNothingHangsUnnoticed:
             systemd.bind(str(tmp_path / "notify"))
             systemd.settimeout(30)
             env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-            with program("unlocker", store.settings, fault, env) as service:
+            with program("unlocker", Settings(location=store.location), fault, env) as service:
                 assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
                 assert fetch(service, "/healthz") == (200, "alive\n")
                 service.process.send_signal(signal.SIGUSR1)
@@ -204,7 +204,7 @@ class TestNothingHangsUnnoticed:
             assert set(told) <= {b"WATCHDOG=1"}
 
     def test_a_dashboard_whose_questions_hang_ends(self, store: EtcdStore) -> None:
-        with program("mutexdash", store.settings, "reading hangs") as dash:
+        with program("mutexdash", Settings(location=store.location), "reading hangs") as dash:
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "last one ended" in health(dash), what="a word in /healthz")
             assert "question after the newest sign of life hangs" in ends(dash)
@@ -213,7 +213,7 @@ class TestNothingHangsUnnoticed:
         self, store: EtcdStore
     ) -> None:
         """All that it did last is long ago then, for a moment."""
-        with program("unlocker", store.settings) as service:
+        with program("unlocker", Settings(location=store.location)) as service:
             with frozen(service):
                 time.sleep(8)  # longer than a part may be late here
             wait_until(lambda: ready(service), what="readiness again")
@@ -236,7 +236,7 @@ def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> Non
     """It is counted and named once, and the sweep has succeeded all the same."""
     failed = 'clustermutex_auto_unlocks_total{result="failed"}'
     success = 'clustermutex_unlocker_last_success_timestamp_seconds{task="sweep"}'
-    with program("unlocker", store.settings, "removal fails") as service:
+    with program("unlocker", Settings(location=store.location), "removal fails") as service:
         service.process.send_signal(signal.SIGUSR1)
         mutex(store, "poison", 1)
         for number in range(3):
@@ -279,7 +279,7 @@ class TestBlindDashboard:
     def test_it_never_calls_a_frozen_etcd_connected(
         self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
     ) -> None:
-        with program("mutexdash", own_store.settings) as dash:
+        with program("mutexdash", Settings(location=own_store.location)) as dash:
             wait_until(lambda: said(dash)["connected"], what="the watch")
             assert "etcd connected" in fetch(dash, "/")[1]
             wait_until(lambda: age(dash) < 5, what="a young picture")
@@ -300,7 +300,7 @@ class TestBlindDashboard:
     ) -> None:
         """And opens the stream anew, which brings what was missed."""
         with (
-            program("unlocker", own_store.settings),
+            program("unlocker", Settings(location=own_store.location)),
             Proxy(own_etcd.endpoint) as proxy,
             program("mutexdash", Settings((proxy.endpoint,))) as dash,
         ):
@@ -319,8 +319,8 @@ class TestBlindDashboard:
     def test_it_says_so_as_long_as_it_is_silent(self, store: EtcdStore) -> None:
         """And ends, when nothing helps: a new process may have better luck."""
         with (
-            program("unlocker", store.settings),
-            program("mutexdash", store.settings, "watch is silent") as dash,
+            program("unlocker", Settings(location=store.location)),
+            program("mutexdash", Settings(location=store.location), "watch is silent") as dash,
         ):
             wait_until(lambda: said(dash)["unlockers"] == 1, what="the unlocker")
             dash.process.send_signal(signal.SIGUSR1)
@@ -340,7 +340,7 @@ class TestBlindDashboard:
         import urllib.error
         import urllib.request
 
-        with program("mutexdash", store.settings) as dash:
+        with program("mutexdash", Settings(location=store.location)) as dash:
             wait_until(lambda: said(dash)["connected"], what="the watch")
 
             def ask(tag: str = "") -> Any:

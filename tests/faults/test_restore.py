@@ -84,7 +84,7 @@ def test_an_unlocker_that_starts_after_it_removes_nothing_early(
     push = Push("a", holder.uuid or "", runtime.stamps(time.time()), taken.token)
     assert isinstance(own_store.ask(push, Deadline.after(30)), Done)
     restore(own_etcd, tmp_path / "snap")
-    with unlocker(own_store.settings) as service:
+    with unlocker(Settings(location=own_store.location)) as service:
         wait_until(lambda: ready(service), 60, what="readiness")
         own_store.ask(Take(taker("silent since", Runtime(1, 2))), Deadline.after(30))
         removed = 'clustermutex_auto_unlocks_total{result="removed"}'

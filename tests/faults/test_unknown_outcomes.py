@@ -15,10 +15,11 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from lockclient import Settings, StoreUnavailable
+from lockclient import StoreUnavailable
 from lockclient.acquisition import holding
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import failover
 from lockclient.stores.requests import Claim, Reclaim, Take, TakeOrQueue, Unlock
@@ -193,16 +194,16 @@ class Matrix:
         self._root = root
         self._driver = driver
         self._stack = ExitStack()
-        self._store = self._stack.enter_context(closing(EtcdStore(self._settings(etcd.endpoint))))
+        self._store = self._stack.enter_context(closing(EtcdStore(self._location(etcd.endpoint))))
         self.clients: list[Client] = []
 
-    def _settings(self, endpoint: str) -> Settings:
-        return Settings(endpoints=(endpoint,), root=self._root)
+    def _location(self, endpoint: str) -> EtcdLocation:
+        return EtcdLocation(endpoints=(endpoint,), root=self._root)
 
     def client(self, name: str, interruption: Interruption | None = None) -> Client:
         """Return a client of its own, with a lock of its own."""
         proxy = self._stack.enter_context(Proxy(self._etcd.endpoint))
-        session = self._driver.open(self._settings(proxy.endpoint), interruption)
+        session = self._driver.open(self._location(proxy.endpoint), interruption)
         self._stack.callback(session.close)
         client = Client(proxy, session, Others(self._store, name), name)
         self.clients.append(client)

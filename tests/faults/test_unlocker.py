@@ -26,6 +26,7 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
 from tests.support.etcd_binary import etcdctl_of, frozen
 from tests.support.etcd_cluster import all_ended
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
@@ -85,7 +86,7 @@ def test_missing_rights_are_told_in_one_line_at_the_start(
 
 def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """The locks of before are gone; those taken since are watched, and have all their time."""
-    with unlocker(own_store.settings) as service:
+    with unlocker(Settings(location=own_store.location)) as service:
         wait_until(lambda: ready(service), what="readiness")
         for number in range(5):
             mutex(own_store, f"old {number}", 600)
@@ -113,7 +114,7 @@ def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> 
 def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """While the unlocker was stopped, so that its watch can't go on where it was."""
     held = 'clustermutex_locks{state="ok"}'
-    with unlocker(own_store.settings) as service:
+    with unlocker(Settings(location=own_store.location)) as service:
         wait_until(lambda: ready(service), what="readiness")
         # Longer than an etcd takes to start (3.5.30: some seconds), or their time is over by then.
         mutex(own_store, "silent", 10)
@@ -140,13 +141,13 @@ def test_an_etcd_out_of_space(etcd_binary: str, tmp_path: Path) -> None:
     etcd = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
     etcd.extra = ["--quota-backend-bytes", "1000000"]
     with etcd:
-        store = EtcdStore(Settings(endpoints=(etcd.endpoint,)))
+        store = etcd_store(Settings(endpoints=(etcd.endpoint,)))
         try:
             mutex(store, "a", 3)
             big = taker("big", Runtime(1, 2), reason="x" * 1_200_000)
             with pytest.raises(StoreError):
                 store.ask(Take(big), Deadline.after(10))
-            with unlocker(store.settings) as service:
+            with unlocker(Settings(location=store.location)) as service:
                 wait_until(lambda: ready(service), what="readiness")
                 full = "clustermutex_unlocker_store_out_of_space"
                 wait_until(lambda: figure(service, full) == 1, what="the metric")

@@ -13,7 +13,7 @@ import sys
 import time
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
-from lockclient.stores.valkey.location import place_of
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 
 NAMES = ("a", "b")
@@ -23,7 +23,7 @@ AUTO_UNLOCK = 3.0
 def main(url: str, path: str) -> None:
     """Take, hold for a moment, let go; or be too impatient to get it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    store = ValkeyStore(place_of(url, {}))
+    store = ValkeyStore(ValkeyLocation.of(url, {}))
     choose = random.Random()
 
     def note(*words: object) -> None:

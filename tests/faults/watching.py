@@ -14,6 +14,7 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News
 from lockclient.stores.etcd.wire.watch_stream import Watch
+from tests.support.etcd_store import etcd_store
 
 
 class Stores:
@@ -24,7 +25,7 @@ class Stores:
         self._opened: list[EtcdStore] = []
 
     def __call__(self, endpoint: str, **how: Any) -> EtcdStore:
-        store = EtcdStore(Settings(endpoints=(endpoint,), **{"root": self._root, **how}))
+        store = etcd_store(Settings(endpoints=(endpoint,), **{"root": self._root, **how}))
         self._opened.append(store)
         return store
 

@@ -10,8 +10,7 @@ import threading
 from collections import Counter
 from types import FrameType
 
-from lockclient import ClusterMutex, Settings
-from lockclient.stores.registry import open_store
+from lockclient import ClusterMutex, Settings, open_store
 
 CYCLES = 20
 BATCHES = 10

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockclient import ClusterMutex
-from lockclient.stores.registry import default_store
+from lockclient.default_store import default_store
 
 # Locks used and held before the fork: connection, watch and background thread are the master's.
 boot = ClusterMutex("boot", keepalive=True, expected_runtime=1, auto_unlock_after=60)

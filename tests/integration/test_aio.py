@@ -21,6 +21,7 @@ from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.etcd_binary import Etcdctl, frozen, served
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 
 Main = Coroutine[Any, Any, None]
@@ -33,7 +34,7 @@ def run(main: Main, seconds: float = 60) -> None:
 
 def left_over(etcdctl: Etcdctl, store: EtcdStore) -> str:
     """Return what stands in the store of locks and tickets."""
-    root = store.settings.root
+    root = store.location.root
     return "".join(etcdctl("get", "--prefix", f"{root}/{kind}/") for kind in ("locks", "queue"))
 
 
@@ -271,7 +272,7 @@ class TestSecurity:
         monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 60.0)  # a token costs etcd a bcrypt
         own_etcdctl("user", "add", "root:secret")
         own_etcdctl("auth", "enable")
-        store = EtcdStore(Settings((own_etcd.endpoint,), user="root", password="secret"))
+        store = etcd_store(Settings((own_etcd.endpoint,), user="root", password="secret"))
 
         async def work(number: int) -> None:
             async with AsyncClusterMutex(f"x{number}", store=store):
@@ -302,7 +303,7 @@ class TestSecurity:
         mine = authority.issue(user="mine")
         with server:
             files = {"cacert": authority.cacert, "cert": mine.cert, "key": mine.key}
-            store = EtcdStore(made_of(None, [server.endpoint], files))
+            store = etcd_store(made_of(None, [server.endpoint], files))
             run(two_in_turn(store, "x"))
             store.close()
 
@@ -347,7 +348,7 @@ class TestLoops:
         import etcd3
 
         client = etcd3.client(port=etcd.port)
-        store = EtcdStore(Settings(root=root), client)
+        store = etcd_store(Settings(root=root), client)
         run(two_in_turn(store, "x", 5))
         store.close()
         client.close()

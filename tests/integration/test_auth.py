@@ -23,6 +23,7 @@ from lockclient.stores.protocol import STORE_TIMEOUT_S
 from lockclient.stores.requests import Remove
 from tests.support.certificates import jwt_keys
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 
 ROOT = "/auth"
@@ -119,7 +120,7 @@ def opened() -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def opener(settings: Settings) -> EtcdStore:
-            store = EtcdStore(settings)
+            store = etcd_store(settings)
             stack.callback(store.close)
             return store
 

@@ -16,11 +16,17 @@ from uuid import uuid4
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockTimeout, StoreError
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    LockLost,
+    LockTimeout,
+    StoreError,
+    default_store,
+)
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.stores import registry
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, ReadResult
 from lockclient.stores.requests import Read, Remove
@@ -37,10 +43,10 @@ UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
 def server(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
     """A bucket, of which this process and all that it starts know by their environment."""
     monkeypatch.setenv("CLUSTERMUTEX_URL", f"gs://{server.bucket.name}/of/us")
-    monkeypatch.setattr(registry, "_default_settings", None)
-    monkeypatch.setattr(registry, "_default_store", None)
+    monkeypatch.setattr(default_store, "_default_settings", None)
+    monkeypatch.setattr(default_store, "_default_store", None)
     yield server
-    registry.default_store().close()
+    default_store.default_store().close()
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def env(server: BucketServer) -> dict[str, str]:
 
 def seen(name: str = "x") -> Holder | None:
     """Return who has the lock."""
-    found = registry.default_store().ask(Read(name), Deadline.after(PATIENCE))
+    found = default_store.default_store().ask(Read(name), Deadline.after(PATIENCE))
     assert isinstance(found, ReadResult)
     return found.holder
 
@@ -59,7 +65,7 @@ def seen(name: str = "x") -> Holder | None:
 def remove(holder: Holder) -> None:
     """Remove a lock as a person does."""
     removal = Removal(holder, time.time(), "ann", "force-unlock", "It hangs.")
-    done = registry.default_store().ask(Remove(removal, None), Deadline.after(PATIENCE))
+    done = default_store.default_store().ask(Remove(removal, None), Deadline.after(PATIENCE))
     assert isinstance(done, Done)
 
 
@@ -248,7 +254,7 @@ def test_a_task_that_is_cancelled_leaves_nothing(server: BucketServer) -> None:
             await task
 
     asyncio.run(main())
-    store = registry.default_store()
+    store = default_store.default_store()
     assert isinstance(store, GcsStore)
     wait_until(lambda: not store.background.unfinished(), what="the clean-up")
     assert server.bucket.names() == []

@@ -90,7 +90,7 @@ def removed(store: GcsStore, holder: Holder, why: str = "silent") -> Removal:
 
 
 def names(server: BucketServer) -> ObjectNames:
-    place = settings_of(server).place
+    place = settings_of(server).location
     return ObjectNames(getattr(place, "root", ""))
 
 

@@ -11,20 +11,19 @@ from typing import Any
 import etcd3
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError
+from lockclient import ClusterMutex, Settings, StoreError, default_store
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores import registry
-from lockclient.stores.etcd.store import EtcdStore
 from tests.integration.test_auth import ROOT, Guarded, start
 from tests.support.certificates import Authority, TlsEtcd
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `setup` says is forgotten again."""
-    monkeypatch.setattr(registry, "_default_settings", None)
-    monkeypatch.setattr(registry, "_default_store", None)
+    monkeypatch.setattr(default_store, "_default_settings", None)
+    monkeypatch.setattr(default_store, "_default_store", None)
 
 
 def live(name: str = "x") -> None:
@@ -56,7 +55,7 @@ def test_its_connection_is_used(etcd: Etcd, root: str) -> None:
                 failure=[],
             )
             assert done
-        registry.default_store().close()
+        default_store.default_store().close()
         assert client.get(f"{root}/mine")[0] == b"1"
 
 
@@ -129,7 +128,7 @@ def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: s
 def test_a_forked_child_is_told_to_make_its_own(etcd: Etcd, root: str) -> None:
     """The parent's channel may hang in it."""
     with etcd3.client(port=etcd.port) as client:
-        store = EtcdStore(Settings(root=root), client)
+        store = etcd_store(Settings(root=root), client)
         mutex = ClusterMutex("x", store=store)
         assert mutex.holder() is None
         read, write = os.pipe()

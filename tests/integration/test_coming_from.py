@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from lockclient import default_store
 from lockclient.model.clocks import Deadline
-from lockclient.stores import registry
 from lockclient.stores.etcd.store import EtcdStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -27,10 +27,10 @@ def blocks(section: str) -> list[str]:
 def test_before_and_after(section: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = blocks(section)
     compile(before, section, "exec")
-    monkeypatch.setattr(registry, "_default_store", store)
+    monkeypatch.setattr(default_store, "_default_store", store)
     # Their client would connect to etcd's default port; `setup` is tried elsewhere with a real one.
     monkeypatch.setitem(sys.modules, "etcd3", SimpleNamespace(client=lambda: None))
-    monkeypatch.setattr(registry, "set_default", lambda *_: None)
+    monkeypatch.setattr(default_store, "set_default", lambda *_: None)
     done: list[str] = []
 
     def work(*_: object) -> None:

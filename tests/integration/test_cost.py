@@ -37,10 +37,10 @@ def test_a_lock_and_unlock_makes_few_calls(
 
 
 def test_a_lock_is_five_keys_and_a_push_writes_two(store: EtcdStore) -> None:
-    channels = Channels(store.settings)
+    channels = Channels(store.location)
 
     def keys() -> dict[str, int]:
-        prefix = f"{store.settings.root}/locks/".encode()
+        prefix = f"{store.location.root}/locks/".encode()
         everything = wire.Range(key=prefix, range_end=prefix[:-1] + b"0")
         answer = channels.call(RANGE, everything, Deadline.after(10))
         return {kv.key.decode().rpartition("/")[2]: kv.mod_revision for kv in answer.kvs}

@@ -18,6 +18,7 @@ from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Service, start_service, wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -118,7 +119,7 @@ def test_locks_that_others_wrote_are_shown_as_far_as_they_go(
 
 def test_with_etcd_away_it_shows_the_last_known_state_and_goes_on(own_etcd: Etcd) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     with start_service(["mutexdash", "--url", settings.url(), *ANY_PORT]) as dash:
         mutex = ClusterMutex("held", store=store)
         mutex.acquire()

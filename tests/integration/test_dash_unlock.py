@@ -22,6 +22,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Service, start_service, wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -137,7 +138,7 @@ def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: EtcdStore)
 
 def test_with_etcd_away_nothing_is_unlocked(own_etcd: Etcd) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     command = ["mutexdash", "--url", settings.url(), *ANY_PORT, "--allow-force-unlock"]
     with start_service(command) as dash:
         mutex = ClusterMutex("held", store=store)

@@ -130,7 +130,7 @@ def test_an_identity_that_was_left_behind_proves_nothing(
 ) -> None:
     """Somebody deleted `uuid` alone: the `about` that stays is not that of the next holder."""
     worker.kill()
-    prefix = f"{store.settings.root}/locks/x/"
+    prefix = f"{store.location.root}/locks/x/"
     etcdctl("del", f"{prefix}uuid")
     put_at_once(etcdctl, prefix, {"uuid": "other", "hostname": "h", "alert_at": "5000000000"})
     heir = ClusterMutex("x", identity="worker-7", store=store)
@@ -144,7 +144,7 @@ def test_never_one_that_needs_what_is_not_known(
     store: EtcdStore, etcdctl: Etcdctl, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of the same identity and dead for sure: the later edition that took it knows why."""
-    prefix = f"{store.settings.root}/locks/x/"
+    prefix = f"{store.location.root}/locks/x/"
     about = '{"identity": "worker-7", "needs": ["warp"]}'
     four = {"uuid": "dead", "hostname": "h", "alert_at": "5000000000"}
     put_at_once(etcdctl, prefix, four | {"about": about})

@@ -12,6 +12,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 
@@ -32,7 +33,7 @@ def alarm() -> Iterator[None]:
 def test_other_threads_get_their_answers(settings: Settings) -> None:
     """gRPC's locks may stay taken after an interrupt: the other threads must never need them."""
     choose = random.Random(5)
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     mutex = ClusterMutex("x", store=store, capture_backtrace=False)
     for _ in range(60):
         with contextlib.suppress(KeyboardInterrupt):

@@ -29,12 +29,14 @@ from lockclient import (
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import STORE_TIMEOUT_S
 from lockclient.stores.requests import Push, RequestState
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Scheduler
 from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 from tests.support.tcp_proxy import Fault, Proxy
 
@@ -149,7 +151,7 @@ class TestWhatTheSystemRefuses:
         """Whichever it is: the lock is had, pushed, watched and let go of as ever."""
         count = iter(range(100))
         refused = refuse(lambda: next(count) >= number)
-        with contextlib.closing(EtcdStore(settings)) as store:
+        with contextlib.closing(etcd_store(settings)) as store:
             losses: list[LockLost] = []
             held = ClusterMutex(
                 "x",
@@ -208,7 +210,7 @@ class TestWhatTheSystemRefuses:
         missing = Settings(endpoints=settings.endpoints, cacert=str(path))
         path.unlink()
         with (
-            contextlib.closing(EtcdStore(missing)) as store,
+            contextlib.closing(etcd_store(missing)) as store,
             pytest.raises(StoreUnavailable, match=r"no\.pem"),
         ):
             ClusterMutex("x", store=store).acquire(timeout=0.5)
@@ -245,7 +247,7 @@ class TestLosses:
         """Force-unlocked before its first push was confirmed: it goes on with another uuid."""
         removed: list[str] = []
         with Proxy(own_etcd.endpoint) as proxy:
-            direct = EtcdStore(Settings(endpoints=(own_etcd.endpoint,)))
+            direct = etcd_store(Settings(endpoints=(own_etcd.endpoint,)))
 
             class Removing(EtcdStore):
                 def send(self, sending: RequestState, deadline: Deadline) -> Any:
@@ -255,7 +257,7 @@ class TestLosses:
                         force_unlock(direct, "x", uuid, "ann", "why", Deadline.after(5))
                     return super().send(sending, deadline)
 
-            store = Removing(Settings(endpoints=(proxy.endpoint,)))
+            store = Removing(EtcdLocation(endpoints=(proxy.endpoint,)))
             ClusterMutex("warm", store=store).holder()
             proxy.inject(Fault.LOSE_ANSWER)
             mutex = ClusterMutex("x", store=store)
@@ -274,7 +276,7 @@ class TestTimeouts:
     def test_there_is_time_for_one_answer(self, own_etcd: Etcd, timeout: float) -> None:
         """However short the time is: a free lock is had, a held one is not, and no error."""
         with Proxy(own_etcd.endpoint) as proxy:
-            store = EtcdStore(Settings(endpoints=(proxy.endpoint,)))
+            store = etcd_store(Settings(endpoints=(proxy.endpoint,)))
             for _ in range(5):
                 free, held = ClusterMutex("free", store=store), ClusterMutex("held", store=store)
                 assert free.acquire(timeout=timeout) is True
@@ -289,7 +291,7 @@ class TestTimeouts:
 class TestClosing:
     def test_whoever_waits_is_told_within_a_second(self, settings: Settings) -> None:
         """A thread and a task alike; and their tickets are gone."""
-        store, other = EtcdStore(settings), EtcdStore(settings)
+        store, other = etcd_store(settings), etcd_store(settings)
         held = ClusterMutex("x", store=other)
         held.acquire()
         ended: list[tuple[type, float]] = []
@@ -324,13 +326,13 @@ class TestClosing:
         """Opened, waited on, closed, again and again: no thread and no descriptor more."""
 
         def use() -> None:
-            store = EtcdStore(settings)
+            store = etcd_store(settings)
             with ClusterMutex("x", store=store):
                 assert not ClusterMutex("x", store=store).acquire(timeout=0.01)
             store.close()
 
         async def use_as_a_task() -> None:
-            store = EtcdStore(settings)
+            store = etcd_store(settings)
             async with AsyncClusterMutex("x", store=store):
                 assert not await AsyncClusterMutex("x", store=store).acquire(timeout=0.01)
             store.close()
@@ -362,7 +364,7 @@ class TestClosing:
     def test_an_idle_store_has_no_thread(self, settings: Settings, figure: Figure) -> None:
         """Who forgets to close one, or replaces it by another `setup`, loses nothing by it."""
         others = own_threads()
-        store = EtcdStore(settings)
+        store = etcd_store(settings)
         with ClusterMutex("x", store=store):
             assert not ClusterMutex("x", store=store).acquire(timeout=0.01)
             time.sleep(1.2)
@@ -416,7 +418,7 @@ class TestNames:
     ) -> None:
         """Its client may have encoded its name otherwise than we would."""
         lease = etcdctl("lease", "grant", "600").split()[1]
-        key = f"{store.settings.root}/queue/x/host%2f17"
+        key = f"{store.location.root}/queue/x/host%2f17"
         etcdctl("put", f"--lease={lease}", key, '{"hostname": "go-service"}')
         got: list[float] = []
         waiter = ClusterMutex("x", store=store)

@@ -29,7 +29,7 @@ def remove(store: EtcdStore, held: ClusterMutex, why: str = "web-1 burnt down.")
 @pytest.fixture
 def delete(store: EtcdStore, etcdctl: Etcdctl) -> Callable[[], str]:
     """Delete the lock `x` as a person with etcdctl does."""
-    return lambda: etcdctl("del", "--prefix", f"{store.settings.root}/locks/x/")
+    return lambda: etcdctl("del", "--prefix", f"{store.location.root}/locks/x/")
 
 
 class TestRemoved:
@@ -277,7 +277,7 @@ class TestNoFalseAlarm:
         held.acquire()
         remove(own_store, held)
         wait_until(lambda: losses, what="on_lost")
-        other = EtcdStore(own_store.settings)
+        other = EtcdStore(own_store.location)
         before = served(own_etcd)["Txn"]
         for _ in range(20):
             with ClusterMutex("x", store=other):

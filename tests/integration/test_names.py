@@ -75,7 +75,7 @@ def test_broken_data_under_a_lock_does_not_hurt(
     store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
     """While it is held: the holder pushes and lets go; all of the range goes with it."""
-    prefix = f"{store.settings.root}/locks/x/"
+    prefix = f"{store.location.root}/locks/x/"
     with ClusterMutex("x", store=store, identity="worker-7") as held:
         if part != "uuid":
             put(etcdctl, prefix + part, value)
@@ -92,7 +92,7 @@ def test_broken_data_before_a_lock_does_not_hurt(
     store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
     """A range without `uuid` is free to take; one with any `uuid` is held by somebody."""
-    prefix = f"{store.settings.root}/locks/x/"
+    prefix = f"{store.location.root}/locks/x/"
     put(etcdctl, prefix + part, value)
     mutex = ClusterMutex("x", store=store, timeout=0.3, identity="worker-7")
     if part == "uuid":
@@ -111,7 +111,7 @@ def test_a_broken_ticket_has_its_place(
     store: EtcdStore, etcdctl: Etcdctl, ticket: str, value: bytes
 ) -> None:
     """Whatever it says: those behind it wait until it goes, and then get on."""
-    key = f"{store.settings.root}/queue/x/{ticket}"
+    key = f"{store.location.root}/queue/x/{ticket}"
     put(etcdctl, key, value)
     mutex = ClusterMutex("x", store=store)
     assert not mutex.acquire(timeout=0.3)
@@ -124,7 +124,7 @@ def test_a_broken_ticket_has_its_place(
 
 def test_keys_of_nobody_are_left_alone(store: EtcdStore, etcdctl: Etcdctl) -> None:
     """What lies beside the locks below the root is not ours."""
-    root = store.settings.root
+    root = store.location.root
     strangers = [f"{root}/locks/a b/uuid", f"{root}/locks/%2f/uuid", f"{root}/else", f"{root}s/x"]
     for key in strangers:
         put(etcdctl, key, b"theirs")

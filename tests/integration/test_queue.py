@@ -16,6 +16,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.common import ticket_keeper
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, served
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 
@@ -89,7 +90,7 @@ def held(store: EtcdStore) -> ClusterMutex:
 
 def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
     """Neither lock nor ticket."""
-    root = store.settings.root
+    root = store.location.root
     for kind in ("locks", "queue"):
         wait_until(
             lambda: not etcdctl("get", "--prefix", "--keys-only", f"{root}/{kind}/").strip(),  # noqa: B023
@@ -167,7 +168,7 @@ def test_a_lost_lease_costs_the_place_and_no_more(
     line.join("a")
     line.join("b")
     before = {each.revision for each in held.waiters()}
-    found = json.loads(etcdctl("get", "--prefix", f"{store.settings.root}/queue/", "-w", "json"))
+    found = json.loads(etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json"))
     (lease,) = {kv["lease"] for kv in found["kvs"]}
     with caplog.at_level(logging.WARNING):
         etcdctl("lease", "revoke", f"{lease:x}")
@@ -191,7 +192,7 @@ def test_a_place_is_kept_as_long_as_it_takes(
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
     monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL_S", 2)
     monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.5)
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     line, held = Line(store), ClusterMutex("x", store=store)
     held.acquire()
     line.join("a")
@@ -216,7 +217,7 @@ def test_a_foreigner_may_barge_in_and_nobody_hangs(
     store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
 ) -> None:
     """A client that does not know the line takes the lock between a release and the claim."""
-    lock = f"{store.settings.root}/locks/x"
+    lock = f"{store.location.root}/locks/x"
     line.join("a")
     line.join("b")
     # Delete the holder's lock and take it in one transaction: nobody can be quicker.

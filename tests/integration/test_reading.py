@@ -20,6 +20,7 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.service_protocol import WaitQueue
+from tests.support.etcd_store import etcd_store
 
 MB = 1_000_000
 
@@ -33,7 +34,7 @@ def put(store: EtcdStore, values: dict[str, bytes]) -> None:
     txn = wire.Txn()
     for key, value in values.items():
         operation = txn.success.add().put
-        operation.key, operation.value = f"{store.settings.root}/{key}".encode(), value
+        operation.key, operation.value = f"{store.location.root}/{key}".encode(), value
     store._channels.call(TXN, txn, soon())
 
 
@@ -79,7 +80,7 @@ def test_what_others_wrote_is_read_by_bytes(store: EtcdStore, sizes: list[int]) 
 def test_one_lock_is_asked_for_by_its_known_subkeys(settings: Settings) -> None:
     """Whatever else stands there, and however large a known one is, a question about one lock is
     answered at once: an unlocker asks it before each removal."""
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     try:
         for number in range(40):
             put(store, {f"locks/x/blob-{number:02}": b"x" * MB})
@@ -144,7 +145,7 @@ def test_all_that_wait_are_read_up_to_a_number_and_a_size(
 def test_of_too_many_the_first_are_not_looked_for(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockclient.stores.etcd.store._LOOKED_AT", 100)
+    monkeypatch.setattr("lockclient.stores.etcd.listing.MAX_QUEUE_KEYS", 100)
     for number in range(400):
         put(store, {f"queue/a/{999 - number}": b"{}"})
     line = store.wait_queue("a", 10, soon())
@@ -179,15 +180,14 @@ def test_the_newest_records_are_kept_and_all_are_counted(store: EtcdStore) -> No
 
 _READER = """
 import resource, sys
-from lockclient import Settings
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient import Settings, open_store
 from lockclient.overview.table import Table
 from lockclient.model.clocks import Deadline
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-store = EtcdStore(Settings.load(sys.argv[1]))
+store = open_store(Settings.load(sys.argv[1]))
 store.names("", 1, Deadline.after(60))
 before = peak()
 table = Table(store, removals=1000, on_removal=lambda *_: None)

@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,16 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
+from lockclient.stores.etcd.location import EtcdLocation
+from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Remove
-from tests.support.certificates import Authority, TlsEtcd
+from tests.support.certificates import Authority, Pair, TlsEtcd
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of, path_with_etcdctl
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import BIN, start_service, wait_until
 
 ROOT = "/team/locks"  # its last segment is also the name of a folder in it
@@ -93,7 +94,7 @@ def login_of(kind: str) -> list[str]:
 @contextmanager
 def store_of(server: Etcd, kind: str) -> Iterator[EtcdStore]:
     """Open a store as a user of a kind."""
-    store = EtcdStore(settings_of(server, kind))
+    store = etcd_store(settings_of(server, kind))
     yield store
     store.close()
 
@@ -353,13 +354,17 @@ def test_a_certificate_s_common_name_is_a_user(etcd_binary: str, tmp_path: Path)
         ctl = etcdctl_beside(server)
         for words in (["user", "add", "root", "--no-password"], ["auth", "enable"]):
             subprocess.run([ctl, *words], check=True, env={**os.environ, **environ}, timeout=30)
-        plain = Settings((server.endpoint,), ROOT, cacert=authority.cacert)
         shop, looker = authority.issue(user="shop"), authority.issue(user="o'brien $(x)")
-        store = EtcdStore(replace(plain, cert=shop.cert, key=shop.key))
+
+        def opened(user: Pair) -> EtcdStore:
+            files = authority.cacert, user.cert, user.key
+            return EtcdStore(EtcdLocation((server.endpoint,), ROOT, *files))
+
+        store = opened(shop)
         with ClusterMutex("x", store=store) as held:
             held.alive(force=True)
         store.close()
-        store = EtcdStore(replace(plain, cert=looker.cert, key=looker.key))
+        store = opened(looker)
         assert ClusterMutex("x", store=store).holder() is None
         with pytest.raises(StoreError, match="permission denied"):
             ClusterMutex("x", store=store).acquire()

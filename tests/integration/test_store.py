@@ -21,6 +21,7 @@ from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import Batch, Kind
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 KINDS: tuple[Kind, ...] = ("locks", "queue", "removed", "unlockers")
@@ -46,7 +47,7 @@ class TestWhatIsWritten:
     ) -> None:
         """One small text a subkey; no lease: a partition never unlocks anything."""
         with ClusterMutex("a/b", store=store, reason="why", identity="w") as held:
-            prefix = f"{store.settings.root}/locks/a%2Fb/"
+            prefix = f"{store.location.root}/locks/a%2Fb/"
             found = json.loads(etcdctl("get", "--prefix", prefix, "-w", "json"))["kvs"]
             assert {kv.get("lease", 0) for kv in found} == {0}
             assert {kv["mod_revision"] for kv in found} == {held.fencing_token}
@@ -64,7 +65,7 @@ class TestWhatIsWritten:
         for each in threads:
             each.start()
         wait_until(lambda: all(each.waiters() for each in held), what="both in line")
-        line = etcdctl("get", "--prefix", f"{store.settings.root}/queue/", "-w", "json")
+        line = etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json")
         (lease,) = {kv["lease"] for kv in json.loads(line)["kvs"]}
         said = json.loads(etcdctl("lease", "timetolive", f"{lease:x}", "-w", "json"))
         assert said["granted-ttl"] == 10
@@ -80,7 +81,7 @@ class TestWhatIsWritten:
         for name in ("x", "y"):
             held = taken(store, name)
             assert isinstance(store.ask(Remove(record(held), None), soon()), Done)
-        found = etcdctl("get", "--prefix", f"{store.settings.root}/removed/", "-w", "json")
+        found = etcdctl("get", "--prefix", f"{store.location.root}/removed/", "-w", "json")
         (lease,) = {kv["lease"] for kv in json.loads(found)["kvs"]}
         said = json.loads(etcdctl("lease", "timetolive", f"{lease:x}", "-w", "json"))
         assert said["granted-ttl"] == 7 * 86400 + 3600
@@ -90,7 +91,7 @@ class TestWhatIsWritten:
     ) -> None:
         """And read with each of them; a record whose code is gone, or is not what it was, says all
         else."""
-        root, backtrace = store.settings.root, "  File …, in main\n" * 1000
+        root, backtrace = store.location.root, "  File …, in main\n" * 1000
         removals = []
         for name in ("x", "y"):
             held = taken(store, name)
@@ -118,7 +119,7 @@ class TestWhatIsWritten:
         self, store: EtcdStore, etcdctl: Etcdctl, never: bool
     ) -> None:
         """Only `uuid` was deleted: the end that stayed must not unlock the next holder's lock."""
-        prefix = f"{store.settings.root}/locks/x/"
+        prefix = f"{store.location.root}/locks/x/"
         etcdctl("put", f"{prefix}auto_unlock_at", "5")
         mutex = ClusterMutex("x", store=store, auto_unlock_after=None if never else 900)
         with mutex:
@@ -135,7 +136,7 @@ class TestReadingAll:
         """Whatever changes in the meantime; keys of nobody are left out."""
         monkeypatch.setattr(paging, "MOST", 5)
         held = [taken(store, f"lock {number}") for number in range(3)]
-        etcdctl("put", f"{store.settings.root}/locks/a b/uuid", "theirs")
+        etcdctl("put", f"{store.location.root}/locks/a b/uuid", "theirs")
         batches: list[Batch] = []
         for batch in store.load(KINDS, soon()):
             if not batches:
@@ -156,7 +157,7 @@ class TestReadingAll:
         batches: list[Batch] = []
         watch = store.follow(last.revision + 1, batches.append)
         held = taken(store, "a/b")
-        etcdctl("put", f"{store.settings.root}/locks/a b/uuid", "theirs")
+        etcdctl("put", f"{store.location.root}/locks/a b/uuid", "theirs")
         store.ask(Remove(record(held), None), soon())
         store.announce("u", "hello", 5, soon())
         wait_until(lambda: batches and batches[-1].changes, what="changes")
@@ -202,7 +203,7 @@ class TestReadingAll:
 class TestSignOfLife:
     def test_an_unlocker_comes_and_goes(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         """Renewed as long as it says so, gone when it ends, or when its time is up."""
-        prefix = f"{store.settings.root}/unlockers/"
+        prefix = f"{store.location.root}/unlockers/"
         for _ in range(2):
             store.announce("a/b", "hello", 2, soon())
             assert etcdctl("get", "--prefix", prefix).split() == [f"{prefix}a%2Fb", "hello"]
@@ -227,7 +228,7 @@ class TestRefusals:
     def test_an_etcd_out_of_space_still_lets_go(self, full: Etcd) -> None:
         """No new locks, which is said with the way out; but unlock works, and a removal that
         needs no record."""
-        store = EtcdStore(Settings(endpoints=(full.endpoint,)))
+        store = etcd_store(Settings(endpoints=(full.endpoint,)))
         held, removed = taken(store, "x"), taken(store, "y")
         etcdctl = etcdctl_of(full)
 
@@ -266,7 +267,7 @@ class TestRefusals:
         ends = (guarded.endpoint,)
 
         def store(**how: str) -> EtcdStore:
-            return EtcdStore(Settings(endpoints=ends, root="/ann", **how))  # type: ignore[arg-type]
+            return etcd_store(Settings(endpoints=ends, root="/ann", **how))  # type: ignore[arg-type]
 
         ann = store(user="ann", password="hers")
         with ClusterMutex("x", store=ann) as held:
@@ -285,7 +286,7 @@ class TestRefusals:
             with pytest.raises(StoreError, match=said):
                 ClusterMutex("x", store=other).acquire(blocking=False)
             other.close()
-        elsewhere = EtcdStore(Settings(endpoints=ends, root="/bob", user="ann", password="hers"))
+        elsewhere = etcd_store(Settings(endpoints=ends, root="/bob", user="ann", password="hers"))
         with pytest.raises(StoreError, match="role lacks a right"):
             ClusterMutex("x", store=elsewhere).acquire(blocking=False)
         elsewhere.close()
@@ -294,7 +295,7 @@ class TestRefusals:
     def test_a_user_is_no_harm_where_none_is_asked_for(self, own_etcd: Etcd) -> None:
         """Passwords may be switched on later."""
         settings = Settings(endpoints=(own_etcd.endpoint,), user="ann", password="hers")
-        store = EtcdStore(settings)
+        store = etcd_store(settings)
         with ClusterMutex("x", store=store) as held:
             held.alive(force=True)
         store.close()
@@ -304,7 +305,7 @@ class TestFailover:
     def test_a_member_that_is_down_is_passed_by(self, etcd: Etcd, root: str) -> None:
         """The next one is asked, for requests and for the watch."""
         ends = ("127.0.0.1:1", etcd.endpoint)
-        store = EtcdStore(Settings(endpoints=ends, root=root))
+        store = etcd_store(Settings(endpoints=ends, root=root))
         held = taken(store, "x")
         waiter = ClusterMutex("x", store=store)
         thread = threading.Thread(target=waiter.acquire)
@@ -322,4 +323,4 @@ class TestFailover:
         (offset,) = store.clock_offsets(5)
         assert abs(offset) < 5
         ends = ("127.0.0.1:1", etcd.endpoint)
-        assert len(EtcdStore(Settings(endpoints=ends)).clock_offsets(5)) == 1
+        assert len(etcd_store(Settings(endpoints=ends)).clock_offsets(5)) == 1

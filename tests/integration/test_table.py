@@ -187,7 +187,7 @@ def test_pages_are_put_together(
 
 def test_broken_data_is_shown_as_broken(store: EtcdStore, start: Start, etcdctl: Etcdctl) -> None:
     """Missing subkeys, a stamp that is none, no UTF-8; mended when it is mended."""
-    prefix = f"{store.settings.root}/locks/x/"
+    prefix = f"{store.location.root}/locks/x/"
     table = start(store)
     etcdctl("put", f"{prefix}uuid", "u")
     row = wait_until(lambda: table.row("x"), what="half a lock")

@@ -20,6 +20,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import STORE_TIMEOUT_S
 from lockclient.stores.requests import Remove
 from tests.support.certificates import Authority, TlsEtcd
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
 
 
@@ -80,7 +81,7 @@ def open_store() -> Iterator[Callable[[Settings], EtcdStore]]:
     with ExitStack() as stack:
 
         def opened(settings: Settings) -> EtcdStore:
-            store = EtcdStore(settings)
+            store = etcd_store(settings)
             stack.callback(store.close)
             return store
 

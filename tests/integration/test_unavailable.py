@@ -16,6 +16,7 @@ from lockclient.cli.setup.ports import free_port
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from tests.support.tcp_proxy import Fault, Proxy
 
@@ -48,7 +49,7 @@ class TestNotThere:
     def nowhere(self) -> EtcdStore:
         """A store whose two endpoints nobody listens on."""
         ends = tuple(f"127.0.0.1:{free_port()}" for _ in range(2))
-        return EtcdStore(Settings(endpoints=ends))
+        return etcd_store(Settings(endpoints=ends))
 
     @pytest.mark.parametrize("call", CALLS, ids=NAMES)
     def test_it_is_said_in_time(
@@ -190,7 +191,7 @@ class TestLostAnswers:
     def test_no_false_failure(self, lossy: Proxy, own_etcdctl: Etcdctl) -> None:
         """Taken, pushed and released without an answer: each is found out by asking again."""
         with lossy:
-            store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
+            store = etcd_store(Settings(endpoints=(lossy.endpoint,)))
             held = ClusterMutex("x", store=store)
             assert held.holder() is None
             lossy.inject(Fault.LOSE_ANSWER)
@@ -213,7 +214,7 @@ class TestLostAnswers:
     ) -> None:
         """And who claims without an answer has the lock."""
         with lossy, ClusterMutex("x", store=own_store) as held:
-            store = EtcdStore(Settings(endpoints=(lossy.endpoint,)))
+            store = etcd_store(Settings(endpoints=(lossy.endpoint,)))
             # It has a lease already, so that its first request is the one that queues.
             assert not ClusterMutex("x", store=store).acquire(timeout=0.5)
             assert store.has_ticket_lease()

@@ -22,6 +22,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Taken
 from lockclient.stores.requests import Push, Read, Take, Unlock
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from unlocker.unlocker import Unlocker
@@ -39,7 +40,7 @@ def running(settings: Settings, *, offsets: list[float] | None = None) -> Iterat
 
     `offsets` are the members' clocks as it is to see them; None: as they are.
     """
-    store = EtcdStore(settings)
+    store = etcd_store(settings)
     if offsets is not None:
         store.clock_offsets = lambda timeout: offsets  # type: ignore[method-assign]
     unlocker = Unlocker(store)
@@ -449,7 +450,7 @@ def test_in_an_etcd_out_of_space_nothing_is_removed_until_it_can_be_recorded(
     etcd.extra = ["--quota-backend-bytes", "1000000"]
     with etcd:
         settings = Settings(endpoints=(etcd.endpoint,), root=root)
-        store = EtcdStore(settings)
+        store = etcd_store(settings)
         try:
             holder = take(store, held("a", alert=0.1, unlock=0.2))
             # One request that would not fit raises the alarm, and it stays. (Really over its quota

@@ -9,8 +9,8 @@ import pytest
 from lockclient import Settings
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from unlocker import record_cleanup
 from unlocker.unlocker import Unlocker
@@ -31,7 +31,7 @@ def test_what_is_over_goes_and_all_else_stays(
     etcdctl("put", f"{root}/removed/a b/u", '{"removed_at": 1}')
     etcdctl("put", f"{root}/withdrawn/x/u", "")
     etcdctl("put", f"{root}/code/c0de", "  File …")
-    unlocker = Unlocker(EtcdStore(settings), keep_removals=2)
+    unlocker = Unlocker(etcd_store(settings), keep_removals=2)
     unlocker.start()
     try:
 

@@ -93,7 +93,10 @@ def test_it_is_known_again_after_readings_and_after_an_outage(
 ) -> None:
     """Found at the start, kept over a resync; with etcd away nothing is known and none shown."""
     own_etcdctl("put", "/clustermutex/queue/a/one", WHO)
-    with caplog.at_level(logging.WARNING), running(own_store.settings) as unlocker:
+    with (
+        caplog.at_level(logging.WARNING),
+        running(Settings(location=own_store.location)) as unlocker,
+    ):
         wait_count(unlocker, 1)
         since = metric(unlocker, SINCE, name="a")
         unlocker._table.resync()

@@ -14,7 +14,7 @@ from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
-from lockclient.stores.valkey.location import ValkeyLocation, place_of
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair
@@ -122,9 +122,9 @@ class TestTls:
             try:
                 if clients == "yes":
                     with pytest.raises(StoreUnavailable, match=r"client certificate|was closed"):
-                        self.take(place_of(url, files), vouched=False)
+                        self.take(ValkeyLocation.of(url, files), vouched=False)
                     files |= {"VALKEY_CERT": mine.cert, "VALKEY_KEY": mine.key}
-                self.take(place_of(url, files))
+                self.take(ValkeyLocation.of(url, files))
             finally:
                 server.stop()
 
@@ -145,7 +145,7 @@ class TestTls:
                 (f"rediss://{plain.endpoint}", ours, "if there is no TLS .* begins with valkey://"),
             ):
                 with pytest.raises(StoreUnavailable, match=words):
-                    self.take(place_of(url, environ), vouched=False)
+                    self.take(ValkeyLocation.of(url, environ), vouched=False)
         finally:
             server.stop()
             plain.stop()

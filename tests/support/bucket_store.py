@@ -48,8 +48,8 @@ def settings_of(server: BucketServer, prefix: str = "of/the/test") -> Settings:
 
 def store_of(settings: Settings, poll: float = 0.2) -> GcsStore:
     """Open a store that is looked at so often."""
-    assert isinstance(settings.place, GcsLocation)
-    store = GcsStore(settings.place)
+    assert isinstance(settings.location, GcsLocation)
+    store = GcsStore(settings.location)
     store.poll = poll
     return store
 

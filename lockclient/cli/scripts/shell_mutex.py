@@ -15,6 +15,7 @@ from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
 from lockclient.cli.scripts.queue_status import showing_queue_status
 from lockclient.cli.scripts.signals import Interrupted, Interrupts, die_by_signal
+from lockclient.default_store import open_store
 from lockclient.errors import (
     ClusterMutexError,
     LockTimeout,
@@ -24,7 +25,6 @@ from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.mutex import ClusterMutex
 from lockclient.stores.common.background import AT_EXIT_S
-from lockclient.stores.registry import open_store
 
 
 class ShellMutex(ClusterMutex):

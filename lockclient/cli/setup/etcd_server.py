@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.store_server import StoreServer
+from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 
 
 def find_etcd() -> str | None:
@@ -50,9 +51,6 @@ CLOSED_TO_PAGES = (
 )
 """What keeps web pages away from an etcd. Without these three it lets each of them read, forge and
 delete all locks."""
-
-
-DATA_LOSS_VERSIONS = ("3.5.0", "3.5.1", "3.5.2")
 
 
 class Etcd(StoreServer):

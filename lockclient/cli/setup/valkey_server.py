@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lockclient.cli.setup.store_server import StoreServer
+from lockclient.default_store import open_store
 from lockclient.settings import Settings
-from lockclient.stores.registry import open_store
 
 _VOUCHED_FILE = "votes"
 """The file that says that this server was told that nobody holds a lock, when it was new."""

@@ -1,162 +1,281 @@
-"""What `clustermutex doctor` asks of a cluster: what its members say of themselves, and rights."""
+"""What `clustermutex doctor` finds of a cluster: members, latency, rights, history."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import re
-import ssl
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any
 
-import grpc
-from google.protobuf.message import Message
-
 from lockclient.errors import ClusterMutexError
+from lockclient.model.announcement import announced_at
 from lockclient.model.clocks import Deadline
-from lockclient.settings import Settings
-from lockclient.stores.diagnosis_protocol import History, Member
-from lockclient.stores.etcd.errors import ErrorKind, diagnose
-from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import WireError
-from lockclient.stores.etcd.wire.member_http import clock_ahead, fetch
-from lockclient.stores.etcd.wire.rpc_methods import (
-    AUTHENTICATE,
-    MEMBER_LIST,
-    RANGE,
-    STATUS,
-    TXN,
-    Method,
+from lockclient.stores.diagnosis_protocol import (
+    ERROR,
+    FINE,
+    WARNING,
+    Clock,
+    Finding,
+    History,
+    Member,
 )
+from lockclient.stores.etcd.errors import ErrorKind
+from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS, is_since
+from lockclient.stores.etcd.roles import WRITES
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.failover import WireError
+from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
+from lockclient.stores.requests import Read, Unlock
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.durations import duration
+from lockclient.text.escaping import plain
 
 FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers")
 """The folders below the root that a program of ours may write to."""
-
-_SIZES = re.compile(
-    r"^etcd_(mvcc_db_total_size_in_bytes|mvcc_db_total_size_in_use_in_bytes"
-    r"|server_quota_backend_bytes) (\S+)$",
-    re.MULTILINE,
-)
-"""In its metrics, which it shows to all: its status asks for rights."""
-_PAGE = {"Origin": "http://page.invalid"}
-"""What a browser says for a web page from anywhere."""
-_REBOUND = {"Host": "page.invalid"}
-"""What it says when that page's own name leads to this address (DNS rebinding)."""
-_UNKNOWN_HOST = 421
-"""etcd's status for a host that is not in its list."""
-
-
-def members(settings: Settings, timeout: float) -> list[Member]:
-    """Ask all members at once for what they say of themselves."""
-    with ThreadPoolExecutor(len(settings.endpoints)) as threads:
-        return list(threads.map(lambda each: _member(settings, each, timeout), settings.endpoints))
+MEMBER_TIMEOUT_S = 2.0
+"""Seconds for a member to answer over HTTP."""
+REQUEST_TIMEOUT_S = 5.0
+TRANSACTIONS = 50
+MEASURING_S = 10.0
+"""Seconds for all transactions together: so many as were done are enough."""
+LATENCY_WARNING_S, LATENCY_ERROR_S = 0.1, 1.0
+"""Seconds that one transaction in a hundred may take, before it is a warning, and an error."""
+MAX_HISTORY_S = 4 * 3600.0
+"""Seconds of history that an etcd which compacts does not keep: an hour, and one until the next."""
+MAX_REVISIONS = 1_000_000
+"""Revisions of history that are too many, where nobody can tell how old they are."""
+MAX_QUOTA_PART = 0.8
+"""The part of its quota that an etcd may fill before it is a warning."""
+NOBODYS_LOCK = "clustermutex-doctor"
 
 
-def _member(settings: Settings, endpoint: str, timeout: float) -> Member:
+def examine(store: ServiceStore, user: str | None) -> Iterator[Finding | Clock]:
+    """Yield what is found: see `Examined.examine`."""
+    members = store.members(MEMBER_TIMEOUT_S)
+    yield from judge_members(members)
+    yield from (clock for clock in map(clock_of, members) if clock is not None)
+    store.names("", 1, Deadline.after(REQUEST_TIMEOUT_S))  # does it answer this user?
     try:
-        before = time.time()
-        known, headers, body = fetch(settings, endpoint, "/version", timeout)
-        after = time.time()
-        if known == _UNKNOWN_HOST:
-            return Member(endpoint, trouble="its --host-whitelist lacks the name by which we ask")
-        version = str(json.loads(body)["etcdserver"])
-    except (OSError, http.client.HTTPException) as error:
-        return Member(endpoint, trouble=_why(error, timeout))
-    except (ValueError, KeyError, TypeError):
-        return Member(endpoint, trouble="what listens there is no etcd")
+        rights = store.probe_permissions(Deadline.after(REQUEST_TIMEOUT_S))
+        yield judge_latency(*_measure(store, writing=rights.get("locks", False)))
+        auth = next((member.auth for member in members if member.auth is not None), None)
+        yield from judge_rights(rights, user, auth=auth)
+        yield judge_history(store.history(Deadline.after(REQUEST_TIMEOUT_S)), time.time())
+    except ClusterMutexError as error:
+        yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
 
-    sizes = _sizes(settings, endpoint, timeout)
-    status, listed, auth = _itself(settings, endpoint, timeout)
-    return Member(
-        endpoint,
-        version,
-        ahead=clock_ahead(headers, before, after),
-        leader=0 != status.header.member_id == status.leader,
-        size=sizes.get("mvcc_db_total_size_in_bytes", status.db_size),
-        in_use=sizes.get("mvcc_db_total_size_in_use_in_bytes", 0),
-        quota=sizes.get("server_quota_backend_bytes", 0),
-        alarms=tuple(status.errors),
-        cluster=tuple(
-            f"{each.name or format(each.id, 'x')} ({', '.join(each.client_urls)})"
-            for each in listed.members
-        ),
-        auth=auth,
-        pages=_answers_pages(settings, endpoint, timeout),
+
+def _measure(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
+    """Return how long transactions took, and which they were.
+
+    An unlock by nobody changes nothing, but as a transaction that could write it goes through
+    consensus and to the disks, as every lock does. Who may not write can only read.
+    """
+    request = Unlock(NOBODYS_LOCK, str(uuid.uuid4())) if writing else Read(NOBODYS_LOCK)
+    deadline = Deadline.after(MEASURING_S)
+    seconds: list[float] = []
+    store.ask(request, deadline)  # the first one connects
+    while len(seconds) < TRANSACTIONS and (len(seconds) < 2 or not deadline.expired()):
+        began = time.perf_counter()
+        store.ask(request, Deadline.after(REQUEST_TIMEOUT_S))
+        seconds.append(time.perf_counter() - began)
+    return seconds, "unlocks of nothing" if writing else "reads, for want of rights to write"
+
+
+def clock_of(member: Member) -> Clock | None:
+    """Return a member's clock, which it tells in whole seconds."""
+    if member.ahead is None:
+        return None
+    return Clock(f"etcd at {member.endpoint}", member.ahead - 0.5, member.ahead + 0.5)
+
+
+# ---------------------------------------------------------------- what was found
+
+
+def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
+    """Judge the cluster: who answers, versions, alarms, and who is not named."""
+    for member in found:
+        if member.trouble:
+            yield Finding(
+                "member",
+                ERROR if all(other.trouble for other in found) else WARNING,
+                f"etcd at {member.endpoint} does not answer over HTTP: {member.trouble}.",
+                "See that it runs and can be reached from here."
+                + (" Until then the others serve." if len(found) > 1 else ""),
+            )
+            continue
+        leads = ", the leader" if member.leader else ""
+        size = f", {member.size / 2**20:.1f} MiB of data" if member.size else ""
+        text = f"etcd at {member.endpoint} answers, version {member.version}{leads}{size}."
+        yield Finding("member", FINE, text)
+        yield from _version(member)
+        yield from _space(member)
+        yield from _pages(member)
+        for alarm in member.alarms:
+            yield Finding(
+                "member",
+                ERROR,
+                f"etcd at {member.endpoint} raises an alarm: {plain(alarm)}.",
+                "For NOSPACE: compact, defragment, then `etcdctl alarm disarm`; until then it "
+                "takes no locks. For CORRUPT: replace that member.",
+            )
+    yield from _cluster(found)
+
+
+def _version(member: Member) -> Iterator[Finding]:
+    where = f"etcd at {member.endpoint} is {member.version}"
+    if member.version in DATA_LOSS_VERSIONS:
+        yield Finding(
+            "version",
+            WARNING,
+            f"{where}, one of the versions 3.5.0 to 3.5.2, which can lose or corrupt data when "
+            "they crash under load.",
+            "Upgrade to 3.5.3 or later; don't run it in production.",
+        )
+    elif not is_since(member.version, (3, 4)):
+        yield Finding(
+            "version", WARNING, f"{where}; ClusterMutex is tested with 3.4 and 3.5.", "Upgrade it."
+        )
+
+
+def _space(member: Member) -> Iterator[Finding]:
+    if not member.quota or member.size < MAX_QUOTA_PART * member.quota:
+        return
+    yield Finding(
+        "space",
+        WARNING,
+        f"etcd at {member.endpoint} fills {member.size / member.quota:.0%} of its quota of "
+        f"{member.quota / 2**20:,.0f} MiB, with {member.in_use / 2**20:,.0f} MiB of data; full, it "
+        "takes no locks.",
+        "Defragment its members, one after the other: most of the file is empty."
+        if member.in_use < member.size / 2
+        else "See that it compacts its history, and what else is kept in it; or raise its "
+        "--quota-backend-bytes.",
     )
 
 
-def _itself(
-    settings: Settings, endpoint: str, timeout: float
-) -> tuple[wire.StatusAnswer, wire.MemberListAnswer, bool | None]:
-    """Ask this member, and no other, for its status, its cluster, and whether it wants a user.
-
-    What it does not tell, or not to us, is empty.
-    """
-    with closing(Channels(replace(settings, endpoints=(endpoint,)))) as alone:
-
-        def ask(method: Method, request: Message) -> Any:
-            with suppress(WireError, ClusterMutexError):
-                return alone.call(method, request, Deadline.after(timeout))
-            return method.answer()
-
-        status, listed = ask(STATUS, wire.Status()), ask(MEMBER_LIST, wire.MemberList())
-        auth = None
-        try:
-            # Nobody has this name: where users are asked for, it is refused for that.
-            (member,) = alone.failover.members
-            alone.stub(member, AUTHENTICATE)(wire.Authenticate(), timeout=timeout)
-        except grpc.RpcError as error:
-            if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
-                auth = "not enabled" not in (error.details() or "")
-    return status, listed, auth
+def _pages(member: Member) -> Iterator[Finding]:
+    if not member.pages:
+        return
+    text = f"etcd at {member.endpoint} answers every web page"
+    if member.auth:
+        yield Finding("pages", FINE, f"{text}, but asks it for a user.")
+        return
+    yield Finding(
+        "pages",
+        WARNING,
+        f"{text}: one that is open in a browser which reaches it can read, forge and delete all "
+        "locks.",
+        "Start it with --enable-grpc-gateway=false --cors=http://nobody.invalid:80 and, with the "
+        "names by which it is asked, --host-whitelist=NAME,NAME.",
+    )
 
 
-def _answers_pages(settings: Settings, endpoint: str, timeout: float) -> bool:
-    """Tell whether a web page, in any browser that reaches it, can talk to its gateway of JSON.
-
-    Asked as a browser would: without our certificate. Over TLS etcd does not look at the host; nor
-    need it, for its certificate is not for the name of a page.
-    """
-    strange = replace(settings, cert=None, key=None)
-
-    def ask(said: Mapping[str, str]) -> tuple[int, str | None]:
-        status, headers, _ = fetch(strange, endpoint, "/v3/kv/range", timeout, "{}", said)
-        return status, headers.get("Access-Control-Allow-Origin")
-
-    try:
-        status, origin = ask(_PAGE)
-        if status == 404:  # there is no gateway
-            return False
-        if origin in ("*", _PAGE["Origin"]):
-            return True
-        return not settings.secure and ask(_REBOUND)[0] != _UNKNOWN_HOST
-    except (OSError, http.client.HTTPException):
-        return False
+def judge_history(found: History, wall: float) -> Finding:
+    """Judge whether etcd is compacted, by how long ago it can still show what was."""
+    kept = found.revision - found.oldest
+    then = announced_at(found.sign)
+    age = None if then is None else wall - then
+    back = f", at least {duration(age)} back" if age is not None and age > 0 else ""
+    text = f"etcd keeps {kept:,} revision{'s' * (kept != 1)} of history{back}."
+    if (kept <= MAX_REVISIONS) if age is None else (age <= MAX_HISTORY_S):
+        return Finding("history", FINE, text)
+    return Finding(
+        "history",
+        WARNING,
+        f"{text} It is not compacted" + (", and never was." if found.oldest == 1 else "."),
+        "Each push stays in it for ever, until it is full: start its members with "
+        "--auto-compaction-mode=periodic --auto-compaction-retention=1h (unless this is meant so).",
+    )
 
 
-def _sizes(settings: Settings, endpoint: str, timeout: float) -> dict[str, int]:
-    try:
-        text = fetch(settings, endpoint, "/metrics", timeout)[2].decode(errors="replace")
-        return {name: int(float(value)) for name, value in _SIZES.findall(text)}
-    except (OSError, http.client.HTTPException, ValueError, OverflowError):
-        return {}
+def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
+    answered = [member for member in found if not member.trouble]
+    versions = sorted({member.version for member in answered})
+    if len(versions) > 1:
+        yield Finding(
+            "version",
+            WARNING,
+            f"The members run different versions: {', '.join(versions)}.",
+            "Finish the upgrade that is under way.",
+        )
+    if answered and not any(member.cluster for member in answered):
+        yield Finding("cluster", FINE, "etcd does not list its members to this user.")
+        return
+    cluster = max((member.cluster for member in answered), key=len, default=())
+    listed = plain("; ".join(cluster))
+    if len(cluster) > len(found):
+        yield Finding(
+            "cluster",
+            WARNING,
+            f"The cluster has {len(cluster)} members, of which {len(found)} are named: {listed}.",
+            "Name them all in CLUSTERMUTEX_URL, so that clients go on when one is down (unless "
+            "what is named is a load balancer).",
+        )
+    elif cluster:
+        plural = "s" * (len(cluster) != 1)
+        yield Finding("cluster", FINE, f"{len(cluster)} member{plural}: {listed}.")
 
 
-def _why(error: Exception, timeout: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer in {timeout:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
-    if isinstance(error, http.client.HTTPException):
-        return "it closed the connection, as an etcd does that talks TLS only"
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def judge_latency(seconds: Sequence[float], what: str) -> Finding:
+    """Judge how long transactions took."""
+    half, most = _percentile(seconds, 50), _percentile(seconds, 99)
+    text = (
+        f"{len(seconds)} transactions ({what}): p50 {half * 1000:.1f} ms, p99 {most * 1000:.1f} ms."
+    )
+    if most <= LATENCY_WARNING_S:
+        return Finding("latency", FINE, text)
+    advice = (
+        "Look at etcd's disks (etcd_disk_wal_fsync_duration_seconds), the load of its machines and "
+        "the network to them."
+    )
+    return Finding("latency", ERROR if most > LATENCY_ERROR_S else WARNING, text, advice)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return sorted(values)[ceil(len(values) * percent / 100) - 1]
+
+
+def judge_rights(
+    found: Mapping[str, bool], user: str | None, *, auth: bool | None
+) -> Iterator[Finding]:
+    """Judge what this user may do: `found` says which folders it may write to."""
+    who = f"The user {user!r}" if user else "Everybody"
+    if not found:
+        text = f"{who} may read; the rest can't be told: etcd is out of space."
+        yield Finding("rights", WARNING, text, "Free space first, then run this again.")
+        return
+    roles = [role for role, needs in WRITES.items() if all(found[folder] for folder in needs)]
+    lacking = ", ".join(folder for folder in found if not found[folder])
+    text = f"{who} may do what these need: {', '.join(roles)}."
+    text += f" It may not write to {lacking}." if lacking else ""
+    yield Finding("rights", FINE, text)
+    partly = [
+        role
+        for role, needs in WRITES.items()
+        if role not in roles and any(found[folder] for folder in needs)
+    ]
+    if lacking and roles == ["dashboard"] and partly:
+        yield Finding(
+            "rights",
+            WARNING,
+            f"{who} may write something, but not all that any program needs.",
+            "`clustermutex setup-auth` prints the roles.",
+        )
+    if auth is False:
+        yield Finding(
+            "auth",
+            WARNING,
+            "etcd asks for no user: who reaches it may take, remove and forge any lock.",
+            "`clustermutex setup-auth` prints roles for each program; or keep strangers off its "
+            "network by TLS with client certificates.",
+        )
+    elif auth:
+        yield Finding("auth", FINE, "etcd asks its clients for a user.")
+
+
+# ---------------------------------------------------------------- asking
 
 
 def history(call: Callable[..., Any], signs: tuple[bytes, bytes], deadline: Any) -> History:

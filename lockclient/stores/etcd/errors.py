@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
-from lockclient.settings import Settings
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.permissions import required_permissions
 
 
@@ -79,19 +79,19 @@ def diagnose(error: grpc.RpcError) -> ErrorKind:
 def refused(
     error: grpc.RpcError,
     endpoint: str,
-    settings: Settings | None = None,
+    location: EtcdLocation | None = None,
     request: Message | None = None,
 ) -> StoreError:
     """Return the exception for a refusal, in words of ours where the reason is a common one.
 
-    With `settings` and `request` a lack of rights can be told exactly.
+    With `location` and `request` a lack of rights can be told exactly.
     """
     details = (error.details() or error.code().name).removeprefix("etcdserver: ")
     advice, kind = "", StoreError
     if "permission denied" in details:
-        advice = f" {_lacking(settings, request)}"
+        advice = f" {_lacking(location, request)}"
     elif "authentication failed" in details:
-        who = f" as {settings.user!r}" if settings and settings.user else ""
+        who = f" as {location.user!r}" if location and location.user else ""
         advice = f" Check ETCDCTL_USER and ETCDCTL_PASSWORD: it does not let us in{who}."
     elif "user name is empty" in details:
         advice = (
@@ -99,7 +99,7 @@ def refused(
             "certificate (ETCDCTL_CERT, ETCDCTL_KEY) whose common name is a user, where etcd has "
             "--client-cert-auth."
         )
-    elif "invalid auth token" in details and settings and not settings.user:
+    elif "invalid auth token" in details and location and not location.user:
         advice = (
             " It is the token of the etcd3 client that was handed over, which never renews it: "
             "give ClusterMutex.setup() user and password beside the client."
@@ -112,17 +112,17 @@ def refused(
     return kind(f"etcd at {endpoint} refused the request: {details}.{advice}")
 
 
-def _lacking(settings: Settings | None, request: Message | None) -> str:
-    if settings is None or request is None:
+def _lacking(location: EtcdLocation | None, request: Message | None) -> str:
+    if location is None or request is None:
         return "The user's role lacks a right on the keys of ClusterMutex."
-    who = f"user {settings.user!r}" if settings.user else "user of this client's certificate"
+    who = f"user {location.user!r}" if location.user else "user of this client's certificate"
     rights = [
-        f"{right} on {keys}" for keys, right in required_permissions(request, settings.root).items()
+        f"{right} on {keys}" for keys, right in required_permissions(request, location.root).items()
     ]
     return (
         f"The {who} has no role, or the role lacks a right. What was asked needs "
         f"{', '.join(rights) or 'rights on all keys of the lease'} (and all keys below). "
-        f"`clustermutex setup-auth --root {settings.root}` prints the commands that grant it."
+        f"`clustermutex setup-auth --root {location.root}` prints the commands that grant it."
     )
 
 

@@ -12,9 +12,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.listing import MAX_OBJECTS, ObjectListing
+from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 from lockclient.stores.gcs.wire.http_client import (
     FIRST_TRY_TIMEOUT_S,
-    HttpAnswer,
     HttpClient,
     HttpRequest,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import requests
 import urllib3
@@ -11,9 +11,7 @@ from google.auth import exceptions as auth
 
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
-
-if TYPE_CHECKING:
-    from lockclient.stores.gcs.wire.http_client import HttpAnswer
+from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 
 Unanswered = (
     requests.RequestException,

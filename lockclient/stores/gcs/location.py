@@ -1,12 +1,11 @@
-"""Where a store is: which bucket, and below which names."""
+"""Location of a bucket, its URL and the prefix of all names in it."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from lockclient.text.escaping import HAS_AT
@@ -27,8 +26,6 @@ class GcsLocation:
         root: empty, or with a slash at the end.
     """
 
-    extra: ClassVar[str] = "gcs"
-
     bucket: str
     root: str = ""
 
@@ -47,8 +44,8 @@ class GcsLocation:
             raise ValueError(f"The prefix {self.root!r} must not have . or .. as a segment.")
 
     @classmethod
-    def of(cls, url: str) -> GcsLocation:
-        """Read a URL like `gs://bucket/prefix`.
+    def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> GcsLocation:  # noqa: ARG003
+        """Read a URL like `gs://bucket/prefix`; Google's variables are read where they are used.
 
         Raises:
             ValueError: it is malformed; the text says what it should be.
@@ -65,24 +62,13 @@ class GcsLocation:
         return cls(parts.netloc, f"{path}/" if path else "")
 
     def url(self) -> str:
-        """Return the place as a URL."""
+        """Return it as a URL."""
         return f"gs://{self.bucket}/{self.root}".rstrip("/")
 
-    def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG002
-        raise ValueError(
-            "A bucket's users are Google's, and it is there that they are given rights: "
-            "docs/stores.md says which, under Rights."
-        )
-
-    def opener(self) -> Callable[[GcsLocation], Any]:
-        from lockclient.stores.gcs.store import GcsStore  # with all of Google's
-
-        return GcsStore
-
-
-def place_of(url: str, environ: Mapping[str, str]) -> GcsLocation:  # noqa: ARG001
-    """Read a URL; see `settings.STORES`. Google's own variables are read where they are used."""
-    return GcsLocation.of(url)
+    @property
+    def where(self) -> str:
+        """The same, for titles."""
+        return self.url()
 
 
 def emulator() -> str | None:

@@ -1,16 +1,19 @@
-"""Where a store is: which servers, below which prefix, and by which rules."""
+"""Location of Valkey or Redis servers: their URL, the keys' prefix, TLS files and user."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
 
-from lockclient.settings import check_endpoint, split_url
-from lockclient.text.escaping import HAS_AT
+from lockclient.stores.common.url import (
+    check_endpoint,
+    check_no_user,
+    check_readable,
+    split_url,
+)
 
 EXAMPLE = "valkey://host1,host2,host3/clustermutex"
 PORT = 6379
@@ -19,7 +22,8 @@ DEFAULT_LONGEST = 3600.0
 SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
 """The schemes, and whether each is TLS."""
 _ROOT = re.compile(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*")
-_MOST_SERVERS = 15
+MAX_SERVERS = 15
+_USER_VARIABLES = "VALKEY_USER and VALKEY_PASSWORD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,6 @@ class ValkeyLocation:
             keyspace, as a server that was emptied gives no lock for so long.
     """
 
-    extra: ClassVar[str] = "valkey"
-
     endpoints: tuple[str, ...]
     root: str = DEFAULT_ROOT
     tls: bool = False
@@ -52,10 +54,11 @@ class ValkeyLocation:
     longest: float = DEFAULT_LONGEST
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.endpoints) <= _MOST_SERVERS:
-            raise ValueError(f"It must name 1 to {_MOST_SERVERS} servers, like {EXAMPLE}.")
-        for each in self.endpoints:
-            check_endpoint(each, "server", PORT)
+        if not 1 <= len(self.endpoints) <= MAX_SERVERS:
+            raise ValueError(f"It must name 1 to {MAX_SERVERS} servers, like {EXAMPLE}.")
+        for endpoint in self.endpoints:
+            check_no_user(endpoint, _USER_VARIABLES)
+            check_endpoint(endpoint, "server", PORT)
         if len(set(self.endpoints)) < len(self.endpoints):
             raise ValueError("It names a server twice, which would have two votes.")
         if not _ROOT.fullmatch(self.root):
@@ -73,8 +76,7 @@ class ValkeyLocation:
             path = getattr(self, what)
             if path is not None and not self.tls:
                 raise ValueError(f"{what} is given, but the URL does not say TLS (valkeys://).")
-            if path is not None and not os.access(path, os.R_OK):
-                raise ValueError(f"The {what} file {path!r} can't be read.")
+            check_readable(path, what)
 
     @property
     def majority(self) -> int:
@@ -90,7 +92,7 @@ class ValkeyLocation:
         return f"servers={len(self.endpoints)} longest={self.longest:g}"
 
     def url(self) -> str:
-        """Return the place as a URL, without user, password and certificates."""
+        """Return it as a URL, without user, password and certificates."""
         query = "&".join(
             (["expire=1"] if self.expire else [])
             + ([f"longest={self.longest:g}"] if self.longest != DEFAULT_LONGEST else [])
@@ -98,59 +100,50 @@ class ValkeyLocation:
         bare = f"{'valkeys' if self.tls else 'valkey'}://{','.join(self.endpoints)}/{self.root}"
         return f"{bare}?{query}" if query else bare
 
-    def setup_script(self, users: Mapping[str, Sequence[str]]) -> str:
-        from lockclient.stores.valkey.roles import script
+    @property
+    def where(self) -> str:
+        """The same, for titles."""
+        return self.url()
 
-        return script(self, users)
+    @classmethod
+    def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> ValkeyLocation:
+        """Read a URL like `valkey://host1,host2,host3/prefix?longest=3600`.
 
-    def opener(self) -> Callable[[ValkeyLocation], Any]:
-        from lockclient.stores.valkey.store import ValkeyStore  # with valkey-py
-
-        return ValkeyStore
-
-
-def place_of(url: str, environ: Mapping[str, str] = os.environ) -> ValkeyLocation:
-    """Read a URL like `valkey://host1,host2,host3/prefix?longest=3600`; see `settings.STORES`.
-
-    Raises:
-        ValueError: it is malformed; the text says what it should be.
-    """
-    if HAS_AT(url):  # first of all: what is said below quotes parts of it
-        raise ValueError(
-            "It holds a user: give that in VALKEY_USER and VALKEY_PASSWORD instead, where it is "
-            "not shown to every `ps`."
+        Raises:
+            ValueError: it is malformed; the text says what it should be.
+        """
+        check_no_user(url, _USER_VARIABLES)  # first of all: what is said below quotes parts of it
+        parts = split_url(url)
+        if parts.scheme not in SCHEMES or parts.fragment:
+            raise ValueError(f"It must be servers and a prefix, like {EXAMPLE}.")
+        root = unquote(parts.path.strip("/"))
+        if re.fullmatch("[0-9]+", root):
+            raise ValueError(
+                f"The prefix {root!r} looks like the number of a database, as other clients mean "
+                "it: here all keys are in database 0, below a prefix. Name one, or none, like "
+                f"{parts.scheme}://{parts.netloc}/{DEFAULT_ROOT}."
+            )
+        said = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in said:
+            if name not in ("expire", "longest"):
+                raise ValueError(f"It says {name!r}; it can say expire=1 and longest=SECONDS.")
+        if said.get("expire", "1") not in ("0", "1"):
+            raise ValueError("expire must be 0 or 1.")
+        longest = said.get("longest", f"{DEFAULT_LONGEST:g}")
+        if not re.fullmatch("[0-9]{1,8}", longest):
+            raise ValueError("longest must be a whole number of seconds, like longest=3600.")
+        return cls(
+            endpoints=tuple(map(_with_port, parts.netloc.split(","))),
+            root=root or DEFAULT_ROOT,
+            tls=SCHEMES[parts.scheme],
+            user=environ.get("VALKEY_USER") or None,
+            password=environ.get("VALKEY_PASSWORD") or None,
+            cacert=environ.get("VALKEY_CACERT") or None,
+            cert=environ.get("VALKEY_CERT") or None,
+            key=environ.get("VALKEY_KEY") or None,
+            expire=said.get("expire") == "1",
+            longest=float(longest),
         )
-    parts = split_url(url)
-    if parts.scheme not in SCHEMES or parts.fragment:
-        raise ValueError(f"It must be servers and a prefix, like {EXAMPLE}.")
-    root = unquote(parts.path.strip("/"))
-    if re.fullmatch("[0-9]+", root):
-        raise ValueError(
-            f"The prefix {root!r} looks like the number of a database, as other clients mean it: "
-            "here all keys are in database 0, below a prefix. Name one, or none, like "
-            f"{parts.scheme}://{parts.netloc}/{DEFAULT_ROOT}."
-        )
-    said = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in said:
-        if name not in ("expire", "longest"):
-            raise ValueError(f"It says {name!r}; it can say expire=1 and longest=SECONDS.")
-    if said.get("expire", "1") not in ("0", "1"):
-        raise ValueError("expire must be 0 or 1.")
-    longest = said.get("longest", f"{DEFAULT_LONGEST:g}")
-    if not re.fullmatch("[0-9]{1,8}", longest):
-        raise ValueError("longest must be a whole number of seconds, like longest=3600.")
-    return ValkeyLocation(
-        endpoints=tuple(map(_with_port, parts.netloc.split(","))),
-        root=root or DEFAULT_ROOT,
-        tls=SCHEMES[parts.scheme],
-        user=environ.get("VALKEY_USER") or None,
-        password=environ.get("VALKEY_PASSWORD") or None,
-        cacert=environ.get("VALKEY_CACERT") or None,
-        cert=environ.get("VALKEY_CERT") or None,
-        key=environ.get("VALKEY_KEY") or None,
-        expire=said.get("expire") == "1",
-        longest=float(longest),
-    )
 
 
 def _with_port(endpoint: str) -> str:

@@ -82,12 +82,12 @@ main # at the end, so that a script that was cut short does nothing
 """)
 
 
-def script(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
-    """Return a script for sh; see `settings.Place.rights`."""
+def setup_script(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
+    """Return a script for sh: see `StoreEntry.setup_script`."""
     if not any(users.values()):
         raise ValueError("Valkey has no roles: name the users that are to be, like --client shop.")
-    for name in (each for named in users.values() for each in named):
-        if any(each.isspace() for each in name):
+    for name in (name for names in users.values() for name in names):
+        if any(character.isspace() for character in name):
             raise ValueError(f"{name!r} can't be a user of Valkey's: no blanks.")
     return _SCRIPT.substitute(
         url=place.url(),

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, open_store
+from lockclient import ClusterMutex, Settings, default_store, open_store
 from lockclient.settings import made_of
-from lockclient.stores import registry
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
@@ -155,7 +154,9 @@ class TestOtherStores:
     def test_the_scheme_says_which_store_it_is(self) -> None:
         """And etcd's variables, which are for etcdctl, say nothing of it, malformed or not."""
         settings = load(BUCKET, ETCDCTL_USER="ann", ETCDCTL_ENDPOINTS="nonsense")
-        assert settings == load(CLUSTERMUTEX_URL=BUCKET) == Settings(place=GcsLocation.of(BUCKET))
+        assert (
+            settings == load(CLUSTERMUTEX_URL=BUCKET) == Settings(location=GcsLocation.of(BUCKET))
+        )
         assert settings.url() == settings.where == BUCKET
         store = open_store(settings)
         assert isinstance(store, GcsStore)
@@ -299,16 +300,16 @@ class TestEtcdctlVariables:
 class TestDefaultStore:
     @pytest.fixture(autouse=True)
     def _fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(registry, "_default_settings", None)
-        monkeypatch.setattr(registry, "_default_store", None)
+        monkeypatch.setattr(default_store, "_default_settings", None)
+        monkeypatch.setattr(default_store, "_default_store", None)
 
     def test_one_store_serves_the_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Opened at first need, from the environment, with nothing sent."""
         monkeypatch.setenv("CLUSTERMUTEX_URL", "etcd://nowhere.invalid:1/x")
-        store = registry.default_store()
+        store = default_store.default_store()
         assert isinstance(store, EtcdStore)
-        assert store.settings.root == "/x"
-        assert registry.default_store() is store
+        assert store.location.root == "/x"
+        assert default_store.default_store() is store
         assert store.endpoints() == ("nowhere.invalid:1",)
 
     def test_setup_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,9 +317,9 @@ class TestDefaultStore:
         monkeypatch.setenv("CLUSTERMUTEX_URL", "etcd://nowhere.invalid:1/x")
         for root in ("/a", "/b"):
             ClusterMutex.setup(endpoints=["127.0.0.1:1"], root=root)
-            store = registry.default_store()
+            store = default_store.default_store()
             assert isinstance(store, EtcdStore)
-            assert store.settings.root == root
+            assert store.location.root == root
 
     def test_a_malformed_environment_is_an_error_at_first_use(
         self, monkeypatch: pytest.MonkeyPatch

@@ -42,7 +42,7 @@ class AioChannels:
     """All members of one cluster; what is known of them is shared with the threads.
 
     Args:
-        channels: those of the threads, for the settings and what they know.
+        channels: those of the threads, for the location and what they know.
         background: the store's threads.
         tickets: the lease of the loop's tickets.
     """
@@ -52,7 +52,7 @@ class AioChannels:
         self.tickets = tickets
         self._background = background
         self._threads = channels
-        self._settings = channels.settings
+        self._location = channels.location
         self._failover = channels.failover
         self._by_threads = channels.borrowed is not None or _poller.lost
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -135,7 +135,7 @@ class AioChannels:
         channel = self._channels.get(endpoint)
         if channel is None:
             _poller.started = True
-            credentials = credentials_of(self._settings)
+            credentials = credentials_of(self._location)
             if credentials is None:
                 channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
             else:

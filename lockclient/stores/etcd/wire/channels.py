@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
-from lockclient.settings import Settings
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import FIRST_TRY, Endpoint, Failover, Tries
@@ -75,15 +75,15 @@ class Channels:
     """All members of one cluster; safe to share between threads.
 
     Args:
-        settings: where they are.
+        location: where they are.
         borrowed: the connection of another client, to use instead of our own.
     """
 
-    def __init__(self, settings: Settings, borrowed: Borrowed | None = None) -> None:
-        self.failover = Failover(settings)
-        self.settings = settings
+    def __init__(self, location: EtcdLocation, borrowed: Borrowed | None = None) -> None:
+        self.failover = Failover(location)
+        self.location = location
         self.borrowed = borrowed
-        self._plain = settings.user is None and borrowed is None
+        self._plain = location.user is None and borrowed is None
         self._unary = self._connections(borrowed)
         # Of their own: when they are closed as the interpreter ends, single requests still work.
         self._streams = self._connections(borrowed)
@@ -95,7 +95,7 @@ class Channels:
         }
 
     def _connect(self, endpoint: str) -> grpc.Channel:
-        credentials = credentials_of(self.settings)
+        credentials = credentials_of(self.location)
         if credentials is None:
             return grpc.insecure_channel(endpoint, options=OPTIONS)
         return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
@@ -178,7 +178,7 @@ class Channels:
     def _metadata(self, member: Endpoint, timeout: float) -> Metadata | None:
         if self._plain:
             return None
-        if self.borrowed is not None and self.settings.user is None:
+        if self.borrowed is not None and self.location.user is None:
             return self.borrowed.metadata()
         if member.token is None:
             stub = self.stub(member, AUTHENTICATE)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -16,7 +18,6 @@ from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.settings import Settings
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     diagnose,
@@ -25,6 +26,7 @@ from lockclient.stores.etcd.errors import (
     refused,
     unavailable,
 )
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata
 from lockclient.stores.requests import Read, RequestState
@@ -58,6 +60,15 @@ class WireError(Exception):
         self.said = said
 
 
+@contextmanager
+def as_store_error() -> Iterator[None]:
+    """Raise our own exception for a `WireError`."""
+    try:
+        yield
+    except WireError as error:
+        raise error.said from error.error
+
+
 @dataclass(slots=True, eq=False)
 class Endpoint:
     """What is known about one member of the cluster."""
@@ -82,12 +93,12 @@ class Endpoint:
 class Failover:
     """The members of one cluster, the one that answered last first."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, location: EtcdLocation) -> None:
+        self.location = location
         self.authentication = wire.Authenticate(
-            name=settings.user or "", password=settings.password or ""
+            name=location.user or "", password=location.password or ""
         )
-        self.members = [Endpoint(each) for each in settings.endpoints]
+        self.members = [Endpoint(each) for each in location.endpoints]
         self.closed = False
         self.good = self.members[0]
         """The member that was asked last."""
@@ -124,7 +135,7 @@ class Failover:
         else:
             log.warning(
                 "etcd at %s does not answer (%s); trying on.",
-                ", ".join(self.settings.endpoints),
+                ", ".join(self.location.endpoints),
                 trouble,
             )
 
@@ -178,14 +189,14 @@ class Tries:
         if failover.closed:
             raise self.closed()
         if timeout <= 0 or sending.abandoned:
-            raise unavailable(failover.settings.endpoints, self._last, unknown=sending.ambiguous)
+            raise unavailable(failover.location.endpoints, self._last, unknown=sending.ambiguous)
         sending.in_flight = True
         self._answers = failover.answers
         return member, timeout
 
     def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
-        sending, where = self._sending, ", ".join(self._failover.settings.endpoints)
+        sending, where = self._sending, ", ".join(self._failover.location.endpoints)
         sending.ambiguous |= sending.in_flight
         return StoreClosed(
             f"The connection to etcd at {where} was closed.", unknown=sending.ambiguous
@@ -211,7 +222,7 @@ class Tries:
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
-            said = refused(error, member.endpoint, failover.settings, self._request)
+            said = refused(error, member.endpoint, failover.location, self._request)
             said.unknown = self._sending.ambiguous
             raise WireError(fault, error, said)
         return self._unanswered(reason(error), unknown=fault is ErrorKind.UNKNOWN)

@@ -1,22 +1,24 @@
-"""Asking an etcd member over HTTP, which it speaks on its client port beside gRPC."""
+"""HTTP to an etcd member, which it speaks on its client port beside gRPC; its wall clock."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
+import time
 from collections.abc import Mapping
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 
-from lockclient.settings import Settings
+from lockclient.model.clocks import Deadline
+from lockclient.stores.etcd.location import EtcdLocation
 
-LONGEST = 4 << 20
-"""Bytes of an answer that are read; etcd's own are shorter, and who knows what listens there."""
+MAX_ANSWER_BYTES = 4 << 20
+"""How much of an answer is read; etcd's own are shorter, and who knows what listens there."""
 
 
 def fetch(
-    settings: Settings,
+    location: EtcdLocation,
     endpoint: str,
     path: str,
     timeout: float,
@@ -30,10 +32,10 @@ def fetch(
     """
     host, _, port = endpoint.rpartition(":")
     connection: http.client.HTTPConnection
-    if settings.secure:
-        context = ssl.create_default_context(cafile=settings.cacert)
-        if settings.cert is not None:
-            context.load_cert_chain(settings.cert, settings.key)
+    if location.secure:
+        context = ssl.create_default_context(cafile=location.cacert)
+        if location.cert is not None:
+            context.load_cert_chain(location.cert, location.key)
         connection = http.client.HTTPSConnection(
             host.strip("[]"), int(port), timeout=timeout, context=context
         )
@@ -42,7 +44,7 @@ def fetch(
     try:
         connection.request("GET" if body is None else "POST", path, body, dict(headers))
         answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read(LONGEST)
+        return answer.status, answer.headers, answer.read(MAX_ANSWER_BYTES)
     finally:
         connection.close()
 
@@ -62,3 +64,21 @@ def clock_ahead(headers: Message, before: float, after: float) -> float | None:
     except (ValueError, TypeError):
         return None
     return theirs - (before + after) / 2
+
+
+def clock_offsets(location: EtcdLocation, timeout: float) -> list[float]:
+    """Return how many seconds each member's clock is ahead of ours, for those that answered."""
+    found = []
+    deadline = Deadline.after(timeout)
+    for endpoint in location.endpoints:
+        try:
+            # At least a moment for each: a frozen member must not keep the others from being asked.
+            patience = max(0.2, deadline.remaining() / 2)
+            before = time.time()
+            _, headers, _ = fetch(location, endpoint, "/version", patience)
+            ahead = clock_ahead(headers, before, time.time())
+        except (OSError, http.client.HTTPException):
+            continue  # a member that can't say is no witness; the caller counts those that can
+        if ahead is not None:
+            found.append(ahead)
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.settings import Settings
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.paging import RECEIVED
 
@@ -80,14 +80,14 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def credentials_of(settings: Settings) -> grpc.ChannelCredentials | None:
+def credentials_of(location: EtcdLocation) -> grpc.ChannelCredentials | None:
     """Return what a channel needs for TLS, None for plain text."""
-    if not settings.secure:
+    if not location.secure:
         return None
     return grpc.ssl_channel_credentials(
-        root_certificates=_content(settings.cacert),
-        private_key=_content(settings.key),
-        certificate_chain=_content(settings.cert),
+        root_certificates=_content(location.cacert),
+        private_key=_content(location.key),
+        certificate_chain=_content(location.cert),
     )
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import json_object
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
+from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 from lockclient.stores.gcs.wire.http_session import open_session
 from lockclient.stores.requests import RequestState
 from lockclient.threads.backoff import Backoff
@@ -42,18 +43,6 @@ _RETRY_PAUSES_S: Final = (0.1, 0.2, 2.0)
 MAX_ANSWER_BYTES = 1 << 20
 MAX_PAGE_BYTES = 32 << 20
 """Bytes of an answer, and of a page of a thousand objects with 8 KiB of metadata each."""
-
-
-class HttpAnswer(NamedTuple):
-    """What the bucket answered."""
-
-    status: int
-    body: bytes
-
-    def json(self) -> dict[str, Any]:
-        """Return its JSON."""
-        found: dict[str, Any] = json.loads(self.body)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import grpc
 import pytest
 
 from lockclient.errors import ClusterMutexError
-from lockclient.settings import Settings
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     diagnose,
@@ -15,6 +14,7 @@ from lockclient.stores.etcd.errors import (
     refused,
     unavailable,
 )
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
@@ -237,10 +237,10 @@ def test_what_a_request_wants_is_read_off_it() -> None:
 
 def test_who_lacks_which_right_is_said() -> None:
     """etcd says only that something is denied."""
-    text = str(refused(DENIED, "a:1", Settings(root="/r", user="ann", password="p"), TXN))
+    text = str(refused(DENIED, "a:1", EtcdLocation(root="/r", user="ann", password="p"), TXN))
     assert "The user 'ann' has no role, or the role lacks a right." in text
     assert "readwrite on /r/locks/, write on /r/queue/, read on /r/removed/" in text
     assert "clustermutex setup-auth --root /r" in text
-    assert "user of this client's certificate" in str(refused(DENIED, "a:1", Settings(), TXN))
-    of_a_lease = str(refused(DENIED, "a:1", Settings(), wire.LeaseRevoke(id=1)))
+    assert "user of this client's certificate" in str(refused(DENIED, "a:1", EtcdLocation(), TXN))
+    of_a_lease = str(refused(DENIED, "a:1", EtcdLocation(), wire.LeaseRevoke(id=1)))
     assert "rights on all keys of the lease" in of_a_lease

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.settings import Settings
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.failover import Failover, Tries
 from tests.unit.stores.etcd.test_errors import Error
@@ -27,7 +27,7 @@ def tries(failover: Failover, number: int) -> list[Tries]:
 
 
 def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
-    failover = Failover(Settings(("one:2379",), user="ann", password="secret"))
+    failover = Failover(EtcdLocation(("one:2379",), user="ann", password="secret"))
     member = failover.members[0]
     member.token = "of yesterday"
     first, second = tries(failover, 2)
@@ -43,7 +43,7 @@ def test_an_etcd_that_answers_others_is_not_called_away(
     answered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    failover = Failover(Settings(("one:2379",)))
+    failover = Failover(EtcdLocation(("one:2379",)))
     (late,) = tries(failover, 1)
     failover.answers += answered
     late.failed(LATE)

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient.cli.setup.setup_auth import WRITES
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
@@ -18,6 +17,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.requests import (
     Claim,
     GetPosition,

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from lockclient.settings import check_endpoint
-from lockclient.stores.valkey.location import ValkeyLocation, place_of
+from lockclient.stores.etcd.location import EtcdLocation
+from lockclient.stores.valkey.location import ValkeyLocation
 
 
 def test_it_names_servers_and_a_prefix() -> None:
     """The port may be left out; TLS is in the scheme."""
-    place = place_of("valkey://h1,h2:7000,[::1]:7001,[fe80::1]/a/b?expire=1&longest=60", {})
+    place = ValkeyLocation.of(
+        "valkey://h1,h2:7000,[::1]:7001,[fe80::1]/a/b?expire=1&longest=60", {}
+    )
     assert place.endpoints == ("h1:6379", "h2:7000", "[::1]:7001", "[fe80::1]:6379")
     assert (place.root, place.tls, place.expire, place.longest) == ("a/b", False, True, 60.0)
     assert place.majority == 3
-    assert place_of(place.url(), {}) == place
-    assert place_of("rediss://h", {}) == ValkeyLocation(("h:6379",), tls=True)
+    assert ValkeyLocation.of(place.url(), {}) == place
+    assert ValkeyLocation.of("rediss://h", {}) == ValkeyLocation(("h:6379",), tls=True)
 
 
 @pytest.mark.parametrize(("one", "other"), [("valkey", "redis"), ("valkeys", "rediss")])
 def test_both_names_mean_the_same(one: str, other: str) -> None:
-    assert place_of(f"{other}://h/x", {}) == place_of(f"{one}://h/x", {})
+    assert ValkeyLocation.of(f"{other}://h/x", {}) == ValkeyLocation.of(f"{one}://h/x", {})
 
 
 def test_user_and_password_come_from_the_environment() -> None:
     """And are shown nowhere."""
-    place = place_of("valkey://h", {"VALKEY_USER": "me", "VALKEY_PASSWORD": "secret"})
+    place = ValkeyLocation.of("valkey://h", {"VALKEY_USER": "me", "VALKEY_PASSWORD": "secret"})
     assert (place.user, place.password) == ("me", "secret")
     assert "secret" not in repr(place)
     assert "me" not in place.url().replace("clustermutex", "")
@@ -49,7 +51,7 @@ def test_user_and_password_come_from_the_environment() -> None:
 )
 def test_what_is_wrong_is_named(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("?", r"\?")) as caught:
-        place_of(url, {})
+        ValkeyLocation.of(url, {})
     assert "secret" not in str(caught.value)
 
 
@@ -58,9 +60,9 @@ def test_what_is_wrong_is_named(url: str, words: str) -> None:
 def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
     """Other clients mean a database by that; it is said what to write instead."""
     with pytest.raises(ValueError, match="the number of a database") as caught:
-        place_of(f"{scheme}://127.0.0.1:6379/{number}", {})
+        ValkeyLocation.of(f"{scheme}://127.0.0.1:6379/{number}", {})
     assert str(caught.value).endswith(f"like {scheme}://127.0.0.1:6379/clustermutex.")
-    assert place_of(f"{scheme}://127.0.0.1:6379/0/locks", {}).root == "0/locks"
+    assert ValkeyLocation.of(f"{scheme}://127.0.0.1:6379/0/locks", {}).root == "0/locks"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +75,9 @@ def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
 )
 def test_what_the_environment_says_wrongly_too(environ: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        place_of("valkey://h", environ)
+        ValkeyLocation.of("valkey://h", environ)
 
 
 def test_an_endpoint_is_told_apart_from_etcd_s() -> None:
     with pytest.raises(ValueError, match=r"The etcd endpoint 'x' .* like 127\.0\.0\.1:2379"):
-        check_endpoint("x")
+        EtcdLocation(("x",))

@@ -1,0 +1,76 @@
+"""The process's default store, opened at first need, and stores by their settings."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from lockclient.settings import Settings
+from lockclient.stores import registry
+
+if TYPE_CHECKING:
+    from lockclient.stores.service_protocol import ServiceStore
+
+_default_lock = threading.Lock()
+_default_settings: Settings | None = None
+_default_store: ServiceStore | None = None
+
+
+def set_default(settings: Settings, client: Any = None) -> None:
+    """Let mutexes that name no store use this one from now on, in this process.
+
+    Args, errors: those of `open_store`.
+    """
+    global _default_settings, _default_store
+    store = None if client is None else open_store(settings, client)  # a bad client is told now
+    with _default_lock:
+        _default_settings, _default_store = settings, store
+
+
+def default_store() -> ServiceStore:
+    """Return the process's store, opened at first need: by `set_default`, or the environment.
+
+    Raises:
+        ValueError: the environment's settings are malformed.
+    """
+    global _default_store
+    store = _default_store
+    if store is None:
+        with _default_lock:
+            if _default_store is None:
+                _default_store = open_store(_default_settings or Settings.load())
+            store = _default_store
+    return store
+
+
+def _start_afresh() -> None:
+    """After fork, in the child: another thread may have held the lock."""
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
+
+
+def open_store(settings: Settings, client: Any = None) -> ServiceStore:
+    """Return a store for these settings; nothing is sent before it is first asked.
+
+    Args:
+        settings: where the store is.
+        client: an `etcd3` client, whose connection and token are used instead of our own. From the
+            settings come the root and, where they are given, user and password.
+
+    Raises:
+        ValueError: it is no `etcd3` client, or these are no settings of etcd.
+    """
+    return registry.open_at(settings.location, client)
+
+
+def prepare() -> None:
+    """Import what a store needs: when a mutex is made, so that no first `acquire` pays for it."""
+    if _default_store is None:
+        with suppress(ValueError):  # which the first `acquire` raises, if no `setup` comes before
+            settings = _default_settings or Settings.load()
+            registry.load(registry.entry_of(settings.location).store)

@@ -1,0 +1,163 @@
+"""Listing: all keys of a kind, names, tickets and queues, read in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import chain
+from typing import Any
+from urllib.parse import unquote
+
+from lockclient.errors import StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import MAX_VALUE
+from lockclient.model.ticket import Ticket
+from lockclient.stores.etcd.errors import ErrorKind
+from lockclient.stores.etcd.keys import Keys, segment_of
+from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.failover import FIRST_TRY, WireError, as_store_error
+from lockclient.stores.etcd.wire.paging import SURE, UNSEEN, Pages
+from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
+from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
+
+MAX_QUEUE_KEYS = 5000
+"""Tickets of one line among which the first ones are looked for: some twenty requests."""
+FULL_PAGE_TIMEOUT_S = FIRST_TRY
+"""Of a page of more keys than are sure to fit: one try."""
+MAX_TICKET_BYTES = 4_000_000
+"""Bytes of tickets that are read at a time: several times what ten thousand of ours would be, and
+no more, whatever others have written into theirs."""
+PAGE_TIMEOUT_S = 60.0
+"""For who reads very many is done when he is done, as long as it goes on."""
+KEYS_ONLY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
+"""Of which the keys and revisions say all that a service wants of so many."""
+
+
+class Listing:
+    """What is read of many locks at once.
+
+    Args:
+        keyspace: the keys.
+        call: sends a request, and raises `WireError`.
+    """
+
+    def __init__(self, keyspace: Keys, call: Callable[[Method, Any, Deadline], Any]) -> None:
+        self._keyspace = keyspace
+        self._transactions = Transactions(keyspace)
+        self._call = call
+
+    def _ask(self, method: Method, request: Any, deadline: Deadline) -> Any:
+        with as_store_error():
+            return self._call(method, request, deadline)
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        revision = 0
+        for kind in kinds:
+            how = {"keys_only": True} if kind in KEYS_ONLY else {}
+            for answer in self._pages(self._keyspace.kind(kind), deadline, revision, **how):
+                revision = revision or answer.header.revision
+                changes = self.changes((kv, wire.WatchEvent.PUT) for kv in answer.kvs)
+                yield Batch(changes, revision, term=answer.header.raft_term)
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        found: list[str] = []
+        for answer in self._pages(self._keyspace.locks_from(prefix), deadline, keys_only=True):
+            parsed = (self._keyspace.parse(kv.key) for kv in answer.kvs)
+            found += [key[1] for key in parsed if key is not None and key[2] == "uuid"]
+            if len(found) >= limit:
+                break
+        return sorted(found[:limit])
+
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
+        span = self._keyspace.keys_of(name).line
+        counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
+        waiting = int(self._ask(RANGE, counting, deadline).count)
+        # By the keys alone, page by page: to have etcd put them in order would mean that it reads
+        # them all, whatever stands in them, each time that somebody looks.
+        found: list[tuple[int, bytes]] = []
+        looked = 0
+        for answer in self._pages(span, deadline, keys_only=True) if waiting else ():
+            keys = ((kv.create_revision, kv.key) for kv in answer.kvs)
+            found, looked = nsmallest(limit, chain(found, keys)), looked + len(answer.kvs)
+            if looked >= MAX_QUEUE_KEYS:
+                break
+        tickets = tuple(self._tickets_at(name, found, deadline))
+        return WaitQueue(max(waiting, looked), tickets, ordered=looked < MAX_QUEUE_KEYS)
+
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        found: list[Ticket] = []
+        read = 0
+        for answer in self._pages(self._keyspace.kind("queue"), deadline):
+            read += answer.ByteSize()
+            for kv in answer.kvs[: limit - len(found)]:
+                if (parsed := self._keyspace.parse(kv.key)) is None:
+                    continue
+                value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                ticket = Ticket.read(parsed[1], parsed[2], value, kv.create_revision)
+                found.append(ticket.listed())
+            if len(found) >= limit or read > MAX_TICKET_BYTES:
+                break
+        return found
+
+    def _tickets_at(
+        self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
+    ) -> Iterator[Ticket]:
+        """Read these tickets, as far as they are there still; a few at a time, as pages are."""
+        for start in range(0, len(places), SURE):
+            txn = self._transactions.get(key for _, key in places[start : start + SURE])
+            for answer in self._ask(TXN, txn, deadline).responses:
+                for kv in answer.range.kvs:
+                    value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                    uuid = unquote(segment_of(kv.key))
+                    yield Ticket.read(name, uuid, value, kv.create_revision)
+
+    def changes(self, found: Iterable[tuple[Any, int]]) -> tuple[Change, ...]:
+        """Return what these keys and values say, each with what happened to it."""
+        parse, deleted = self._keyspace.parse, wire.WatchEvent.DELETE
+        return tuple(
+            Change(
+                *parsed,
+                None if event == deleted else kv.value,
+                kv.mod_revision,
+                kv.create_revision,
+            )
+            for kv, event in found
+            if (parsed := parse(kv.key)) is not None
+        )
+
+    def _pages(
+        self, span: tuple[bytes, bytes], deadline: Deadline, revision: int = 0, **how: Any
+    ) -> Iterator[wire.RangeAnswer]:
+        """Read a range in pages, at a revision, or all at that of the first page."""
+        pages, going_on = Pages(span, UNSEEN if how.get("keys_only") else None), True
+        while going_on:
+            page = wire.Range(
+                key=pages.key,
+                range_end=pages.range_end,
+                limit=pages.limit,
+                revision=revision,
+                **how,
+            )
+            many = pages.limit > SURE
+            limit = Deadline(
+                min(deadline, Deadline.after(FULL_PAGE_TIMEOUT_S if many else PAGE_TIMEOUT_S))
+            )
+            try:
+                answer = self._call(RANGE, page, limit)
+            except StoreUnavailable:
+                # It may be so large that etcd takes long to make it: each further try of it would
+                # have etcd make it once more. Where etcd is away few are as good as many.
+                if many and not deadline.expired() and pages.ask_for_fewer():
+                    continue
+                raise
+            except WireError as error:
+                if error.fault is ErrorKind.TOO_LARGE and pages.ask_for_fewer():
+                    continue
+                raise error.said from error.error
+            revision = revision or answer.header.revision
+            yield answer
+            kvs = answer.kvs
+            following = self._keyspace.following(kvs[-1].key) if answer.more else b""
+            size = answer.ByteSize()
+            going_on = pages.read(following, more=answer.more, keys=len(kvs), size=size)
