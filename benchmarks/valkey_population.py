@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.missing import module
 from lockclient.model.holder import Holder
-from lockclient.stores.valkey.keys import Keys, written
+from lockclient.stores.valkey.keys import KeyNames, written
 from lockclient.stores.valkey.location import ValkeyLocation
 
 LASTING = 36_000.0
@@ -20,7 +20,7 @@ _AT_ONCE = 500
 
 def fill(ports: Sequence[int], place: ValkeyLocation, sample: Holder, number: int) -> None:
     """Write so many locks into each server, with all that a real holder says."""
-    keys = Keys(place.root)
+    keys = KeyNames(place.root)
     now = time.time()
     sample = replace(sample, alert_at=now + LASTING, auto_unlock_at=now + 2 * LASTING)
     names = [f"bench-{lock:06d}" for lock in range(number)]

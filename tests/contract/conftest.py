@@ -21,7 +21,7 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
 from tests.support.bucket.rules import Conditions
@@ -159,7 +159,7 @@ def _in_valkey(servers: Servers) -> Iterator[Subject]:
     root = f"t-{uuid4().hex[:12]}"
 
     def write(name: str, part: str, value: bytes | None) -> None:
-        key = Keys(root).lock(name)
+        key = KeyNames(root).lock(name)
         for server in servers.all:
             if value is None:
                 server.command("HDEL", key, part)

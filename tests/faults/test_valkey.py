@@ -22,10 +22,10 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
 from lockclient.stores.requests import Push, Read, Remove, RequestState, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.voting.lock_view import Views
+from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.wire.connection import Reply
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.http_requests import PATIENCE, ask, at_once, has, take
@@ -76,7 +76,7 @@ def frozen(*servers: Server) -> Iterator[None]:
 
 def stands(servers: Servers, name: str = NAME) -> list[str]:
     """Return whom each server names, in those that have something."""
-    key = Keys(servers.root).lock(name)
+    key = KeyNames(servers.root).lock(name)
     said = [each.command("HGET", key, "uuid") for each in servers.all]
     return [each.decode() for each in said if each is not None]
 
@@ -94,15 +94,15 @@ class TestSilence:
     ) -> None:
         """Two servers before it, two after it, one away: that alone never says who has the lock."""
         looked: list[int] = []
-        known = Views.known
+        known = LockViews.is_known
 
-        def noted(self: Views, answers: Mapping[int, Reply]) -> bool:
+        def noted(self: LockViews, answers: Mapping[int, Reply]) -> bool:
             looked.append(len(answers))
             return known(self, answers)
 
-        monkeypatch.setattr(Views, "known", noted)
+        monkeypatch.setattr(LockViews, "is_known", noted)
         take(store)
-        key = Keys(five.root).lock(NAME)
+        key = KeyNames(five.root).lock(NAME)
         with frozen(five.all[0]), ThreadPoolExecutor() as threads:
             for each in five.all[1:3]:
                 each.command("DEL", key)
@@ -201,12 +201,12 @@ class TestSilence:
         mine = holder()
         for _ in range(2):  # the second has a number of its own
             assert isinstance(ask(store, Take(mine)), Taken)
-        keys, uuid = Keys(five.root), mine.uuid or ""
-        where = (keys.lock(NAME), keys.mark(NAME, uuid), keys.record(NAME, uuid))
+        keys, uuid = KeyNames(five.root), mine.uuid or ""
+        where = (keys.lock(NAME), keys.tombstone(NAME, uuid), keys.record(NAME, uuid))
         for each in five.all:
             each.command("EVAL", lua_scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
             assert each.command("HGET", keys.lock(NAME), "take") == b"2"
-            assert each.command("GET", keys.mark(NAME, uuid)) == b"1"
+            assert each.command("GET", keys.tombstone(NAME, uuid)) == b"1"
         assert isinstance(ask(store, Take(mine)), Taken)
         assert stands(five) == [uuid] * 5
 
@@ -272,7 +272,7 @@ class TestExpiry:
     def test_each_key_expires(self, five: Servers, store: ValkeyStore) -> None:
         """A day after its time, so that an unlocker tells of it first; a push moves that."""
         uuid, token = take(store)
-        key = Keys(five.root).lock(NAME)
+        key = KeyNames(five.root).lock(NAME)
         left = [each.command("PTTL", key) for each in five.all]
         assert all(86_500_000 < each < 86_700_000 for each in left)
         for each in five.all:
@@ -284,7 +284,7 @@ class TestExpiry:
         mine = holder(**NEVER)
         got = ask(store, Take(mine))
         assert isinstance(got, Taken)
-        key = Keys(five.root).lock(NAME)
+        key = KeyNames(five.root).lock(NAME)
         assert [each.command("PTTL", key) for each in five.all] == [-1] * 5
         push = Push(NAME, mine.uuid or "", Stamps(2.0, None), got.token)
         assert isinstance(ask(store, push), Done)
@@ -345,7 +345,7 @@ class TestRemovals:
         mine = holder()
         ask(store, Take(mine))
         assert isinstance(ask(store, Remove(removal(mine), None)), Done)
-        key = Keys(five.root).record(NAME, mine.uuid or "")
+        key = KeyNames(five.root).record(NAME, mine.uuid or "")
         assert all(0 < each.command("PTTL", key) <= 7 * 86_400_001 for each in five.all)
 
 

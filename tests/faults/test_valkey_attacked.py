@@ -18,8 +18,8 @@ from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Done, NotHolder, Taken
 from lockclient.stores.requests import Push, Read, Remove, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.keys import Keys, push_of, record_of
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import KeyNames, push_of, record_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
@@ -49,14 +49,14 @@ def take(store: ValkeyStore, **facts: Any) -> tuple[Any, int]:
 
 def pushes(servers: Servers) -> list[bytes]:
     """Return what each server says of how often the stamps were pushed."""
-    return [each.command("HGET", Keys(servers.root).lock(NAME), "push") for each in servers.all]
+    return [each.command("HGET", KeyNames(servers.root).lock(NAME), "push") for each in servers.all]
 
 
 def reach(store: ValkeyStore, which: list[int]) -> None:
     """Let a store reach these servers alone, as if a network were cut."""
     servers = store._servers
     for i in set(servers.all) - set(which):
-        servers._trouble[i] = Trouble("cut off")
+        servers.failures[i] = VoteFailure("cut off")
 
 
 def all_vote(store: ValkeyStore) -> None:
@@ -93,7 +93,7 @@ class TestPushes:
 
     def test_of_two_with_one_number_the_later_stamps_stand(self, five: Servers) -> None:
         """Two processes may hit upon one: what is read is what leaves the holder more time."""
-        key = Keys(five.root).lock(NAME)
+        key = KeyNames(five.root).lock(NAME)
         with five.store() as store:
             take(store)
             for i, each in enumerate(five.all):
@@ -148,7 +148,7 @@ class TestPushes:
         with five.store() as store:
             mine, token = take(store)
             for each in five.all:
-                each.command("HSET", Keys(five.root).lock(NAME), "push", "9" * 14)
+                each.command("HSET", KeyNames(five.root).lock(NAME), "push", "9" * 14)
             with pytest.raises(StoreError, match="its field push is '99999999999999'"):
                 ask(store, Push(NAME, mine.uuid, Stamps(1.0, 2.0), token))
 
@@ -168,11 +168,16 @@ class TestRemovers:
     @staticmethod
     def partly(servers: Servers, which: list[int], removal: Removal) -> None:
         """Do a removal on these servers, as by who dies after that, or is not done yet."""
-        keys, name, uuid = Keys(servers.root), removal.holder.name, removal.holder.uuid or ""
+        keys, name, uuid = KeyNames(servers.root), removal.holder.name, removal.holder.uuid or ""
         for i in which:
             server = servers.all[i]
             run, terms = server.command("HMGET", keys.server, "run", "terms")
-            where = (keys.server, keys.lock(name), keys.record(name, uuid), keys.mark(name, uuid))
+            where = (
+                keys.server,
+                keys.lock(name),
+                keys.record(name, uuid),
+                keys.tombstone(name, uuid),
+            )
             done = server.command(
                 *("EVAL", lua_scripts.REMOVE.source, "4", *where, run, terms, uuid, "", "channel"),
                 *(record_of(removal), "60000", "60000"),
@@ -182,7 +187,7 @@ class TestRemovers:
     @staticmethod
     def records(servers: Servers, uuid: str) -> set[bytes | None]:
         """Return which records the servers have that run."""
-        key = Keys(servers.root).record(NAME, uuid)
+        key = KeyNames(servers.root).record(NAME, uuid)
         return {each.command("GET", key) for each in servers.all[:3]}
 
     def one_record(self, servers: Servers, uuid: str, winner: Removal) -> None:
@@ -232,7 +237,10 @@ class TestRemovers:
         """The lock is its holder's still, as a majority says."""
         with five.store() as store:
             mine, token = take(store)
-            key, record = Keys(five.root).lock(NAME), Keys(five.root).record(NAME, mine.uuid)
+            key, record = (
+                KeyNames(five.root).lock(NAME),
+                KeyNames(five.root).record(NAME, mine.uuid),
+            )
             for each in five.all[:4]:
                 each.command("HSET", key, "push", "1")
             outcome = ask(store, Remove(removal(mine), (token, token)))
@@ -246,14 +254,14 @@ class TestRemovers:
         """Also if one server did not get the release in time, and gives the lock to a remover."""
         with five.store() as store:
             mine, _ = take(store)
-            key = Keys(five.root).lock(NAME)
+            key = KeyNames(five.root).lock(NAME)
             for each in five.all[:4]:
                 each.command("DEL", key)
             outcome = ask(store, Remove(removal(mine), None))
             assert isinstance(outcome, NotHolder)
             assert outcome.removal is None
             last = five.all[4]
-            record = Keys(five.root).record(NAME, mine.uuid)
+            record = KeyNames(five.root).record(NAME, mine.uuid)
             wait_until(lambda: not last.command("EXISTS", record), what="no record")
 
 
@@ -302,7 +310,7 @@ class TestOneKey:
     def test_it_harms_no_other_lock(self, five: Servers) -> None:
         with five.store() as store:
             for each in five.all:
-                each.command("SET", Keys(five.root).lock("bad"), "x")
+                each.command("SET", KeyNames(five.root).lock("bad"), "x")
             for _ in range(5):
                 with pytest.raises(StoreError, match="something else than a lock stands there"):
                     ask(store, Take(holder("bad")))
@@ -313,13 +321,13 @@ class TestOneKey:
     def test_what_can_not_be_undone_there_holds_up_nothing(self, five: Servers) -> None:
         with five.store() as store:
             with ClusterMutex(NAME, store=store):
-                five.all[4].command("SET", Keys(five.root).lock("bad"), "x")
+                five.all[4].command("SET", KeyNames(five.root).lock("bad"), "x")
                 ask(store, Withdraw("bad", "uuid-X", tombstone=True))
                 five.all[4].freeze()
             five.all[4].thaw()
-            key = Keys(five.root).lock(NAME)
+            key = KeyNames(five.root).lock(NAME)
             wait_until(lambda: not any(each.command("EXISTS", key) for each in five.all), what="it")
-            wait_until(lambda: not any(store._debts._owed), what="an end of all debts")
+            wait_until(lambda: not any(store._undo_queue._pending), what="an end of all debts")
 
 
 class TestLeftovers:
@@ -329,7 +337,7 @@ class TestLeftovers:
     def leave(servers: Servers, store: ValkeyStore, i: int, **facts: Any) -> None:
         """Let a lock be had, and stay on one server."""
         mine, _ = take(store, **facts)
-        key = Keys(servers.root).lock(NAME)
+        key = KeyNames(servers.root).lock(NAME)
         for each in servers.all[:i] + servers.all[i + 1 :]:
             each.command("DEL", key)
         assert servers.all[i].command("HGET", key, "uuid") == mine.uuid.encode()
@@ -337,7 +345,7 @@ class TestLeftovers:
     @pytest.mark.parametrize("never", [True, False], ids=["permanent", "its time is over"])
     def test_three_of_them_block_nothing(self, five: Servers, never: bool) -> None:
         with five.store() as store:
-            key = Keys(five.root).lock(NAME)
+            key = KeyNames(five.root).lock(NAME)
             kept: list[Any] = []
             for i in range(3):
                 self.leave(five, store, i, **(NEVER if never else {}))
@@ -350,7 +358,7 @@ class TestLeftovers:
     def test_young_ones_stay(self, five: Servers) -> None:
         """They may be in the middle of their take."""
         with five.store() as store:
-            key = Keys(five.root).lock(NAME)
+            key = KeyNames(five.root).lock(NAME)
             kept: list[Any] = []
             for i in range(3):
                 self.leave(five, store, i)

@@ -19,9 +19,9 @@ from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Position, Refused, Taken
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take, Unlock
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.pubsub import Listener
+from lockclient.stores.valkey.wire.pubsub import HintSubscription
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.http_requests import ask, has, read, take
 from tests.support.processes import wait_until
@@ -42,7 +42,7 @@ class TestUndecided:
     def left(self, three: Servers) -> Iterator[tuple[ValkeyStore, str]]:
         with three.store() as store:
             uuid, _ = take(store)
-            three.all[0].command("DEL", Keys(three.root).lock(NAME))
+            three.all[0].command("DEL", KeyNames(three.root).lock(NAME))
             three.all[2].kill()
             yield store, uuid
 
@@ -80,7 +80,7 @@ class TestUndecided:
     ) -> None:
         """So that each of them can be looked at, and be removed."""
         store, uuid = left
-        key, other = Keys(three.root).lock(NAME), "another-uuid"
+        key, other = KeyNames(three.root).lock(NAME), "another-uuid"
         three.all[0].command("RESTORE", key, "0", three.all[1].command("DUMP", key))
         three.all[0].command("HSET", key, "uuid", other)
         for each in (uuid, other):
@@ -96,7 +96,7 @@ class TestLeftover:
     def mine(self, three: Servers) -> Iterator[tuple[ValkeyStore, str]]:
         with three.store() as store:
             uuid, _ = take(store)
-            three.all[2].command("HSET", Keys(three.root).lock(NAME), "uuid", "z-left")
+            three.all[2].command("HSET", KeyNames(three.root).lock(NAME), "uuid", "z-left")
             yield store, uuid
 
     def test_no_holder_is_told_that_it_lost_its_lock(
@@ -135,7 +135,7 @@ class TestLeftover:
 def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
     """On the server that missed the release: else it would be there when another one is away."""
     with three.store() as store:
-        dead, missed, key = holder(**NEVER), three.all[2], Keys(three.root).lock(NAME)
+        dead, missed, key = holder(**NEVER), three.all[2], KeyNames(three.root).lock(NAME)
         assert isinstance(ask(store, Take(dead)), Taken)
         kept = missed.command("DUMP", key)
         assert ask(store, Unlock(NAME, dead.uuid or "")) == Done(0)
@@ -241,13 +241,13 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     """Who waits is told that there are some, and not once for each."""
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME), 0, events.append)
-    assert isinstance(listening, Listener)
+    assert isinstance(listening, HintSubscription)
     channel = store.keys.channel(NAME)
     wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")
     publish = "redis.call('PUBLISH', KEYS[1], {})"
     script = f"for i = 1, 20000 do {publish.format('i')} end {publish.format('ARGV[1]')}"
     three.all[0].command("EVAL", script, "1", channel, "last")
-    wait_until(lambda: listening.heard == b"last", what="the last of them")
+    wait_until(lambda: listening.last_uuid == b"last", what="the last of them")
     assert len(events) < 1000
     listening.close()
 

@@ -77,7 +77,7 @@ class Worker:
         return {name: list(each.values()) for name, each in found.items()}
 
 
-class Trouble:
+class VoteFailure:
     """Kills, freezes and starts again one server or two, at moments and for times of its own."""
 
     def __init__(self, servers: Servers, seed: int) -> None:
@@ -105,7 +105,7 @@ class Trouble:
         self._over.set()
         assert self._calm.wait(90)
 
-    def __enter__(self) -> Trouble:
+    def __enter__(self) -> VoteFailure:
         self._thread.start()
         return self
 
@@ -126,7 +126,7 @@ def test_no_two_hold_one_lock_at_once(tmp_path: Path, figure: Figure) -> None:
             return workers[-1]
 
         alive = [add() for _ in range(PROCESSES)]
-        with Trouble(five, 17) as trouble:
+        with VoteFailure(five, 17) as trouble:
             try:
                 wait_until(lambda: all(each.file.exists() for each in alive), what="all workers")
                 until = time.monotonic() + SECONDS

@@ -16,9 +16,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import ReadResult, Taken
 from lockclient.stores.requests import Read, Take
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import connection_to
+from lockclient.stores.valkey.wire.connection import new_connection
 from tests.contract.asking import holder
 from tests.support.valkey_servers import Servers, running
 
@@ -99,14 +99,14 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
 def test_its_user_hears_who_lets_go(servers: Servers) -> None:
     """Patterns are compared literally: a wider one would not do."""
     run(servers, examples()["ACL"][0])
-    connection = connection_to(
+    connection = new_connection(
         servers.place(user="locks", password="secret"), servers.all[0].endpoint
     )
     connection.connect()
     try:
         for word, what in (
-            ("SUBSCRIBE", Keys(ROOT).channel(NAME)),
-            ("PSUBSCRIBE", Keys(ROOT).channels),
+            ("SUBSCRIBE", KeyNames(ROOT).channel(NAME)),
+            ("PSUBSCRIBE", KeyNames(ROOT).channels),
         ):
             connection.send_command(word, what)
             kind, told, _ = connection.read_response()
@@ -116,15 +116,15 @@ def test_its_user_hears_who_lets_go(servers: Servers) -> None:
 
 
 def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
-    keys, text = Keys("<prefix>"), PAGE.replace("%3Cname%3E", "<name>")
+    keys, text = KeyNames("<prefix>"), PAGE.replace("%3Cname%3E", "<name>")
     for key in (
-        *(keys.server, keys.lock("<name>"), keys.mark("<name>", "<uuid>")),
+        *(keys.server, keys.lock("<name>"), keys.tombstone("<name>", "<uuid>")),
         *(keys.record("<name>", "<uuid>"), keys.channel("<name>")),
     ):
         plain = key.replace("%3C", "<").replace("%3E", ">")
         assert f"| `{plain}` |" in text
     with servers.store() as store, ClusterMutex(NAME, store=store):
-        fields = servers.all[0].command("HKEYS", Keys(ROOT).lock(NAME))
+        fields = servers.all[0].command("HKEYS", KeyNames(ROOT).lock(NAME))
         state = servers.all[0].command("HKEYS", f"{ROOT}/server")
     assert all(f"`{each.decode()}`" in PAGE for each in (*fields, *state))
 

@@ -17,9 +17,9 @@ from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Taken
 from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import connection_to
+from lockclient.stores.valkey.wire.connection import new_connection
 from tests.contract.asking import holder, removal
 from tests.support.processes import BIN, needed, wait_until
 from tests.support.valkey_servers import Servers, running
@@ -174,7 +174,7 @@ def test_nothing_more_works(servers: Servers, kind: str, what: str) -> None:
         mine = holder("held")
         got = client.ask(Take(mine), soon())
         assert isinstance(got, Taken)
-        key = Keys(servers.root).record("held", mine.uuid or "")
+        key = KeyNames(servers.root).record("held", mine.uuid or "")
         for each in servers.all:
             each.command("SET", key, "{}")
         with pytest.raises(StoreError, match=r"may not do that .*clustermutex setup-auth"):
@@ -188,7 +188,7 @@ def test_nothing_more_works(servers: Servers, kind: str, what: str) -> None:
 def test_no_other_key_is_in_reach(servers: Servers) -> None:
     """Neither another prefix nor a command that is not needed."""
     place = servers.place(user=USERS["unlocker"], password=SECRETS["UNLOCKER_PASSWORD"])
-    connection = connection_to(place, servers.all[0].endpoint)
+    connection = new_connection(place, servers.all[0].endpoint)
     connection.connect()
     try:
         for words in (("GET", "other"), ("KEYS", "*"), ("FLUSHALL",), ("CONFIG", "SET", "a", "b")):

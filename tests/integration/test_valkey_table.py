@@ -259,8 +259,8 @@ def test_hostile_values_are_bounded(
         each.command("HSET", writer.keys.record("r", "list"), "a", "b")
         each.command("SET", writer.keys.record("r", "u"), "z" * (MAX_RECORD + 10))
         each.command("SET", writer.keys.record("r", "x" * (MAX_UUID + 1)), "{}")
-        each.command("HSET", writer.keys.sign_of_life("s"), "said", "q" * 10**6, "number", "1e9")
-        each.command("SET", writer.keys.sign_of_life("t"), "x")
+        each.command("HSET", writer.keys.announcement("s"), "said", "q" * 10**6, "number", "1e9")
+        each.command("SET", writer.keys.announcement("t"), "x")
     wait_until(lambda: {"long", "about", "bytes"} <= set(watcher.held()))
     shown = watcher.held()
     assert set(shown) == {"long", "about", "bytes"}

@@ -1,4 +1,4 @@
-"""What servers must be like for locks, and how to see that they are; no lock is touched."""
+"""Diagnosis of the servers, for `clustermutex doctor`: votes and durability."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Connection, Refusal
+from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable
 
-_KEEP = "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
+_DURABILITY_ADVICE = (
+    "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
+)
 
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
@@ -19,42 +21,42 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
     for i in servers.all:
         endpoint = place.endpoints[i]
         try:
-            line = servers.open(i)
-        except Refusal as refusal:
+            connection = servers.open(i)
+        except ServerUnusable as refusal:
             text = f"{endpoint} has no vote: {refusal}."
-            yield Finding("server", ERROR, text, errors.remedy([refusal.trouble]))
+            yield Finding("server", ERROR, text, errors.advice_for([refusal.failure]))
             continue
-        voting += not line.waits
-        yield from _server(endpoint, line, place)
-        line.close()
+        voting += not connection.quarantine_s
+        yield from _server(endpoint, connection, place)
+        connection.close()
     yield _sum(voting, len(servers.all), place.majority)
 
 
-def _server(endpoint: str, line: Connection, place: ValkeyLocation) -> Iterator[Finding]:
-    if line.waits:
+def _server(endpoint: str, connection: Connection, place: ValkeyLocation) -> Iterator[Finding]:
+    if connection.quarantine_s:
         text = (
             f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "
-            f"writes: it votes in {line.waits:.0f} s."
+            f"writes: it votes in {connection.quarantine_s:.0f} s."
         )
-        yield Finding("server", WARNING, text, f"Wait. {errors.VOUCH}")
+        yield Finding("server", WARNING, text, f"Wait. {errors.VOUCH_ADVICE}")
     else:
-        yield Finding("server", FINE, f"{endpoint} answers and votes ({line.version}).")
-    if not line.kept:
+        yield Finding("server", FINE, f"{endpoint} answers and votes ({connection.version}).")
+    if not connection.durable:
         text = (
             f"{endpoint} may lose what it has answered: it does not write everything down at once, "
             f"or does not say so. After a restart it gives no lock for {place.longest:g} s."
         )
-        yield Finding("server", WARNING, text, _KEEP)
+        yield Finding("server", WARNING, text, _DURABILITY_ADVICE)
 
 
 def _sum(voting: int, servers: int, majority: int) -> Finding:
-    said = f"{voting} of {servers} servers vote; {majority} must agree"
+    votes = f"{voting} of {servers} servers vote; {majority} must agree"
     if voting < majority:
         advice = f"Do what is said of the others: locks can be had when {majority} vote."
-        return Finding("votes", ERROR, f"{said}: no lock can be had.", advice)
+        return Finding("votes", ERROR, f"{votes}: no lock can be had.", advice)
     spare = voting - majority
     if spare or servers == 1:
         alone = " One server is not a majority of several: when it is down, so are all locks."
-        return Finding("votes", FINE, f"{said}.{alone if servers == 1 else ''}")
+        return Finding("votes", FINE, f"{votes}.{alone if servers == 1 else ''}")
     advice = "Do what is said of the others, before one more of them fails."
-    return Finding("votes", WARNING, f"{said}: none may fail.", advice)
+    return Finding("votes", WARNING, f"{votes}: none may fail.", advice)

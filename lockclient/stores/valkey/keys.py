@@ -1,10 +1,10 @@
-"""What stands in each server: the keys' names, what a lock's fields say, versions; no I/O.
+"""Key names, lock fields and versions on each server; no I/O.
 
-    <root>/server                    what tells that this server has lost nothing (`scripts.SETTLE`)
+    <root>/server                    what tells that this server has lost nothing (`SETTLE`)
     <root>/locks/<name>              the lock: a hash
-    <root>/withdrawn/<name>/<uuid>   a mark: this uuid's takes up to that number do nothing, or all
+    <root>/withdrawn/<name>/<uuid>   a tombstone: this uuid's takes do nothing, up to that number
     <root>/removed/<name>/<uuid>     the record of a removal, JSON
-    <root>/unlockers/<id>            an unlocker's sign of life: a hash, which expires
+    <root>/unlockers/<id>            an unlocker's announcement: a hash, which expires
     <root>/released/<name>           a channel, no key: on it is said that a holder has gone
 
 A lock is one key, so that it is there or not. It is a hash and no JSON text: its fields are the
@@ -28,11 +28,11 @@ from lockclient.errors import StoreError
 from lockclient.model.holder import MOST_FENCING, STAMPS, SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
 
-DAY: Final = 86400.0
+LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a lock outlives its time, so that an unlocker tells of its end, and for which a
 request may arrive late: TCP gives up after a quarter of an hour."""
-_PUSHES: Final = 44
-_DIGITS: Final = 13
+_PUSH_BITS: Final = 44
+_MAX_PUSH_DIGITS: Final = 13
 """Of a push's number, at most: milliseconds since 1970, until the year 2286."""
 
 
@@ -50,7 +50,7 @@ def milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000) + 1)
 
 
-class Keys:
+class KeyNames:
     """The keys' names below a root."""
 
     def __init__(self, root: str) -> None:
@@ -65,7 +65,7 @@ class Keys:
         """Return the key of a lock."""
         return f"{self.locks}{_quoted(name)}"
 
-    def mark(self, name: str, uuid: str) -> str:
+    def tombstone(self, name: str, uuid: str) -> str:
         """Return the key of what keeps takes of this uuid from doing anything."""
         return f"{self._root}/withdrawn/{_quoted(name)}/{_quoted(uuid)}"
 
@@ -73,8 +73,8 @@ class Keys:
         """Return the key of the record of a removal."""
         return f"{self.removed}{_quoted(name)}/{_quoted(uuid)}"
 
-    def sign_of_life(self, unlocker: str) -> str:
-        """Return the key of an unlocker's sign of life."""
+    def announcement(self, unlocker: str) -> str:
+        """Return the key of an unlocker's announcement."""
         return f"{self.unlockers}{_quoted(unlocker)}"
 
     def channel(self, name: str) -> str:
@@ -98,7 +98,7 @@ def token_of(uuid: str) -> int:
     Servers that know nothing of each other have no number that only grows.
     """
     digest = int.from_bytes(blake2b(uuid.encode(errors="replace"), digest_size=4).digest(), "big")
-    return MOST_FENCING + (digest // 16384 << _PUSHES)  # so large that nobody shows it as one
+    return MOST_FENCING + (digest // 16384 << _PUSH_BITS)  # so large that nobody shows it as one
 
 
 def revision_of(uuid: str, push: int) -> int:
@@ -119,7 +119,7 @@ def following(push: int) -> int:
 
 def push_of(revision: int) -> int:
     """Return which push a revision is of, 0: the take."""
-    return revision & (1 << _PUSHES) - 1
+    return revision & (1 << _PUSH_BITS) - 1
 
 
 def written(holder: Holder) -> list[str]:
@@ -159,7 +159,7 @@ def numbered(name: str, value: bytes) -> int:
 
 
 def _is_number(value: bytes) -> bool:
-    return value.isdigit() and len(value) <= _DIGITS
+    return value.isdigit() and len(value) <= _MAX_PUSH_DIGITS
 
 
 def record_of(removal: Removal) -> str:

@@ -1,4 +1,4 @@
-"""What stands in the servers, as services read it: a scan of all at once, then what is new.
+"""Listing of all locks for services: a scan of all servers at once, then what is new.
 
 **A look** goes through the keys of each server, in steps so small that nobody waits for one, and
 has of each lock its uuid and the number of its last push. What these say is compared; only of what
@@ -8,7 +8,7 @@ twice. A server that does not answer to the end has no vote in this look.
 **Who has a lock** is what a majority says. While some servers are away it is listed, too, where
 their votes may make it a majority: it may be held, and must not seem to be gone because a server
 is. What fewer say (a take that is being undone, a key that a killed taker left, a release that has
-not arrived everywhere) is no lock, and is left out. Of both `remarks` tell: on how many servers.
+not arrived everywhere) is no lock, and is left out. Of both `warnings` tell: on how many servers.
 
 **Records of removals** and signs of life are shown if any server has them, as `show` does it; a
 record is left out as long as its lock is still held: then the removal came to nothing.
@@ -17,7 +17,6 @@ record is left out as long as its lock is still held: then the removal came to n
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,36 +25,42 @@ from statistics import median
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
-from lockclient.errors import InvalidLockName, StoreUnavailable
+from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found
-from lockclient.model.lock_name import check_name
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Item, Key, Known
+from lockclient.stores.common.segments import lock_name_of
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
-from lockclient.stores.valkey.errors import Trouble
+from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import number_of, revision_of, token_of
-from lockclient.stores.valkey.voting.lock_view import Views
-from lockclient.stores.valkey.voting.quorum import text
-from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Rounds
-from lockclient.stores.valkey.voting.scan_merge import Folder, Stand, latest, recorded
+from lockclient.stores.valkey.lua_scripts import Script
+from lockclient.stores.valkey.voting.lock_view import LockViews
+from lockclient.stores.valkey.voting.quorum import decoded
+from lockclient.stores.valkey.voting.rounds import (
+    MIN_ROUND_S,
+    ROUND_PAUSES_S,
+    ROUND_TIMEOUT_S,
+    Rounds,
+)
+from lockclient.stores.valkey.voting.scan_merge import Folder, ScannedKey, latest, recorded
+from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads.backoff import Backoff
 
-_STEP: Final = "500"
-"""Keys that a server looks at in one step: less than a millisecond."""
-_TOLD: Final = 20
-"""Names that are told of that too few servers have."""
-_SHOWN: Final = 100
+_SCAN_COUNT: Final = "500"
+"""Keys that a server scans in one step: less than a millisecond."""
+_MAX_WARNINGS: Final = 20
+"""Names in warnings that too few servers have."""
+_MAX_READ_LOCKS: Final = 100
 """Locks that are read whole in one step."""
-_AGAIN: Final = 3.0
+_RETRY_S: Final = 3.0
 """Seconds for which a look that had too few answers is begun anew."""
 
 _FOLDERS: Final = ("locks", "unlockers", "removed")
-_is_plain: Final = re.compile("[A-Za-z0-9_.-]+").fullmatch
 
-_What = TypeVar("_What")
+_Value = TypeVar("_Value")
 
 
 class Scan(NamedTuple):
@@ -69,28 +74,28 @@ class Scan(NamedTuple):
     folders: dict[int, dict[str, Folder]]
     records: dict[int, tuple[int, int]]
 
-    def each(self, folder: str) -> dict[int, Folder]:
+    def folder(self, name: str) -> dict[int, Folder]:
         """Return what each server has in a folder."""
-        return {i: said[folder] for i, said in self.folders.items()}
+        return {i: folders[name] for i, folders in self.folders.items()}
 
 
-class Listing:
-    """Reads what stands in the servers; see `polling.Source`.
+class KeyListing:
+    """Lists the keys of all servers; see `polling.Source`.
 
     Args:
-        at: the way to them.
+        rounds: asks them.
     """
 
-    def __init__(self, at: Rounds) -> None:
-        self._at = at
-        self._views = Views(at.keys, at.quorum)
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._views = LockViews(rounds.keys, rounds.quorum)
         self._ahead: dict[int, float] = {}
         self._first: float | None = None
         self._records: dict[int, tuple[int, int]] = {}
         self._told_of = 0
         self._held: dict[str, tuple[str, int]] = {}
-        self._few: dict[str, str] | None = None
-        self._lasting: dict[str, str] = {}
+        self._minority: dict[str, str] | None = None
+        self._lasting_minority: dict[str, str] = {}
 
     def now(self) -> float:
         """See `polling.Source`: as the servers' clocks in the middle were at the first look.
@@ -114,29 +119,31 @@ class Listing:
         if scan.records != self._records:
             self._records = scan.records
             self._told_of += 1
-        held, few = self._locks(scan.each("locks"))
-        lately = few if self._few is None else self._few
-        self._held, self._few = held, few
-        self._lasting = {name: said for name, said in few.items() if lately.get(name) == said}
+        held, minority = self._merge_locks(scan.folder("locks"))
+        lately = minority if self._minority is None else self._minority
+        self._held, self._minority = held, minority
+        self._lasting_minority = {
+            name: text for name, text in minority.items() if lately.get(name) == text
+        }
         now, same = self.now(), list[Item]()
-        new: dict[str, tuple[Stand, int]] = {}
-        for name, (said, i) in held.items():
+        new: dict[str, tuple[ScannedKey, int]] = {}
+        for name, (text, i) in held.items():
             before = known.get(("locks", name, ""))
-            if before is not None and before.version == hash(said):
+            if before is not None and before.version == hash(text):
                 same.append(Item("locks", name, "", before.version, now, {}))
             else:
-                new[name] = Stand.said(said), i
+                new[name] = ScannedKey.parse(text), i
         yield same
-        yield from self._whole(new, deadline)
-        yield list(self._signs_of_life(scan.each("unlockers"), deadline))
+        yield from self._read_locks(new, deadline)
+        yield list(self._announcements(scan.folder("unlockers"), deadline))
 
     def records(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
         scan = self._scan("removed", deadline)
         now, same = self.now(), list[Item]()
         new: dict[str, tuple[Key, int, int]] = {}
-        for rest, (number, i) in recorded(scan.each("removed")).items():
+        for rest, (number, i) in recorded(scan.folder("removed")).items():
             segment, _, last = rest.partition("/")
-            name, uuid = _named(segment), unquote(last)
+            name, uuid = lock_name_of(segment), unquote(last)
             whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID
             if name is None or not whole or self._holds(name, uuid):
                 continue
@@ -147,11 +154,11 @@ class Listing:
             else:
                 new[rest] = key, number, i
         yield same
-        for part in _parts(new):
+        for part in _chunks(new):
             place = {rest: i for rest, (_, _, i) in part.items()}
-            values = self._show(self._at.keys.removed, place, (), MAX_RECORD, deadline)
+            values = self._read_values(self._rounds.keys.removed, place, (), MAX_RECORD, deadline)
             if len(values) < len(part):  # they are not read again before there are others
-                where = ", ".join(self._at.place.endpoints)
+                where = ", ".join(self._rounds.place.endpoints)
                 raise StoreUnavailable(f"One of {where} ended as it was read.", unknown=False)
             yield [
                 Item(*key, number, now, {key[2]: (values[rest][0], number)})
@@ -161,77 +168,86 @@ class Listing:
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
-        for name in self._locks(self._scan("live", deadline).each("locks"))[0]:
+        for name in self._merge_locks(self._scan("live", deadline).folder("locks"))[0]:
             if name.startswith(prefix):
                 yield name
 
     # ------------------------------------------------------------ votes
 
-    def remarks(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """Say of which names fewer servers than a majority say that somebody has them.
 
         What two looks have found, one after the other, or the only one: a take or a release that
         was under way as it was looked is in none of the two, or in one.
         """
-        for name, said in islice(sorted(self._lasting.items()), _TOLD):
-            yield f"{name!r}: {said}."
-        if len(self._lasting) > _TOLD:
-            yield f"And {len(self._lasting) - _TOLD} more names are on too few servers."
+        for name, text in islice(sorted(self._lasting_minority.items()), _MAX_WARNINGS):
+            yield f"{name!r}: {text}."
+        more = len(self._lasting_minority) - _MAX_WARNINGS
+        if more > 0:
+            yield f"And {more} more names are on too few servers."
 
     def _holds(self, name: str, uuid: str) -> bool:
-        return name in self._held and Stand.said(self._held[name][0]).uuid == uuid
+        return self._last_holder(name) == uuid
 
-    def _locks(
-        self, said: Mapping[int, Folder]
+    def _last_holder(self, name: str) -> str | None:
+        """Return who had a lock by the last look."""
+        return ScannedKey.parse(self._held[name][0]).uuid if name in self._held else None
+
+    def _merge_locks(
+        self, folders: Mapping[int, Folder]
     ) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
-        """Return by the names of locks what is said of each, and by which server.
+        """Return by the names of locks the text of each (`ScannedKey`), and a server that has it.
 
         And of names that have fewer votes than a majority, how many that are.
         """
-        found, few = dict[str, tuple[str, int]](), dict[str, str]()
-        least = self._at.quorum.majority - (len(self._at.all) - len(said))
-        order, servers = list(said), list(said.values())
+        found, minority = dict[str, tuple[str, int]](), dict[str, str]()
+        quorum = self._rounds.quorum
+        least = quorum.majority - (len(self._rounds.all) - len(folders))
+        order, servers = list(folders), list(folders.values())
         for segment in set[str]().union(*servers):
+            if (name := lock_name_of(segment)) is None:
+                continue
             texts = [folder.get(segment) for folder in servers]
-            one = texts[0]
-            if one is not None and texts.count(one) == len(texts):
-                if (name := _named(segment)) is not None:
-                    found[name] = one, order[0]
+            first = texts[0]
+            if first is not None and texts.count(first) == len(texts):
+                found[name] = first, order[0]
                 continue
-            stands = [(Stand.said(each), i) for each, i in zip(texts, order, strict=True) if each]
-            votes = Counter(stand.uuid for stand, _ in stands)
-            if (name := _named(segment)) is None:
-                continue
-            uuid = self._likely(name, votes, stands, least)
-            most = votes[uuid]
-            if most < self._at.quorum.majority:
-                few[name] = self._at.quorum.few(votes, len(said))
-            if most >= least:
-                stand, i = max(each for each in stands if each[0].uuid == uuid)
-                found[name] = f"{stand.number} {uuid}", i
-        return found, few
+            keys = [
+                (ScannedKey.parse(text), i) for text, i in zip(texts, order, strict=True) if text
+            ]
+            votes = Counter(key.uuid for key, _ in keys)
+            uuid = self._likeliest_holder(name, votes, keys, least)
+            if votes[uuid] < quorum.majority:
+                minority[name] = quorum.minority_text(votes, len(folders))
+            if votes[uuid] >= least:
+                key, i = max((key, i) for key, i in keys if key.uuid == uuid)
+                found[name] = f"{key.number} {uuid}", i
+        return found, minority
 
-    def _likely(
-        self, name: str, votes: Counter[str], stands: Sequence[tuple[Stand, int]], least: int
+    def _likeliest_holder(
+        self, name: str, votes: Counter[str], keys: Sequence[tuple[ScannedKey, int]], least: int
     ) -> str:
         """Return who most likely has a lock: who has most votes; where several may have it, who
         had it when that was last known, as one may have been left there by a dead one; else whose
         push is the later one.
         """
-        had = Stand.said(self._held[name][0]).uuid if name in self._held else ""
-        newest = {stand.uuid: stand.number for stand, _ in sorted(stands)}
+        majority, last_holder = self._rounds.quorum.majority, self._last_holder(name)
+        newest = {key.uuid: key.number for key, _ in sorted(keys)}
 
-        def likely(each: str) -> tuple[bool, bool, int, int, str]:
-            decided = votes[each] >= self._at.quorum.majority
-            return decided, each == had and votes[each] >= least, votes[each], newest[each], each
+        def likelihood(uuid: str) -> tuple[bool, bool, int, int, str]:
+            number = votes[uuid]
+            still_held = uuid == last_holder and number >= least
+            return number >= majority, still_held, number, newest[uuid], uuid
 
-        return max(votes, key=likely)
+        return max(votes, key=likelihood)
 
-    def _signs_of_life(self, said: Mapping[int, Folder], deadline: Deadline) -> Iterator[Item]:
-        newest = latest(said)
-        for part in _parts(newest):
+    def _announcements(self, folders: Mapping[int, Folder], deadline: Deadline) -> Iterator[Item]:
+        newest = latest(folders)
+        for part in _chunks(newest):
             place = {segment: i for segment, (_, i) in part.items()}
-            values = self._show(self._at.keys.unlockers, place, ("said",), MAX_VALUE, deadline)
+            values = self._read_values(
+                self._rounds.keys.unlockers, place, ("said",), MAX_VALUE, deadline
+            )
             for segment, (value, *_) in values.items():
                 name, number = unquote(segment), part[segment][0]
                 if value is not None and quote(name, safe="") == segment:
@@ -240,54 +256,53 @@ class Listing:
 
     # ------------------------------------------------------------ what is not known yet
 
-    def _whole(
-        self, new: Mapping[str, tuple[Stand, int]], deadline: Deadline
+    def _read_locks(
+        self, new: Mapping[str, tuple[ScannedKey, int]], deadline: Deadline
     ) -> Iterator[Sequence[Item]]:
         """Read all that locks say, of servers that have the state that was seen.
 
         Where that has changed meanwhile it is asked as for one lock, of a majority.
         """
-        for part in _parts(new):
+        for part in _chunks(new):
             place = {quote(name, safe=""): i for name, (_, i) in part.items()}
-            values = self._show(self._at.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE, deadline)
+            values = self._read_values(
+                self._rounds.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE, deadline
+            )
             found: list[Item] = []
-            for name, (stand, _) in part.items():
-                told = values.get(quote(name, safe=""), ())
-                said = dict(zip((*SUBKEYS, "push"), told, strict=False))
-                item = self._item(name, said)
-                if item is None or item.version != stand.version():
-                    item = self._item(name, self._voted(name, deadline))
+            for name, (key, _) in part.items():
+                shown = values.get(quote(name, safe=""), ())
+                item = self._item(name, dict(zip((*SUBKEYS, "push"), shown, strict=False)))
+                if item is None or item.version != key.version():
+                    item = self._item(name, self._read_by_majority(name, deadline))
                 if item is not None:
                     found.append(item)
             yield found
 
-    def _item(self, name: str, said: Mapping[str, bytes | None]) -> Item | None:
-        uuid = said.get("uuid")
-        if uuid is None:
+    def _item(self, name: str, fields: Mapping[str, bytes | None]) -> Item | None:
+        if (text := fields.get("uuid")) is None:
             return None
-        whose = uuid[: MAX_UUID + 1].decode(errors="replace")
-        stand = Stand(number_of(said["push"] or b""), whose)
-        token, now = token_of(stand.uuid), revision_of(stand.uuid, stand.number)
+        uuid, push = text[: MAX_UUID + 1].decode(errors="replace"), number_of(fields["push"] or b"")
+        token, now = token_of(uuid), revision_of(uuid, push)
         values: dict[str, Found] = {
-            part: (said[part], now if part in STAMPS else token)
+            part: (fields[part], now if part in STAMPS else token)
             for part in SUBKEYS
-            if said.get(part) is not None
+            if fields.get(part) is not None
         }
-        return Item("locks", name, "", stand.version(), self.now(), values)
+        return Item("locks", name, "", ScannedKey(push, uuid).version(), self.now(), values)
 
-    def _voted(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
+    def _read_by_majority(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
         """Return what a majority says of a lock now."""
-        call = self._views.call(name, whole=True)
+        command = self._views.read_command(name, whole=True)
         sending = RequestState(Read(name))
-        answers = self._at.read(call, sending, deadline, self._views.known)
-        return {"push": b"", **self._views.latest(answers)}
+        answers = self._rounds.read(command, sending, deadline, self._views.is_known)
+        return {"push": b"", **self._views.latest_fields(answers)}
 
-    def _show(
+    def _read_values(
         self,
         folder: str,
         place: Mapping[str, int],
         fields: Sequence[str],
-        most: int,
+        max_bytes: int,
         deadline: Deadline,
     ) -> dict[str, list[bytes | None]]:
         """Read these keys' values, each in the server that is named for it; longer ones are cut
@@ -295,67 +310,65 @@ class Listing:
         keys: dict[int, list[str]] = {}
         for segment, i in place.items():
             keys.setdefault(i, []).append(segment)
-        calls = {
-            i: Command(
-                lua_scripts.SHOW,
-                (self._at.keys.server,),
-                (str(most + 1), str(len(fields)), *fields, *(f"{folder}{each}" for each in said)),
-            )
-            for i, said in keys.items()
-        }
-        found = self._at.servers.ask(
-            calls, deadline.within(0.0, TRY), lambda said: len(said) == len(calls)
-        )
+        how = (str(max_bytes + 1), str(len(fields)), *fields)
+        answers = self._ask_all(
+            lua_scripts.SHOW,
+            {i: (*how, *(folder + segment for segment in keys[i])) for i in keys},
+            deadline,
+        ).answers
         shown: dict[str, list[bytes | None]] = {}
-        for i, answer in found.answers.items():
-            shown.update(zip(keys[i], answer.rest[0], strict=True))
+        for i, reply in answers.items():
+            shown.update(zip(keys[i], reply.rest[0], strict=True))
         return shown
+
+    def _ask_all(
+        self, script: Script, args: Mapping[int, tuple[str, ...]], deadline: Deadline
+    ) -> Round:
+        """Ask each of these servers the script with its own arguments, and wait for all."""
+        keys = (self._rounds.keys.server,)
+        return self._rounds.servers.ask(
+            {i: Command(script, keys, args[i]) for i in args},
+            deadline.within(0.0, ROUND_TIMEOUT_S),
+            lambda answers: len(answers) == len(args),
+        )
 
     # ------------------------------------------------------------ the scan
 
     def _scan(self, what: str, deadline: Deadline) -> Scan:
         """Go through all servers' keys."""
-        pauses, until = Backoff(*PAUSES), Deadline(min(deadline, Deadline.after(_AGAIN)))
+        pauses, until = Backoff(*ROUND_PAUSES_S), Deadline(min(deadline, Deadline.after(_RETRY_S)))
         while True:
             try:
                 return self._scan_once(what, deadline)
             except StoreUnavailable:
                 pause = pauses.next()
-                if self._at.servers.closed or until.remaining() < pause + LEAST:
+                if self._rounds.servers.closed or until.remaining() < pause + MIN_ROUND_S:
                     raise
                 time.sleep(pause)
 
     def _scan_once(self, what: str, deadline: Deadline) -> Scan:
-        cursors = dict.fromkeys(self._at.all, "0")
-        read: dict[int, dict[str, Folder]] = {i: {each: {} for each in _FOLDERS} for i in cursors}
-        records, sums = dict.fromkeys(self._at.all, 0), dict.fromkeys(self._at.all, 0)
+        cursors = dict.fromkeys(self._rounds.all, "0")
+        read: dict[int, dict[str, Folder]] = {i: {name: {} for name in _FOLDERS} for i in cursors}
+        records, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
         ahead: dict[int, float] = {}
-        troubles: dict[int, Trouble] = {}
+        failures: dict[int, VoteFailure] = {}
         while cursors:
-            calls = {
-                i: Command(
-                    lua_scripts.LIST,
-                    (self._at.keys.server,),
-                    (cursor, self._at.keys.all, _STEP, what),
-                )
-                for i, cursor in cursors.items()
-            }
-            found = self._at.servers.ask(
-                calls, deadline.within(0.0, TRY), lambda said: len(said) == len(cursors)
-            )
-            troubles |= found.troubles
-            for i in found.answers.keys() ^ cursors.keys():
+            args = {i: (cursors[i], self._rounds.keys.all, _SCAN_COUNT, what) for i in cursors}
+            result = self._ask_all(lua_scripts.LIST, args, deadline)
+            failures |= result.failures
+            for i in result.answers.keys() ^ cursors.keys():
                 del cursors[i], read[i]
-            if len(read) < self._at.quorum.majority:
-                raise errors.no_majority(self._at.place, troubles, unknown=False)
-            for i, answer in found.answers.items():
-                cursor, page, count, total, now = answer.rest
-                for folder, told in json.loads(page.decode(errors="replace"), strict=False).items():
-                    read[i][folder].update(told)
+            if len(read) < self._rounds.quorum.majority:
+                raise errors.no_majority(self._rounds.place, failures, unknown=False)
+            for i, reply in result.answers.items():
+                cursor, page, count, total, now = reply.rest
+                found = json.loads(page.decode(errors="replace"), strict=False)
+                for folder, texts in found.items():
+                    read[i][folder].update(texts)
                 records[i] += count
                 sums[i] += int(total)
                 ahead[i] = int(now) / 1000 - monotonic()
-                cursors[i] = text(cursor)
+                cursors[i] = decoded(cursor)
                 if cursors[i] == "0":
                     del cursors[i]
         self._ahead = {i: ahead[i] for i in read}
@@ -364,18 +377,7 @@ class Listing:
         return Scan(read, {i: (records[i], sums[i]) for i in read})
 
 
-def _named(segment: str) -> str | None:
-    """Return the lock that a key is about; None: no name of ours."""
-    try:
-        if _is_plain(segment):  # nearly all are
-            return check_name(segment)
-        name = check_name(unquote(segment, errors="strict"))
-    except (InvalidLockName, UnicodeDecodeError):
-        return None
-    return name if quote(name, safe="") == segment else None
-
-
-def _parts(of: Mapping[str, _What]) -> Iterator[dict[str, _What]]:
+def _chunks(of: Mapping[str, _Value]) -> Iterator[dict[str, _Value]]:
     items = iter(of.items())
-    while part := dict(islice(items, _SHOWN)):
+    while part := dict(islice(items, _MAX_READ_LOCKS)):
         yield part

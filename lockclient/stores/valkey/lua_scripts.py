@@ -1,4 +1,4 @@
-"""What is done in a server, each in one step: the scripts, and what they answer.
+"""Lua scripts: what a server does in one atomic step, and what it answers.
 
 All but three begin with the same question: is this the server that it was? `<root>/server` is
 written when a server is first met, and says of which process that was (`run`, the server's
@@ -24,14 +24,23 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script, and the name under which a server keeps it."""
+    """A script, and the name under which a server keeps it.
+
+    One that `votes` is told besides which process it is taken for, and the keyspace's `terms`.
+    """
 
     source: str
     sha: str
+    votes: bool
 
 
-def _script(source: str) -> Script:
-    return Script(source, sha1(source.encode()).hexdigest())  # noqa: S324 - it is their name for it
+def _script(source: str, *, votes: bool = False) -> Script:
+    sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
+    return Script(source, sha, votes)
+
+
+def _voting_script(source: str) -> Script:
+    return _script(_VOTES + source, votes=True)
 
 
 _VOTES: Final = """
@@ -64,9 +73,7 @@ end
 return {'settled', string.format('%d', math.max(0, at - now))}
 """)
 
-TAKE: Final = _script(
-    _VOTES
-    + """
+TAKE: Final = _voting_script("""
 -- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
 -- taken over and at which push (empty: nobody, any), then the fields
 local mark = redis.call('GET', KEYS[3])
@@ -90,12 +97,9 @@ redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'taken'}
-"""
-)
+""")
 
-KEEP: Final = _script(
-    _VOTES
-    + """
+KEEP: Final = _voting_script("""
 -- KEYS server, lock; ARGV run, terms, uuid, number of the try: a lock that is never auto-unlocked
 -- stays, of the try that a majority gave and of no later one
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'take')
@@ -103,12 +107,9 @@ if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'gone'} end
 redis.call('HSET', KEYS[2], 'expiry', '0')
 redis.call('PERSIST', KEYS[2])
 return {'kept'}
-"""
-)
+""")
 
-PUSH: Final = _script(
-    _VOTES
-    + """
+PUSH: Final = _voting_script("""
 -- KEYS server, lock, record; ARGV run, terms, uuid, the last push that is known of, number,
 -- alert_at, auto_unlock_at (or empty)
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push', 'alert_at', 'expiry')
@@ -124,24 +125,18 @@ if ARGV[7] ~= '' then redis.call('HSET', KEYS[2], 'auto_unlock_at', ARGV[7]) end
 local expiry = tonumber(has[4]) or 0
 if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
-"""
-)
+""")
 
-READ: Final = _script(
-    _VOTES
-    + """
+READ: Final = _voting_script("""
 -- KEYS server, lock, record; ARGV run, terms, whether to read it whole
 if ARGV[3] == '' then
     local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
     return {'seen', has[1] and {'uuid', has[1], 'push', has[2] or '0'} or {}, ''}
 end
 return {'seen', redis.call('HGETALL', KEYS[2]), redis.call('GET', KEYS[3]) or ''}
-"""
-)
+""")
 
-REMOVE: Final = _script(
-    _VOTES
-    + """
+REMOVE: Final = _voting_script("""
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
 -- record (or empty), for how long that stands, for how long the mark does
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
@@ -159,8 +154,7 @@ if ARGV[6] ~= '' then
 end
 redis.call('DEL', KEYS[2])
 return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[5])[2]}
-"""
-)
+""")
 
 DROP: Final = _script("""
 -- KEYS lock, mark, record; ARGV uuid, up to which try (or all), for how long to mark that (or
@@ -200,9 +194,7 @@ end
 return {'done'}
 """)
 
-LIST: Final = _script(
-    _VOTES
-    + """
+LIST: Final = _voting_script("""
 -- KEYS server; ARGV run, terms, cursor, what all keys begin with, how many to look at, which
 -- folders to tell of (locks and unlockers; or removed: else of that a count and a sum alone)
 local page = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[4] .. '*', 'COUNT', ARGV[5])
@@ -225,8 +217,7 @@ for _, key in ipairs(page[2]) do
 end
 local now = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
 return {'listed', page[1], cjson.encode(found), records, string.format('%d', sum), now}
-"""
-)
+""")
 
 LEFT: Final = _script("""
 -- KEYS server; ARGV cursor, what the keys of locks begin with, how many to look at: whoever votes
@@ -240,9 +231,7 @@ end
 return {'left', page[1], found}
 """)
 
-SHOW: Final = _script(
-    _VOTES
-    + """
+SHOW: Final = _voting_script("""
 -- KEYS server; ARGV run, terms, how many bytes of a value at most, how many fields, these, then
 -- keys (with no fields they are no hashes)
 local most, fields = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -260,20 +249,16 @@ for i = 5 + fields, #ARGV do
     table.insert(found, has)
 end
 return {'shown', found}
-"""
-)
+""")
 
-SAY: Final = _script(
-    _VOTES
-    + """
+SAY: Final = _voting_script("""
 -- KEYS server, sign of life; ARGV run, terms, number, what it says, for how long it stands
 if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
     redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
     redis.call('PEXPIRE', KEYS[2], ARGV[5])
 end
 return {'said'}
-"""
-)
+""")
 
 FORGET: Final = _script("""
 -- KEYS any that is over

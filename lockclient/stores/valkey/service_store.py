@@ -1,4 +1,4 @@
-"""What services and the command need of the servers beyond what a mutex asks."""
+"""Service half of the Valkey store: unlocker announcements, removal records, votes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import milliseconds
-from lockclient.stores.valkey.listing import Listing
+from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.pubsub import PubSub
@@ -23,13 +23,13 @@ from lockclient.stores.valkey.wire.pubsub import PubSub
 class ValkeyServiceStore(PolledServiceStore):
     """The half of `ValkeyStore` that services use; the other half calls `_serve` as it connects."""
 
-    def _serve(self, at: Rounds, hints: PubSub) -> None:
-        self._at = at
-        self._listing = Listing(at)
-        self._polling = Polling(self._listing, self._name, hints.listen_to_all)
-        self._said = 0
+    def _serve(self, rounds: Rounds, pubsub: PubSub) -> None:
+        self._rounds = rounds
+        self._listing = KeyListing(rounds)
+        self._polling = Polling(self._listing, self._name, pubsub.subscribe_to_all)
+        self._announcement_number = 0
 
-    # ------------------------------------------------------------ signs of life
+    # ------------------------------------------------------------ announcements
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         """See `ServiceStore.announce`: when a majority has it; in each server it expires by itself.
@@ -37,19 +37,19 @@ class ValkeyServiceStore(PolledServiceStore):
         Of two that differ the one with the higher number is the later one, by this machine's clock,
         or one more than before: nobody compares those of two unlockers.
         """
-        self._said = max(self._said + 1, time.time_ns() // 10**6)
-        keys = self._at.keys
-        call = Command(
+        self._announcement_number = max(self._announcement_number + 1, time.time_ns() // 10**6)
+        keys = self._rounds.keys
+        command = Command(
             lua_scripts.SAY,
-            (keys.server, keys.sign_of_life(unlocker)),
-            (str(self._said), value, milliseconds(ttl)),
+            (keys.server, keys.announcement(unlocker)),
+            (str(self._announcement_number), value, milliseconds(ttl)),
         )
-        self._agreed(call, deadline)
+        self._do_by_majority(command, deadline)
         return self._polling.revision_at(monotonic())
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        key = self._at.keys.sign_of_life(unlocker)
-        self._agreed(Command(lua_scripts.FORGET, (key,), (), votes=False), deadline)
+        key = self._rounds.keys.announcement(unlocker)
+        self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
         """See `ServiceStore.announce_restored`: there is nothing to tell."""
@@ -65,20 +65,17 @@ class ValkeyServiceStore(PolledServiceStore):
 
         Servers that are away are told as they come back; until then it may be seen again.
         """
-        key = self._at.keys.record(change.name, change.part)
-        call = Command(lua_scripts.FORGET, (key,), (), votes=False)
-        done = self._agreed(call, deadline)
-        self._at.debts.owe(set(self._at.all) - done, call)
+        key = self._rounds.keys.record(change.name, change.part)
+        command = Command(lua_scripts.FORGET, (key,), ())
+        done = self._do_by_majority(command, deadline)
+        self._rounds.undo_queue.add(set(self._rounds.all) - done, command)
         return True
 
-    def _agreed(self, call: Command, deadline: Deadline) -> set[int]:
+    def _do_by_majority(self, command: Command, deadline: Deadline) -> set[int]:
         """Have this done by a majority; return who did it."""
-        majority = self._at.quorum.majority
-        return set(
-            self._at.until_enough(
-                lambda _: call, RequestState(Read("")), deadline, lambda said: len(said) >= majority
-            )
-        )
+        rounds, sending = self._rounds, RequestState(Read(""))
+        answers = rounds.until_enough(lambda _: command, sending, deadline, rounds.is_majority)
+        return {*answers}
 
     # ------------------------------------------------------------ reading
 
@@ -90,10 +87,10 @@ class ValkeyServiceStore(PolledServiceStore):
         return [monotonic() + ahead - time.time() for ahead in self._listing.ahead().values()]
 
     def votes(self) -> Mapping[str, str]:
-        return self._at.servers.votes()
+        return self._rounds.servers.votes()
 
     def warnings_for_display(self) -> Sequence[str]:
-        return (*self._at.servers.remarks(), *self._listing.remarks())
+        return (*self._rounds.servers.warnings(), *self._listing.warnings())
 
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked
         """See `ServiceStore.members`: each server, by its last answer."""

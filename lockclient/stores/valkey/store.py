@@ -1,4 +1,4 @@
-"""The store in Valkey or Redis servers: requests by threads, hints for those who wait."""
+"""Valkey store (or Redis): requests in worker threads, pub/sub hints for those who wait."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import RequestState
-from lockclient.stores.valkey import errors, vouch
+from lockclient.stores.valkey import errors, quarantine
 from lockclient.stores.valkey.diagnosis import examine
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.requests import RequestExecutor
+from lockclient.stores.valkey.requests import ValkeyRequestExecutor
 from lockclient.stores.valkey.service_store import ValkeyServiceStore
 from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
@@ -49,27 +49,27 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         super().__init__()
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyNames:
         """The names of the keys, as every client has them."""
         return self._servers.keys
 
     def _connect(self) -> None:
         super()._connect()
-        self._servers = Broadcast(self.place, lambda i: self._debts.pay(i))
-        self._debts = UndoQueue(self._servers)
-        at = Rounds(self._servers, self._debts)
-        self._steps = RequestExecutor(at)
-        self._hints = PubSub(self._servers)
-        self._serve(at, self._hints)
+        self._servers = Broadcast(self.place, lambda i: self._undo_queue.run(i))
+        self._undo_queue = UndoQueue(self._servers)
+        rounds = Rounds(self._servers, self._undo_queue)
+        self._executor = ValkeyRequestExecutor(rounds)
+        self._pubsub = PubSub(self._servers)
+        self._serve(rounds, self._pubsub)
 
     def _disconnect(self) -> None:
-        self._hints.close()
-        self._debts.settle(CLEAN_UP_TIMEOUT_S)
+        self._pubsub.close()
+        self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
         self._servers.close()
-        self._debts.close()
+        self._undo_queue.close()
 
     def _do(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        return self._steps.do(sending, deadline)
+        return self._executor.do(sending, deadline)
 
     def _was_closed(self) -> StoreClosed:
         return errors.closed(self.place)
@@ -83,7 +83,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         else: that somebody has let go of it.
         """
         if not revision:
-            return self._hints.listen(target.name, notify)
+            return self._pubsub.subscribe(target.name, notify)
         return PollWatch(self.ask, target, notify, self._pollers)
 
     def endpoints(self) -> tuple[str, ...]:
@@ -102,12 +102,12 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         Raises:
             StoreUnavailable: a server can't be told.
         """
-        self.background.run_shielded(partial(vouch.vouch, self._servers))
+        self.background.run_shielded(partial(quarantine.clear_quarantine, self._servers))
 
     def voters(self) -> Iterator[Voter]:
-        return vouch.voters(self._servers)
+        return quarantine.voters(self._servers)
 
     def settle(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)
         super().settle(deadline.remaining())
-        self._debts.settle(deadline.remaining())
+        self._undo_queue.drain(deadline.remaining())

@@ -1,4 +1,7 @@
-"""Getting a lock: one try after the other, each of which is had or undone; see `steps`."""
+"""Taking a lock: one try after the other, each of which has a majority or is undone.
+
+Why that is safe is said at the top of `requests`.
+"""
 
 from __future__ import annotations
 
@@ -11,203 +14,208 @@ from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome, Refused, Taken
 from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
-from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.keys import DAY, drifted, milliseconds, revision_of, token_of, written
-from lockclient.stores.valkey.voting.quorum import HAD, count, text
-from lockclient.stores.valkey.voting.rounds import LEAST, PAUSES, TRY, Own, Rounds
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import (
+    LATE_REQUEST_S,
+    drifted,
+    milliseconds,
+    revision_of,
+    token_of,
+    written,
+)
+from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded
+from lockclient.stores.valkey.voting.rounds import (
+    MIN_ROUND_S,
+    ROUND_PAUSES_S,
+    ROUND_TIMEOUT_S,
+    Rounds,
+    SentTake,
+)
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
 from lockclient.threads.backoff import Backoff
 
-_SPLITS: Final = 4
+_MAX_SPLITS: Final = 4
 """How often a take is tried again at once because several have taken votes from each other."""
-_SPLIT_PAUSES: Final = (0.005, 0.003, 0.05)
+_SPLIT_PAUSES_S: Final = (0.005, 0.003, 0.05)
 
 
-class Over(NamedTuple):
+class ExpectedHolder(NamedTuple):
     """Whose lock may be taken over, and at which push it was seen; empty: nobody's, at any."""
 
     uuid: str = ""
     push: str = ""
 
 
-class Left(NamedTuple):
+class StaleEntry(NamedTuple):
     """What a server has of a try that has nothing to come: whose, and which."""
 
     uuid: str
     take: str
 
     @classmethod
-    def of(cls, held: Reply, longest: float) -> Left | None:
+    def of(cls, reply: Reply, longest: float) -> StaleEntry | None:
         """Read who has a lock there; None: it may be in the middle of its take, or alive.
 
         A key that expires after more than `longest` has a day besides its own time; of others it
         is not known, and they expire by themselves.
         """
-        uuid, take, expiry, left = held.rest
+        if reply.kind != "held":
+            return None
+        uuid, take, expiry, left = reply.rest
         lasts = int(expiry) if expiry.isdigit() else -1
-        own_time_over = lasts > longest and left < 1000 * DAY
-        return cls(text(uuid), text(take)) if lasts == 0 or own_time_over else None
+        own_time_over = lasts > longest and left < 1000 * LATE_REQUEST_S
+        return cls(decoded(uuid), decoded(take)) if lasts == 0 or own_time_over else None
 
 
-class Getting:
+class TakeExecutor:
     """Takes locks.
 
     Args:
-        at: how the servers are asked.
+        rounds: asks the servers.
     """
 
-    def __init__(self, at: Rounds) -> None:
-        self._at = at
-        self._longest = float(milliseconds(drifted(at.place.longest)))
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._keys = rounds.keys
+        self._quorum = rounds.quorum
+        self._longest = float(milliseconds(drifted(rounds.place.longest)))
 
-    def get(
+    def take(
         self,
         holder: Holder,
-        over: Over,
+        expected: ExpectedHolder,
         sending: RequestState,
         deadline: Deadline,
     ) -> Outcome:
-        """Take a lock. Errors: see `RequestExecutor.do`."""
-        after = holder.auto_unlock_after
-        if after is not None and after > self._at.place.longest:
-            raise errors.too_long(self._at.place, after)
-        splits, undecided, pauses = 0, 0, Backoff(*_SPLIT_PAUSES)
-        waits, spent = Backoff(*PAUSES), dict[int, Left]()
+        """Take a lock. Errors: see `ValkeyRequestExecutor.do`."""
+        rounds, after = self._rounds, holder.auto_unlock_after
+        if after is not None and after > rounds.place.longest:
+            raise errors.silence_too_long(rounds.place, after)
+        splits, undecided, split_pauses = 0, 0, Backoff(*_SPLIT_PAUSES_S)
+        pauses, stale = Backoff(*ROUND_PAUSES_S), dict[int, StaleEntry]()
         while True:
-            if self._at.servers.closed:
-                raise errors.closed(self._at.place)
-            outcome, found = self._try(holder, over, sending, deadline.within(0.0, TRY))
+            if rounds.servers.closed:
+                raise errors.closed(rounds.place)
+            until = deadline.within(0.0, ROUND_TIMEOUT_S)
+            outcome, result = self._try_once(holder, expected, sending, until)
             if outcome is not None:
                 return outcome
-            spent = self._clear(holder.name, found.answers, spent)
-            if not self._at.quorum.can_agree(found.answers, *HAD):
+            stale = self._purge_stale(holder.name, result.answers, stale)
+            if not self._quorum.can_agree(result.answers, *GRANTED):
                 splits += 1
-                if splits > _SPLITS or deadline.remaining() < LEAST or sending.abandoned:
+                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or sending.abandoned:
                     return Refused(None, 0)
-                time.sleep(pauses.next())
+                time.sleep(split_pauses.next())
                 continue
             undecided += 1
-            if undecided > _SPLITS and (mine := self._may_hold(found.answers)) is not None:
-                return mine
+            if undecided > _MAX_SPLITS and (refused := self._may_hold(result.answers)) is not None:
+                return refused
             # What was sent is being undone, and can't do anything any more: nothing is unknown.
-            error = errors.no_majority(self._at.place, found.troubles, unknown=False)
-            self._at.pause_or_raise(error, sending, deadline, waits)
+            error = errors.no_majority(rounds.place, result.failures, unknown=False)
+            rounds.pause_or_raise(error, sending, deadline, pauses)
 
-    def _try(
-        self, holder: Holder, over: Over, sending: RequestState, until: Deadline
+    def _try_once(
+        self, holder: Holder, expected: ExpectedHolder, sending: RequestState, until: Deadline
     ) -> tuple[Outcome | None, Round]:
         """Try once; None: nobody has a majority, or too few have answered, and it is undone."""
-        quorum = self._at.quorum
+        rounds, quorum, keys = self._rounds, self._quorum, self._keys
         name, uuid, after = holder.name, holder.uuid or "", holder.auto_unlock_after
-        number, began = str(next(self._at.tries)), monotonic()
-        expiry = self._expiry(after)
-        call = Command(
+        number, began = str(next(rounds.tries)), monotonic()
+        expiry = milliseconds(self._expiry(after))
+        command = Command(
             lua_scripts.TAKE,
-            (self._at.keys.server, self._at.keys.lock(name), self._at.keys.mark(name, uuid)),
-            (uuid, number, milliseconds(expiry), *over, *written(holder)),
+            (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
+            (uuid, number, expiry, *expected, *written(holder)),
         )
         sending.in_flight = True
-        found = self._at.servers.ask(
-            dict.fromkeys(self._at.all, call), until, lambda said: quorum.decided(said, *HAD)
+        result = rounds.once(
+            rounds.all, command, until, lambda answers: quorum.is_decided(answers, *GRANTED)
         )
-        sent = {i for i, said in found.answers.items() if said.kind in HAD} | found.silent
-        silent = found.silent
-        if (mine := self._at.own.get(uuid)) is not None:  # an earlier try has it
-            sent |= mine.sent
-            silent = silent | (mine.silent - set(found.answers))
-        self._at.own[uuid] = Own(frozenset(sent), frozenset(silent))
+        answers, silent = result.answers, result.silent
+        sent = {i for i, reply in answers.items() if reply.kind in GRANTED} | silent
+        if (earlier := rounds.sent_takes.get(uuid)) is not None:  # an earlier try has it
+            sent |= earlier.sent
+            silent = silent | (earlier.silent - answers.keys())
+        rounds.sent_takes[uuid] = SentTake(frozenset(sent), frozenset(silent))
         lasts = after is None or drifted(monotonic() - began) < after
-        if quorum.agree(found.answers, *HAD) and lasts:
-            if after is not None or self._keep(name, uuid, number, until):
-                earlier = count(found.answers, "had") > 0
-                # As in `_clear`; here the majority that was asked after that names us.
-                for i, left in self._spent(found.answers).items():
-                    self._at.debts.owe({i}, self._at.drop(name, left.uuid, left.take, mark=False))
-                return Taken(token_of(uuid), by_earlier_send=earlier), found
-            found.troubles |= dict.fromkeys(self._at.all, Trouble("it did not keep the lock"))
-            found.answers.clear()
+        if quorum.agrees(answers, *GRANTED) and lasts:
+            if after is not None or self._persist(name, uuid, number, until):
+                # As in `_purge_stale`; here the majority that was asked after that names us.
+                for i, entry in self._stale_entries(answers).items():
+                    rounds.undo_queue.add({i}, rounds.drop(name, entry.uuid, entry.take))
+                by_earlier = count(answers, "had") > 0
+                return Taken(token_of(uuid), by_earlier_send=by_earlier), result
+            result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
+            answers.clear()
         self._undo(name, uuid, number)
-        return self._refused(found.answers), found
+        return self._refused(answers), result
 
     def _refused(self, answers: Mapping[int, Reply]) -> Outcome | None:
         """Return who has it, if a majority says so."""
         if count(answers, "used_up"):
             return Refused(None, 0, uuid_spent=True)
-        if self._at.quorum.can_agree(answers, *HAD):
+        if self._quorum.can_agree(answers, *GRANTED):
             return None
-        _, holder = self._at.quorum.holder(_holder(said) for said in answers.values())
+        _, holder = self._quorum.holder(map(_holder, answers.values()))
         return None if holder is None else Refused(holder, revision_of(holder, 0))
 
     def _may_hold(self, answers: Mapping[int, Reply]) -> Outcome | None:
-        """Return who may have it, as far as the votes of a majority go; the others are away."""
-        if len(answers) < self._at.quorum.majority:
+        """Return who may have it, as far as the votes of a majority go; the others have failed."""
+        if len(answers) < self._quorum.majority:
             return None
-        holder = self._at.quorum.may_hold(_holder(said) for said in answers.values())
+        holder = self._quorum.may_hold(map(_holder, answers.values()))
         return None if holder is None else Refused(holder, revision_of(holder, 0))
 
-    def _clear(
-        self, name: str, answers: Mapping[int, Reply], before: Mapping[int, Left]
-    ) -> dict[int, Left]:
+    def _purge_stale(
+        self, name: str, answers: Mapping[int, Reply], before: Mapping[int, StaleEntry]
+    ) -> dict[int, StaleEntry]:
         """Delete what is left of locks that are over, where this and the try before found it.
 
         Who let go of a lock while a server was away, and ended before that came back, has left it
         there; so has who was killed as it made a lock permanent. It would block the name for a day,
-        or for ever. It is *spent* on that server if it was permanent, so that its try had a
+        or for ever. It is *stale* on that server if it was permanent, so that its try had a
         majority, or if its own time is over, so that its try can't be had any more. When a majority
         that was asked after that names somebody else or nobody, that try holds nothing: one server
         of its majority has let go of it. Hence two tries: within one, it may have been had between
         two answers. A later try of the same uuid has a higher number, and what is deleted names
         this one's.
         """
-        spent = self._spent(answers)
-        for i, left in spent.items():
-            others = sum(_holder(said) != left.uuid for said in answers.values())
-            if before.get(i) == left and others >= self._at.quorum.majority:
-                call = self._at.drop(name, left.uuid, left.take, mark=False)
-                self._at.servers.ask({i: call}, Deadline.after(TRY), bool)
-        return spent
+        stale = self._stale_entries(answers)
+        for i, entry in stale.items():
+            others = sum(_holder(reply) != entry.uuid for reply in answers.values())
+            if before.get(i) == entry and others >= self._quorum.majority:
+                self._rounds.once({i}, self._rounds.drop(name, entry.uuid, entry.take))
+        return stale
 
-    def _spent(self, answers: Mapping[int, Reply]) -> dict[int, Left]:
-        return {
-            i: left
-            for i, said in answers.items()
-            if said.kind == "held" and (left := Left.of(said, self._longest)) is not None
-        }
+    def _stale_entries(self, answers: Mapping[int, Reply]) -> dict[int, StaleEntry]:
+        entries = {i: StaleEntry.of(reply, self._longest) for i, reply in answers.items()}
+        return {i: entry for i, entry in entries.items() if entry is not None}
 
     def _expiry(self, after: float | None) -> float:
         if after is None:
-            return drifted(self._at.place.longest) + DAY
-        return drifted(after) + (0.0 if self._at.place.expire else DAY)
+            return drifted(self._rounds.place.longest) + LATE_REQUEST_S
+        return drifted(after) + (0.0 if self._rounds.place.expire else LATE_REQUEST_S)
 
-    def _keep(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
+    def _persist(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
         """Take the expiry off a lock that is never auto-unlocked."""
-        call = Command(
-            lua_scripts.KEEP, (self._at.keys.server, self._at.keys.lock(name)), (uuid, number)
+        keys = (self._keys.server, self._keys.lock(name))
+        command = Command(lua_scripts.KEEP, keys, (uuid, number))
+        result = self._rounds.once(
+            self._rounds.all, command, until, lambda said: self._quorum.is_decided(said, "kept")
         )
-        found = self._at.servers.ask(
-            dict.fromkeys(self._at.all, call),
-            until,
-            lambda said: self._at.quorum.decided(said, "kept"),
-        )
-        return self._at.quorum.agree(found.answers, "kept")
+        return self._quorum.agrees(result.answers, "kept")
 
     def _undo(self, name: str, uuid: str, number: str) -> None:
-        """Leave nothing of a try: what was given is given back at once, the rest is owed."""
-        own = self._at.own.pop(uuid)
-        given = own.sent - own.silent
-        owed = set(own.silent)
+        """Leave nothing of a try: what was given is given back at once, the rest is queued."""
+        sent = self._rounds.sent_takes.pop(uuid)
+        given, left = sent.sent - sent.silent, set(sent.silent)
         if given:
-            call = self._at.drop(name, uuid, number, mark=False)
-            done = self._at.servers.ask(
-                dict.fromkeys(given, call),
-                Deadline.after(TRY),
-                lambda said: len(said) == len(given),
-            )
-            owed |= given - set(done.answers)
-        self._at.debts.owe(owed, self._at.drop(name, uuid, number, mark=True))
+            result = self._rounds.once(given, self._rounds.drop(name, uuid, number))
+            left |= given - result.answers.keys()
+        self._rounds.undo_queue.add(left, self._rounds.drop(name, uuid, number, tombstone=True))
 
 
-def _holder(said: Reply) -> str | None:
+def _holder(reply: Reply) -> str | None:
     """Return whom a server names that was asked for a lock, but for us."""
-    return text(said.rest[0]) if said.kind == "held" else None
+    return decoded(reply.rest[0]) if reply.kind == "held" else None

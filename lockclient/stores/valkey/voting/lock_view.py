@@ -1,4 +1,4 @@
-"""What a lock is, read off the answers of several servers; no I/O.
+"""Lock state by majority, from the answers of several servers; no I/O.
 
 It is what a majority says. Of the servers that name its holder each may have missed pushes: the
 stamps are those of the latest one, which a majority has confirmed or which may still be confirmed;
@@ -15,56 +15,56 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.keys import Keys, holder_of, number_of
-from lockclient.stores.valkey.voting.quorum import Quorum, count, text
+from lockclient.stores.valkey.keys import KeyNames, holder_of, number_of
+from lockclient.stores.valkey.voting.quorum import Quorum, count, decoded
 from lockclient.stores.valkey.wire.connection import Command, Reply
 
 
-class Views:
+class LockViews:
     """Reads answers for one set of servers."""
 
-    def __init__(self, keys: Keys, quorum: Quorum) -> None:
+    def __init__(self, keys: KeyNames, quorum: Quorum) -> None:
         self._keys = keys
         self._quorum = quorum
 
-    def call(self, name: str, uuid: str = "", *, whole: bool = False) -> Command:
+    def read_command(self, name: str, uuid: str = "", *, whole: bool = False) -> Command:
         """Return the question who has a lock; `whole`: with all it says, and that uuid's record."""
         keys = (self._keys.server, self._keys.lock(name), self._keys.record(name, uuid))
         return Command(lua_scripts.READ, keys, ("1" if whole else "",))
 
-    def known(self, answers: Mapping[int, Reply]) -> bool:
+    def is_known(self, answers: Mapping[int, Reply]) -> bool:
         """Tell whether these are enough to say who has the lock."""
         return self._quorum.holder(uuid for uuid, _ in _seen(answers))[0]
 
-    def who(self, answers: Mapping[int, Reply], asked: str = "") -> tuple[str | None, int]:
+    def holder_and_push(
+        self, answers: Mapping[int, Reply], asked: str = ""
+    ) -> tuple[str | None, int]:
         """Return who has the lock, or may have it (`Quorum.may_hold`), and its latest push."""
         seen = list(_seen(answers))
         known, holder = self._quorum.holder(uuid for uuid, _ in seen)
         if not known:
             holder = self._quorum.may_hold((uuid for uuid, _ in seen), asked)
-        pushes = (number_of(said.get("push", b"")) for uuid, said in seen if uuid == holder)
+        pushes = (_push(fields) for uuid, fields in seen if uuid == holder)
         return holder, 0 if holder is None else max(pushes)
 
-    def latest(self, answers: Mapping[int, Reply], asked: str = "") -> Mapping[str, bytes]:
+    def latest_fields(self, answers: Mapping[int, Reply], asked: str = "") -> Mapping[str, bytes]:
         """Return the lock's fields with its latest push; none: nobody has it."""
-        uuid, push = self.who(answers, asked)
-        found = [
-            said
-            for each, said in _seen(answers)
-            if uuid is not None and each == uuid and number_of(said.get("push", b"")) == push
-        ]
+        newest = self.holder_and_push(answers, asked)
+        if newest[0] is None:
+            return {}
+        found = (fields for uuid, fields in _seen(answers) if (uuid, _push(fields)) == newest)
         return max(found, key=_alert_at, default={})
 
     def holder(self, name: str, answers: Mapping[int, Reply], asked: str) -> Holder | None:
         """Return who has the lock, or may have it, with all that it says of itself."""
-        return holder_of(name, self.latest(answers, asked))
+        return holder_of(name, self.latest_fields(answers, asked))
 
-    def few(self, name: str, answers: Mapping[int, Reply]) -> str:
+    def minority_text(self, name: str, answers: Mapping[int, Reply]) -> str:
         """Say in a sentence on how few servers somebody has a lock, if no majority says so."""
         if self._quorum.holder(uuid for uuid, _ in _seen(answers))[1] is not None:
             return ""
         votes = Counter(uuid for uuid, _ in _seen(answers) if uuid is not None)
-        return f"{name!r}: {self._quorum.few(votes, len(answers))}." if votes else ""
+        return f"{name!r}: {self._quorum.minority_text(votes, len(answers))}." if votes else ""
 
     @staticmethod
     def record(name: str, uuid: str, answers: Mapping[int, Reply]) -> Removal | None:
@@ -72,7 +72,7 @@ class Views:
         found = _recorded(answers, b"").most_common(1)
         return Removal.read(name, uuid, found[0][0]) if found else None
 
-    def removed_by(self, answers: Mapping[int, Reply], ours: bytes) -> bytes:
+    def winning_record(self, answers: Mapping[int, Reply], ours: bytes) -> bytes:
         """Return the record of the removal that ended a lock; empty: it was none.
 
         Args:
@@ -85,15 +85,15 @@ class Views:
             return b""
         return found.most_common(1)[0][0]
 
-    def whose(self, uuid: str, answers: Mapping[int, Reply]) -> tuple[bool, str | None]:
+    def holder_named(self, uuid: str, answers: Mapping[int, Reply]) -> tuple[bool, str | None]:
         """Return whether it is known whose lock it is, by answers about this uuid's; and whose."""
-        return self._quorum.holder(_named(uuid, said) for said in answers.values())
+        return self._quorum.holder(_named(uuid, reply) for reply in answers.values())
 
-    def gone(
+    def not_holder(
         self, name: str, uuid: str, answers: Mapping[int, Reply], *, resent: bool
     ) -> NotHolder:
         """Return that a lock is not this uuid's any more, and whose it is."""
-        _, holder = self.whose(uuid, answers)
+        _, holder = self.holder_named(uuid, answers)
         removal = None if holder == uuid else self.record(name, uuid, answers)
         return NotHolder(holder, removal, resent)
 
@@ -101,32 +101,36 @@ class Views:
 def _recorded(answers: Mapping[int, Reply], ours: bytes) -> Counter[bytes]:
     """Return how many servers have which record of a removal: of as many, the smaller is first."""
     texts = [
-        ours if said.kind == "dropped" else said.rest[1]
-        for said in answers.values()
-        if said.kind in ("seen", "gone", "dropped")
+        ours if reply.kind == "dropped" else reply.rest[1]
+        for reply in answers.values()
+        if reply.kind in ("seen", "gone", "dropped")
     ]
     return Counter(sorted(filter(None, texts)))
 
 
-def _named(uuid: str, said: Reply) -> str | None:
-    """Return whose lock it is by an answer about this uuid's."""
-    if said.kind == "gone":
-        return text(said.rest[0]) or None
-    return uuid if said.kind in ("pushed", "moved") else None
+def _named(uuid: str, reply: Reply) -> str | None:
+    """Return whose lock it is by a reply about this uuid's."""
+    if reply.kind == "gone":
+        return decoded(reply.rest[0]) or None
+    return uuid if reply.kind in ("pushed", "moved") else None
 
 
 def _seen(answers: Mapping[int, Reply]) -> Iterator[tuple[str | None, dict[str, bytes]]]:
     """Return whom each server names, and the lock's fields there."""
-    for said in answers.values():
-        if said.kind == "seen":
-            flat = said.rest[0]
-            fields = {text(key): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
-            yield (text(fields["uuid"]) if "uuid" in fields else None), fields
+    for reply in answers.values():
+        if reply.kind == "seen":
+            flat = reply.rest[0]
+            fields = {decoded(key): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+            yield (decoded(fields["uuid"]) if "uuid" in fields else None), fields
 
 
-def _alert_at(said: Mapping[str, bytes]) -> float:
+def _push(fields: Mapping[str, bytes]) -> int:
+    return number_of(fields.get("push", b""))
+
+
+def _alert_at(fields: Mapping[str, bytes]) -> float:
     """Return when it alerts, as written; what can't be read is the earliest."""
     try:
-        return parse_stamp(said.get("alert_at", b"").decode("ascii"))
+        return parse_stamp(fields.get("alert_at", b"").decode("ascii"))
     except ValueError:
         return 0.0

@@ -1,10 +1,10 @@
-"""What all requests of a mutex have in common: rounds until there are enough votes."""
+"""Rounds: asks all servers again and again, until there are enough votes."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -13,25 +13,25 @@ from typing import Final
 from lockclient.model.clocks import Deadline
 from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
-from lockclient.stores.valkey.keys import DAY, milliseconds
+from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
-from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough
+from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough, Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
 from lockclient.threads.backoff import Backoff
 
-TRY: Final = 2.0
+ROUND_TIMEOUT_S: Final = 2.0
 """Seconds that the servers have for one round."""
-_SETTLED: Final = 3
+_SETTLED_ROUNDS: Final = 3
 """Rounds after which what a majority has answered counts, though it decides nothing."""
-LEAST: Final = 0.1
+MIN_ROUND_S: Final = 0.1
 """Seconds below which no round is begun: it would only leave what nobody answers in time."""
-PAUSES: Final = (0.02, 0.02, 0.3)
+ROUND_PAUSES_S: Final = (0.02, 0.02, 0.3)
 """Seconds between two rounds when there are too few votes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class SentTake:
     """What is known of a lock that this process took.
 
     Attributes:
@@ -46,20 +46,38 @@ class Own:
 class Rounds:
     """Asks one set of servers on behalf of all acquisitions."""
 
-    def __init__(self, servers: Broadcast, debts: UndoQueue) -> None:
+    def __init__(self, servers: Broadcast, undo_queue: UndoQueue) -> None:
         self.servers = servers
-        self.debts = debts
+        self.undo_queue = undo_queue
         self.keys = servers.keys
         self.place = servers.place
         self.all = servers.all
         self.quorum = Quorum(len(servers.place.endpoints))
         self.tries = itertools.count(1)  # a uuid is one process's: of one uuid they only grow
-        self.own: dict[str, Own] = {}
-        self.tried: dict[str, int] = {}  # of a uuid, the highest push that was not confirmed
+        self.sent_takes: dict[str, SentTake] = {}
+        self.unconfirmed_pushes: dict[str, int] = {}  # the highest of each uuid
+
+    def is_majority(self, answers: Mapping[int, Reply]) -> bool:
+        """Tell whether so many have answered."""
+        return len(answers) >= self.quorum.majority
+
+    def once(
+        self,
+        which: Collection[int],
+        command: Command,
+        until: Deadline | None = None,
+        enough: Enough | None = None,
+    ) -> Round:
+        """Ask these servers once, until `enough` have answered (all, unless that is given)."""
+        return self.servers.ask(
+            dict.fromkeys(which, command),
+            until or Deadline.after(ROUND_TIMEOUT_S),
+            enough or (lambda answers: len(answers) == len(which)),
+        )
 
     def until_enough(
         self,
-        call: Callable[[int], Command],
+        command: Callable[[int], Command],
         sending: RequestState,
         deadline: Deadline,
         enough: Enough,
@@ -75,27 +93,27 @@ class Rounds:
         the answers of a majority are enough whatever they say: see `read`.
         """
         answers: dict[int, Reply] = {}
-        pauses, rounds = Backoff(*PAUSES), 0
+        pauses, rounds = Backoff(*ROUND_PAUSES_S), 0
         while True:
             if self.servers.closed:
                 raise errors.closed(self.place, unknown=sending.ambiguous)
             sending.in_flight = True
             if settled is not None:
                 answers.clear()
-            asked = {i: call(i) for i in self.all if i not in answers}
-            found = self.servers.ask(
-                asked, deadline.within(0.0, TRY), partial(_with, early or enough, answers)
-            )
-            answers |= found.answers
+            commands = {i: command(i) for i in self.all if i not in answers}
+            until = deadline.within(0.0, ROUND_TIMEOUT_S)
+            together = partial(_enough_with, early or enough, answers)
+            result = self.servers.ask(commands, until, together)
+            answers |= result.answers
             if silent is not None:
-                silent |= found.silent
+                silent |= result.silent
             rounds += 1
             if enough(answers) or (
-                settled is not None and rounds >= settled and len(answers) >= self.quorum.majority
+                settled is not None and rounds >= settled and self.is_majority(answers)
             ):
                 return answers
-            sending.ambiguous |= bool(found.silent)
-            error = errors.no_majority(self.place, found.troubles, unknown=sending.ambiguous)
+            sending.ambiguous |= bool(result.silent)
+            error = errors.no_majority(self.place, result.failures, unknown=sending.ambiguous)
             self.pause_or_raise(error, sending, deadline, pauses)
 
     @staticmethod
@@ -103,17 +121,17 @@ class Rounds:
         error: Exception, sending: RequestState, deadline: Deadline, pauses: Backoff
     ) -> None:
         """Wait before another round; raise what kept the last one, if none can help or be had."""
-        hopeless = not isinstance(error, ConnectionError)
+        permanent = not isinstance(error, ConnectionError)
         pause = pauses.next()
-        if not hopeless and deadline.remaining() < pause + LEAST and not sending.abandoned:
+        if not permanent and deadline.remaining() < pause + MIN_ROUND_S and not sending.abandoned:
             time.sleep(deadline.remaining())  # the time was given, and is up when this returns
-        if hopeless or sending.abandoned or deadline.expired():
+        if permanent or sending.abandoned or deadline.expired():
             raise error
         time.sleep(pause)
 
     def read(
         self,
-        call: Command,
+        command: Command,
         sending: RequestState,
         deadline: Deadline,
         enough: Enough,
@@ -129,24 +147,23 @@ class Rounds:
         for. It may be what is left of a lock of whose end one of them was not told. So who acts on
         it wants to be `sure`, and is told that too few have answered, as long as they do.
         """
-        settled = inf if sure else _SETTLED
-        return self.until_enough(lambda _: call, sending, deadline, enough, settled=settled)
+        settled = inf if sure else _SETTLED_ROUNDS
+        return self.until_enough(lambda _: command, sending, deadline, enough, settled=settled)
 
-    def drop(self, name: str, uuid: str, up_to: str, *, mark: bool) -> Command:
+    def drop(self, name: str, uuid: str, up_to: str, *, tombstone: bool = False) -> Command:
         """Return what deletes a uuid's lock, and makes its takes do nothing up to that try."""
         keys = self.keys
         alone = len(self.all) == 1 and up_to == "all"  # then it is confirmed as it is done
         return Command(
             lua_scripts.DROP,
-            (keys.lock(name), keys.mark(name, uuid), keys.record(name, uuid)),
+            (keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)),
             (
-                *(uuid, up_to, milliseconds(DAY) if mark else ""),
+                *(uuid, up_to, milliseconds(LATE_REQUEST_S) if tombstone else ""),
                 *(keys.channel(name), "1" if alone else ""),
             ),
-            votes=False,
         )
 
 
-def _with(enough: Enough, known: dict[int, Reply], new: Mapping[int, Reply]) -> bool:
+def _enough_with(enough: Enough, known: dict[int, Reply], new: Mapping[int, Reply]) -> bool:
     """Tell whether these answers are enough, with those that are known."""
     return enough({**known, **new})

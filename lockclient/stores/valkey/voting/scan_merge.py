@@ -1,4 +1,4 @@
-"""What servers say of their keys in a look, and what that comes to; no I/O."""
+"""Merges what several servers list in a scan of their keys; no I/O."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-_DIGITS: Final = 15
+_MAX_DIGITS: Final = 15
 """Of the number of a sign of life; all JSON has so many."""
 
 
-class Stand(NamedTuple):
+class ScannedKey(NamedTuple):
     """What servers say of a key: how often it was written, and whose it is.
 
     They say it as one text, `<number> <uuid>`. Of 20,000 locks on five servers nothing else is made
@@ -21,8 +21,8 @@ class Stand(NamedTuple):
     uuid: str
 
     @classmethod
-    def said(cls, text: str) -> Stand:
-        """Read it."""
+    def parse(cls, text: str) -> ScannedKey:
+        """Read a server's text of a key."""
         number, _, uuid = text.partition(" ")
         return cls(int(number) if _is_number(number) else 0, uuid)
 
@@ -35,36 +35,36 @@ Folder = dict[str, str]
 """What one server has in a folder: by the key's last segment."""
 
 
-def latest(said: Mapping[int, Folder]) -> dict[str, tuple[int, int]]:
+def latest(folders: Mapping[int, Folder]) -> dict[str, tuple[int, int]]:
     """Return by segments the highest number, and a server that says it."""
     found: dict[str, tuple[int, int]] = {}
-    for i, folder in said.items():
-        for segment, each in folder.items():
-            found[segment] = max(found.get(segment, (-1, -1)), (Stand.said(each).number, i))
+    for i, folder in folders.items():
+        for segment, text in folder.items():
+            found[segment] = max(found.get(segment, (-1, -1)), (ScannedKey.parse(text).number, i))
     return found
 
 
-def recorded(said: Mapping[int, Folder]) -> dict[str, tuple[int, int]]:
+def recorded(folders: Mapping[int, Folder]) -> dict[str, tuple[int, int]]:
     """Return by segments how long the record is that most servers have, and one that has it.
 
     They differ only while two who removed one lock settle which of them it was, or if one of the
     two died in that moment. Then who is asked for the one record (`show`, a removal's own page)
-    counts texts (`Views.record`). Here lengths are enough: a look that came in between may name the
-    other one of the two, and both have removed it from some servers.
+    counts texts (`LockViews.record`). Here lengths are enough: a look that came in between may name
+    the other one of the two, and both have removed it from some servers.
     """
     lengths: dict[str, Counter[int]] = {}
     where: dict[tuple[str, int], int] = {}
-    for i, folder in said.items():
-        for segment, each in folder.items():
-            length = Stand.said(each).number
+    for i, folder in folders.items():
+        for segment, text in folder.items():
+            length = ScannedKey.parse(text).number
             lengths.setdefault(segment, Counter())[length] += 1
             where[segment, length] = i
     found: dict[str, tuple[int, int]] = {}
     for segment, votes in lengths.items():
-        length = min(votes, key=lambda each: (-votes[each], each))
+        length = min(votes, key=lambda candidate: (-votes[candidate], candidate))
         found[segment] = length, where[segment, length]
     return found
 
 
-def _is_number(said: str) -> bool:
-    return said.isascii() and said.isdigit() and len(said) <= _DIGITS
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

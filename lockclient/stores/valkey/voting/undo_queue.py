@@ -1,13 +1,13 @@
-"""What is still to be undone in servers that could not be asked: tried until it is confirmed.
+"""Undo queue: what is still to be undone on each server, retried until it is confirmed.
 
 A take that came to nothing, a release, a withdrawal: what a majority has confirmed counts. But each
 server that was sent the take may have done it, or may do it yet, and three such keys of three dead
-acquisitions would block a name on five servers. So each of them is owed what undoes it, with a mark
-for what arrives after that. A server that was sent nothing is owed nothing: what is owed does not
-grow while one is down.
+acquisitions would block a name on five servers. So what undoes it is queued for each of them, with
+a tombstone for what arrives after that. For a server that was sent nothing, nothing is queued: a
+queue does not grow while its server is down.
 
 If the process ends before that, what is left stands on that server until it expires, or until who
-takes the lock finds that it is over (`getting`).
+takes the lock finds that it is stale (`TakeExecutor._purge_stale`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
-_AGAIN, _LONGEST_AGAIN = 0.5, 30.0
+_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S = 0.5, 30.0
 """Seconds between two tries with a server that answers, and does not do it."""
-_REFUSED: Final = 16
+_MAX_REFUSALS: Final = 16
 """Refusals after which the rest waits for the next try."""
-_TRY: Final = 1.0
-_MOST: Final = 10_000
+_TIMEOUT_S: Final = 1.0
+_MAX_PENDING: Final = 10_000
 """Of one server; each is less than a kilobyte."""
 
 
 class UndoQueue:
-    """What is owed to each server, paid in the background.
+    """Commands that wait for each server, sent in the background.
 
     Args:
         servers: whose.
@@ -45,70 +45,71 @@ class UndoQueue:
 
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._owed: list[OrderedDict[Command, None]] = [OrderedDict() for _ in servers.all]
-        self._paying: set[int] = set()
-        self._pause = [_AGAIN] * len(servers.all)
-        self._crew = WorkerPool("undo", len(servers.all))
+        self._pending: list[OrderedDict[Command, None]] = [OrderedDict() for _ in servers.all]
+        self._running: set[int] = set()
+        self._pauses_s = [_RETRY_PAUSE_S] * len(servers.all)
+        self._workers = WorkerPool("undo", len(servers.all))
 
-    def owe(self, which: Iterable[int], call: Command) -> None:
+    def add(self, which: Iterable[int], command: Command) -> None:
         """Have this done by these servers, as soon as they can be reached."""
         for i in which:
-            owed = self._owed[i]
-            owed[call] = None
-            if len(owed) > _MOST:
-                owed.popitem(last=False)
-                if len(owed) == _MOST:
+            pending = self._pending[i]
+            pending[command] = None
+            if len(pending) > _MAX_PENDING:
+                pending.popitem(last=False)
+                if len(pending) == _MAX_PENDING:
                     endpoint = self._servers.place.endpoints[i]
                     log.warning(
                         "%s was owed too much: some of it stays until it expires.", endpoint
                     )
-            self.pay(i)
+            self.run(i)
 
-    def pay(self, i: int) -> None:
-        """Begin, unless that is under way: also as a server comes back."""
-        if self._owed[i] and i not in self._paying and self._servers.reachable(i):
-            self._paying.add(i)
-            self._crew.submit(partial(self._pay, i))
+    def run(self, i: int) -> None:
+        """Begin with a server's queue, unless that is under way: also as a server comes back."""
+        if self._pending[i] and i not in self._running and self._servers.reachable(i):
+            self._running.add(i)
+            self._workers.submit(partial(self._run, i))
 
-    def _pay(self, i: int) -> None:
-        owed, refused, paid = self._owed[i], 0, False
+    def _run(self, i: int) -> None:
+        pending, refused, done = self._pending[i], 0, False
         try:
-            while len(owed) > refused < _REFUSED and self._servers.reachable(i):
-                call = next(iter(owed))
-                found = self._servers.ask({i: call}, Deadline.after(_TRY), bool)
-                trouble = found.troubles.get(i)
-                if i in found.answers or (trouble is not None and trouble.taken):
-                    owed.pop(call, None)  # what is no lock there, is none of ours to undo
-                    paid = True
-                elif i in found.silent:
+            while len(pending) > refused < _MAX_REFUSALS and self._servers.reachable(i):
+                command = next(iter(pending))
+                result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S), bool)
+                failure = result.failures.get(i)
+                if i in result.answers or (failure is not None and failure.foreign_key):
+                    pending.pop(command, None)  # what is no lock there, is none of ours to undo
+                    done = True
+                elif i in result.silent:
                     break
                 else:  # what it refuses holds up nothing behind it
                     refused += 1
-                    if call in owed:
-                        owed.move_to_end(call)
+                    if command in pending:
+                        pending.move_to_end(command)
         finally:
-            self._paying.discard(i)
-        self._pause[i] = _AGAIN if paid else min(2 * self._pause[i], _LONGEST_AGAIN)
-        if owed and not self._servers.closed:  # if it is out of reach, it is paid as it comes back
-            scheduler.shared.after(self._pause[i], partial(self.pay, i))
+            self._running.discard(i)
+        pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], _MAX_RETRY_PAUSE_S)
+        self._pauses_s[i] = pause
+        if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
+            scheduler.shared.after(pause, partial(self.run, i))
 
-    def unpaid(self) -> int:
-        """Return how much is owed to servers that can be reached."""
-        return sum(len(owed) for i, owed in enumerate(self._owed) if self._servers.reachable(i))
+    def reachable_pending(self) -> int:
+        """Return how many commands wait for servers that can be reached."""
+        return sum(len(self._pending[i]) for i in self._servers.all if self._servers.reachable(i))
 
-    def settle(self, seconds: float) -> None:
-        """Wait until all is paid that can be, but not longer than that."""
+    def drain(self, seconds: float) -> None:
+        """Wait until all is done that can be, but not longer than that."""
         deadline = Deadline.after(seconds)
-        while self.unpaid() and not deadline.expired():
+        while self.reachable_pending() and not deadline.expired():
             time.sleep(0.005)
 
     def close(self) -> None:
         """End it; say what is left where."""
-        for i, owed in enumerate(self._owed):
-            if owed:
+        for i, pending in enumerate(self._pending):
+            if pending:
                 log.warning(
                     "%s may keep locks that were let go of (%d), until they expire or are seen to "
                     "be over by who takes them: it was not done before the store was closed.",
-                    *(self._servers.place.endpoints[i], len(owed)),
+                    *(self._servers.place.endpoints[i], len(pending)),
                 )
-        self._crew.close()
+        self._workers.close()

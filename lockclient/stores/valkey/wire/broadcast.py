@@ -1,4 +1,4 @@
-"""All servers at once: sends to each of them what is asked of it, and gathers their answers.
+"""Broadcast: sends a command to all servers at once, and gathers their answers.
 
 A round has three ends for a server: it *answered*; it is *silent*, so that what it was sent may
 have been done, or may be yet; or it is *absent*, and was sent nothing. Nothing is sent twice here.
@@ -11,18 +11,24 @@ waits for that as it does for answers: until there are enough, and a moment more
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.wire.connection import Command, Connection, Packed, Reply, other_terms
-from lockclient.stores.valkey.wire.pending_connections import Openings
-from lockclient.stores.valkey.wire.pool import FORGOT, Reaching
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.wire.connection import (
+    Command,
+    Connection,
+    PackedCommand,
+    Reply,
+    config_mismatch,
+)
+from lockclient.stores.valkey.wire.pending_connections import PendingConnections
+from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
 
-GRACE: Final = 0.1
+GRACE_S: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""
 
 Enough = Callable[[Mapping[int, Reply]], bool]
@@ -35,163 +41,171 @@ class Round:
     Attributes:
         answers: of those that voted.
         silent: those that did not answer, and may have done it or do it yet.
-        troubles: why each other one has no vote, the silent ones included.
+        failures: why each other one has no vote, the silent ones included.
     """
 
     answers: dict[int, Reply] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
-    troubles: dict[int, Trouble] = field(default_factory=dict)
+    failures: dict[int, VoteFailure] = field(default_factory=dict)
 
 
-class _Asked:
-    """A round that is under way: whom what was sent by which connection."""
+class _RoundInProgress:
+    """A round that is under way: which server was sent what by which connection."""
 
-    __slots__ = ("_packed", "_terms", "calls", "found", "lines", "poll", "runs", "waiting")
-
-    def __init__(self, calls: Mapping[int, Command], terms: str) -> None:
-        self.calls = calls
-        self.found = Round()
-        self.lines: dict[int, Connection] = {}
-        self.runs: set[str] = set()
-        self.poll = select.poll()
-        self.waiting: dict[int, int] = {}
-        self._packed: dict[int, Packed] = {}
-        self._terms = terms
-
-    def words(self, i: int) -> Packed:
-        """Return what a server is sent, packed once for all that are sent the same."""
-        call = self.calls[i]
-        if (words := self._packed.get(id(call))) is None:
-            words = self._packed[id(call)] = call.packed(self._terms)
-        return words
-
-
-class Broadcast(Reaching):
-    """All servers; safe to share between threads."""
-
-    def ask(self, calls: Mapping[int, Command], until: Deadline, enough: Enough) -> Round:
-        """Ask these servers at once, until `enough` have answered, or the deadline.
-
-        Those that are left then have a moment more: a healthy one's answer is on its way.
-        """
-        asked = _Asked(calls, self.place.config_fingerprint)
-        for i, line in self._idle_lines(calls, asked.poll).items():
-            self._send(i, line, asked, until)
-        openings = self._open_others(asked) if len(asked.lines) < len(calls) else None
-        self._gather(asked, openings, until, enough)
-        found = asked.found
-        for i in asked.waiting.values():
-            self._lost(i, asked.lines[i], Trouble("no answer in time"), found)
-        if openings is not None:
-            for i, late in openings.close():
-                if late is not None:  # it came in the last moment, and is for the next round
-                    self._give_back(i, late)
-        if len(asked.lines) < len(calls):
-            unreached = Trouble("no connection in time")
-            found.troubles = {i: unreached for i in calls if i not in asked.lines} | found.troubles
-        return found
-
-    def _gather(
-        self, asked: _Asked, openings: Openings | None, until: Deadline, enough: Enough
+    def __init__(
+        self, servers: ServerPool, commands: Mapping[int, Command], until: Deadline, enough: Enough
     ) -> None:
+        self.result = Round()
+        self._servers = servers
+        self._commands = commands
+        self._until = until
+        self._enough = enough
+        self._connections: dict[int, Connection] = {}
+        self._run_ids: set[str] = set()
+        self._poll = select.poll()
+        self._awaited: dict[int, int] = {}  # servers by the file descriptors of their connections
+        self._pending: PendingConnections | None = None
+        self._packed: dict[int, PackedCommand] = {}
+
+    def run(self) -> None:
+        """Ask all, and gather the answers."""
+        result, commands = self.result, self._commands
+        for i, connection in self._servers.borrow_idle(commands, self._poll).items():
+            self._send(i, connection)
+        if len(self._connections) < len(commands):
+            self._connect_others()
+        self._gather()
+        for i in self._awaited.values():
+            self._mark_silent(i, VoteFailure("no answer in time"))
+        if self._pending is not None:
+            for i, late in self._pending.close():
+                if late is not None:  # it came in the last moment, and is for the next round
+                    self._servers.give_back(i, late)
+        for i in commands.keys() - self._connections.keys():
+            result.failures.setdefault(i, VoteFailure("no connection in time"))
+
+    def _gather(self) -> None:
         """Take all answers until there are enough, or nobody is left who could give one."""
-        began, last, satisfied = monotonic(), until, False
-        while asked.waiting or (openings is not None and openings.pending):
-            events = asked.poll.poll(1000 * last.remaining())
+        began, last, satisfied = monotonic(), self._until, False
+        while self._awaited or (self._pending is not None and self._pending.awaited):
+            events = self._poll.poll(1000 * last.remaining())
             if not events:
                 return
             for fd, _ in events:
-                if openings is not None and fd == openings.fd:
-                    self._send_new(openings.take(), asked, until)
-                elif self._read(asked.waiting[fd], asked, last):
-                    asked.poll.unregister(fd)
-                    del asked.waiting[fd]
-            if not satisfied and enough(asked.found.answers):
+                if self._pending is not None and fd == self._pending.fd:
+                    self._send_to_new(self._pending)
+                elif self._read(self._awaited[fd], last):
+                    self._poll.unregister(fd)
+                    del self._awaited[fd]
+            if not satisfied and self._enough(self.result.answers):
                 satisfied = True
                 now = monotonic()
-                last = Deadline(min(until, now + GRACE + now - began))
+                last = Deadline(min(self._until, now + GRACE_S + now - began))
 
     # ------------------------------------------------------------ those without a connection
 
-    def _open_others(self, asked: _Asked) -> Openings | None:
-        """Have connections opened to those that have none; one in trouble gets none."""
-        absent = {i: self._trouble.get(i) for i in asked.calls if i not in asked.lines}
-        asked.found.troubles |= {i: why for i, why in absent.items() if why is not None}
-        wanted = [i for i, why in absent.items() if why is None and not self._is_stuck(i)]
+    def _connect_others(self) -> None:
+        """Have connections opened to those that have none; one that has failed gets none."""
+        servers, failures = self._servers, self.result.failures
+        wanted = []
+        for i in self._commands.keys() - self._connections.keys():
+            if (failure := servers.failures.get(i)) is not None:
+                failures[i] = failure
+            elif not servers.is_stuck(i):
+                wanted.append(i)
         if not wanted:
-            return None
+            return
         try:
-            openings = Openings(wanted)
+            self._pending = PendingConnections(wanted)
         except OSError as error:  # too many open files
-            trouble = Trouble(f"there can be no connection: {error.strerror}")
-            asked.found.troubles |= dict.fromkeys(wanted, trouble)
-            return None
-        asked.poll.register(openings.fd, select.POLLIN)
-        self._open(openings)
-        return openings
+            failure = VoteFailure(f"there can be no connection: {error.strerror}")
+            failures |= dict.fromkeys(wanted, failure)
+            return
+        self._poll.register(self._pending.fd, select.POLLIN)
+        servers.connect_in_background(self._pending)
 
-    def _send_new(
-        self, came: Iterable[tuple[int, Connection | None]], asked: _Asked, until: Deadline
-    ) -> None:
-        for i, line in came:
-            if line is None:
-                asked.found.troubles[i] = self._trouble.get(i) or Trouble("it was not reached")
+    def _send_to_new(self, pending: PendingConnections) -> None:
+        for i, connection in pending.take_new():
+            if connection is None:
+                failure = self._servers.failures.get(i)
+                self.result.failures[i] = failure or VoteFailure("it was not reached")
             else:
-                asked.poll.register(line.fd, select.POLLIN)
-                self._send(i, line, asked, until)
+                self._poll.register(connection.fd, select.POLLIN)
+                self._send(i, connection)
 
     # ------------------------------------------------------------ those with one
 
-    def _send(self, i: int, line: Connection, asked: _Asked, until: Deadline) -> None:
-        asked.lines[i] = line
-        if line.run in asked.runs:  # it goes by another name, too, and has one vote
-            asked.found.troubles[i] = Trouble("it is the same server as another one", refused=True)
-            asked.poll.unregister(line.fd)
-            return self._give_back(i, line)
-        asked.runs.add(line.run)
+    def _send(self, i: int, connection: Connection) -> None:
+        self._connections[i] = connection
+        if connection.run_id in self._run_ids:  # it goes by another name, too, and has one vote
+            failure = VoteFailure("it is the same server as another one", permanent=True)
+            self.result.failures[i] = failure
+            self._poll.unregister(connection.fd)
+            return self._servers.give_back(i, connection)
+        self._run_ids.add(connection.run_id)
+        command = self._commands[i]
+        if (packed := self._packed.get(id(command))) is None:  # once for all that are sent the same
+            packed = command.packed(self._servers.place.config_fingerprint)
+            self._packed[id(command)] = packed
         try:
-            line.send(asked.words(i), until)
+            connection.send(packed, self._until)
         except errors.Unanswered as error:
-            asked.poll.unregister(line.fd)
-            self._lost(i, line, errors.failed(error), asked.found)
+            self._poll.unregister(connection.fd)
+            self._mark_silent(i, errors.classify_broken(error))
         else:
-            asked.waiting[line.fd] = i
+            self._awaited[connection.fd] = i
 
-    def _read(self, i: int, asked: _Asked, until: Deadline) -> bool:
+    def _read(self, i: int, until: Deadline) -> bool:
         """Take a server's answer; False: it is yet to come."""
-        line, call, found = asked.lines[i], asked.calls[i], asked.found
+        connection, servers, failures = self._connections[i], self._servers, self.result.failures
         try:
-            answer = line.read(call, until)
-        except errors.Refused as error:
-            found.troubles[i] = trouble = errors.answered(error)
+            answer = connection.read(self._commands[i], until)
+        except errors.ErrorReply as error:
+            failures[i] = failure = errors.classify_refusal(error)
             # One key that another program has, or that this user may not touch, is no reason to
             # ask the server nothing else.
-            self._fail(i, line, trouble) if trouble.astray else self._give_back(i, line)
+            if failure.by_connection:
+                servers.mark_failed(i, connection, failure)
+            else:
+                servers.give_back(i, connection)
             return True
         except errors.Unanswered as error:
-            self._lost(i, line, errors.failed(error), found)
+            self._mark_silent(i, errors.classify_broken(error))
             return True
         if answer is None:
             return False
         if answer.kind in ("empty", "another"):
-            found.troubles[i] = trouble = Trouble("it was emptied, or is new to this keyspace")
-            self._fail(i, line, trouble)
+            failures[i] = failure = VoteFailure("it was emptied, or is new to this keyspace")
+            servers.mark_failed(i, connection, failure)
             return True
         if answer.kind == "waits":
             seconds = int(answer.rest[0]) / 1000
-            self._wait(i, seconds)
-            found.troubles[i] = Trouble(f"{FORGOT}: it votes in {seconds:.0f} s")
+            servers.note_quarantine(i, seconds)
+            failures[i] = VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
         elif answer.kind == "terms":
-            found.troubles[i] = other_terms(answer, self.place)
+            failures[i] = config_mismatch(answer, servers.place)
         else:
-            found.answers[i] = answer
-            if i in self._votes_at and call.votes:  # what needs no vote tells nothing of it
-                self._wait(i, 0.0)
-        self._give_back(i, line)
+            self.result.answers[i] = answer
+            if self._commands[i].script.votes:  # what needs no vote tells nothing of it
+                servers.note_quarantine(i, 0.0)
+        servers.give_back(i, connection)
         return True
 
-    def _lost(self, i: int, line: Connection, trouble: Trouble, found: Round) -> None:
+    def _mark_silent(self, i: int, failure: VoteFailure) -> None:
         """A connection broke, or its answer is late: what was sent by it may be done."""
-        found.silent.add(i)
-        found.troubles[i] = trouble
-        self._fail(i, line, trouble)
+        self.result.silent.add(i)
+        self.result.failures[i] = failure
+        self._servers.mark_failed(i, self._connections[i], failure)
+
+
+class Broadcast(ServerPool):
+    """All servers; safe to share between threads."""
+
+    def ask(self, commands: Mapping[int, Command], until: Deadline, enough: Enough) -> Round:
+        """Ask these servers at once, until `enough` have answered, or the deadline.
+
+        Those that are left then have a moment more: a healthy one's answer is on its way.
+        """
+        progress = _RoundInProgress(self, commands, until, enough)
+        progress.run()
+        return progress.result

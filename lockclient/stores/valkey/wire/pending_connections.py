@@ -6,60 +6,51 @@ in too late to have a vote in this round has one in the next.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from threading import Lock
 
 from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.stores.valkey.wire.wakeup import WakeUp
 
 
-class Openings:
+class PendingConnections:
     """What is opened for one round; `fd` can be read from when something came of one.
 
     Args:
-        which: the servers that a connection is opened to.
+        servers: that a connection is opened to.
 
     Attributes:
-        pending: those of them from which nothing came yet.
-        over: nobody waits for them any more.
+        awaited: those of them from which nothing came yet.
+        closed: nobody waits for them any more.
     """
 
-    def __init__(self, which: Iterable[int]) -> None:
-        self.pending = set(which)
-        self._ear, self._bell = socket.socketpair()
-        self._ear.setblocking(False)
-        self._bell.setblocking(False)
-        self.fd = self._ear.fileno()
+    def __init__(self, servers: Iterable[int]) -> None:
+        self.awaited = set(servers)
+        self.closed = False
+        self._wakeup = WakeUp()
+        self.fd = self._wakeup.fd
         self._lock = Lock()
-        self._came: list[tuple[int, Connection | None]] = []
-        self.over = False
+        self._new: list[tuple[int, Connection | None]] = []
 
-    def came(self, i: int, line: Connection | None) -> bool:
+    def put(self, i: int, connection: Connection | None) -> bool:
         """Hand in a server's connection, None: there is none. False: the round is over."""
         with self._lock:
-            if self.over:
-                return False
-            self._came.append((i, line))
-            with suppress(BlockingIOError):  # full: it will be heard anyway
-                self._bell.send(b"!")
-            return True
+            if not self.closed:
+                self._new.append((i, connection))
+                self._wakeup.set()
+            return not self.closed
 
-    def take(self) -> list[tuple[int, Connection | None]]:
+    def take_new(self) -> list[tuple[int, Connection | None]]:
         """Return what came since this was asked last."""
         with self._lock:
-            with suppress(BlockingIOError):
-                self._ear.recv(64)
-            came, self._came = self._came, []
-        self.pending.difference_update(i for i, _ in came)
-        return came
+            self._wakeup.clear()
+            new, self._new = self._new, []
+        self.awaited.difference_update(i for i, _ in new)
+        return new
 
     def close(self) -> list[tuple[int, Connection | None]]:
         """End it: return what came in the last moment; of the others no more is taken."""
-        came = self.take()
         with self._lock:
-            self.over = True
-            came += self._came
-            self._bell.close()
-            self._ear.close()
-        return came
+            self.closed = True
+            self._wakeup.close()
+            return self._new

@@ -1,4 +1,4 @@
-"""Which servers can be reached, and have a vote: connections, failures, and the way back.
+"""Connection pool of all servers: idle connections, failed servers, and reconnecting to them.
 
 A server that failed is absent from all rounds until a thread in the background has reached it
 again, so that one that hangs costs each program one wait, and not each of its requests. Nobody
@@ -20,206 +20,209 @@ from typing import Final
 
 from lockclient.model.clocks import monotonic
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.keys import Keys
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.wire.connection import Connection, Refusal
-from lockclient.stores.valkey.wire.pending_connections import Openings
+from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable
+from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.threads import scheduler
 from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
-SLOW: Final = 2.0
+SLOW_CONNECT_S: Final = 2.0
 """Seconds in which a server has to let a client in, six answers: as long as one round lasts."""
-_LONG: Final = 0.5
+_STUCK_CONNECT_S: Final = 0.5
 """Seconds after which no round waits any more for a connection to that server."""
-_FIRST_PROBE, _LONGEST_PROBE = 0.05, 1.0
+_FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
 """Seconds between two tries to reach a server again."""
-_SAME: Final = 2.0
+_SAME_MOMENT_S: Final = 2.0
 """Seconds by which two answers may differ that tell of the same moment from which one votes."""
-FORGOT: Final = (
+QUARANTINE_REASON: Final = (
     "it is new to this keyspace, or was emptied, or restarted without appendfsync always"
 )
-_IDLE_LINES: Final = 16
+_MAX_IDLE_CONNECTIONS: Final = 16
 """Connections to each server that are kept for the next request."""
 
 
-class Reaching:
-    """Who can be reached, and the connections; safe to share between threads.
+class ServerPool:
+    """Connections to all servers, and which have failed; safe to share between threads.
 
     Args:
         place: which they are.
-        back: called with the number of a server that can be reached again.
+        on_back: called with the number of a server that can be reached again.
     """
 
-    def __init__(self, place: ValkeyLocation, back: Callable[[int], object]) -> None:
+    def __init__(self, place: ValkeyLocation, on_back: Callable[[int], object]) -> None:
         self.place = place
-        self.keys = Keys(place.root)
+        self.keys = KeyNames(place.root)
         self.all = range(len(place.endpoints))
         self.closed = False
-        self._back = back
+        self._on_back = on_back
         self._idle: list[deque[Connection]] = [deque() for _ in self.all]
-        self._trouble: dict[int, Trouble] = {}
-        self._runs: dict[int, str] = {}  # of those that are reached
-        self._last: dict[int, str] = {}  # of each, when it was
-        self._kept: dict[int, bool] = {}
-        self._votes_at: dict[int, float] = {}  # of those that wait, by this machine's wall clock
-        self._naming = Lock()
-        self._since: dict[int, float] = {}
-        self._crews = [WorkerPool("server", 2) for _ in self.all]
-        self._opening: list[dict[object, float]] = [{} for _ in self.all]  # since when
+        self.failures: dict[int, VoteFailure] = {}
+        self._run_ids: dict[int, str] = {}  # of those that are reached
+        self._last_run_ids: dict[int, str] = {}  # of each, when it was
+        self._durable: dict[int, bool] = {}
+        self._quarantine_ends: dict[int, float] = {}  # by this machine's wall clock
+        self._run_ids_lock = Lock()
+        self._down_since: dict[int, float] = {}
+        self._workers = [WorkerPool("server", 2) for _ in self.all]
+        self._connecting: list[dict[object, float]] = [{} for _ in self.all]  # since when
 
-    def _wait(self, i: int, seconds: float) -> None:
+    def note_quarantine(self, i: int, seconds: float) -> None:
         """Take note that a server votes in so many seconds, and tell of it once."""
         if not seconds:
-            self._votes_at.pop(i, None)
+            self._quarantine_ends.pop(i, None)
             return
         at = time.time() + seconds
-        if at > self._votes_at.get(i, 0.0) + _SAME:
-            self._votes_at[i] = at
-            log.warning("%s has no vote for %.0f s: %s.", self.place.endpoints[i], seconds, FORGOT)
+        if at > self._quarantine_ends.get(i, 0.0) + _SAME_MOMENT_S:
+            self._quarantine_ends[i] = at
+            endpoint = self.place.endpoints[i]
+            log.warning("%s has no vote for %.0f s: %s.", endpoint, seconds, QUARANTINE_REASON)
 
     # ------------------------------------------------------------ connections
 
-    def _idle_lines(self, which: Iterable[int], poll: select.poll) -> dict[int, Connection]:
+    def borrow_idle(self, which: Iterable[int], poll: select.poll) -> dict[int, Connection]:
         """Return a connection to each server that has an idle one; all are in the poll then.
 
         By one look at it those are told from which something came that nobody waits for: most
         likely their end.
         """
-        lines: dict[int, Connection] = {}
+        connections: dict[int, Connection] = {}
         wanted = which
         while wanted:
             for i in wanted:
-                if (line := self._borrow(i)) is not None:
-                    lines[i] = line
-                    poll.register(line.fd, select.POLLIN)
+                if (connection := self._borrow(i)) is not None:
+                    connections[i] = connection
+                    poll.register(connection.fd, select.POLLIN)
             ended = {fd for fd, _ in poll.poll(0)}
-            wanted = [i for i, line in lines.items() if line.fd in ended] if ended else ()
+            wanted = [i for i in connections if connections[i].fd in ended] if ended else ()
             for i in wanted:
-                poll.unregister(lines[i].fd)
-                lines.pop(i).close()
-                self._runs.pop(i, None)  # who is there now is yet to be seen
-        return lines
+                poll.unregister(connections[i].fd)
+                connections.pop(i).close()
+                self._run_ids.pop(i, None)  # who is there now is yet to be seen
+        return connections
 
     def _borrow(self, i: int) -> Connection | None:
-        if i in self._trouble:
+        if i in self.failures:
             return None
         try:
             return self._idle[i].pop()
         except IndexError:
             return None
 
-    def _give_back(self, i: int, line: Connection) -> None:
-        if self.closed or len(self._idle[i]) >= _IDLE_LINES:
-            line.close()
+    def give_back(self, i: int, connection: Connection) -> None:
+        if self.closed or len(self._idle[i]) >= _MAX_IDLE_CONNECTIONS:
+            connection.close()
         else:
-            self._idle[i].append(line)
+            self._idle[i].append(connection)
 
-    def _open(self, openings: Openings) -> None:
+    def connect_in_background(self, pending: PendingConnections) -> None:
         """Have connections opened, each by a thread of its server's: one that hangs delays none."""
-        for i in openings.pending:
-            self._crews[i].submit(partial(self._open_for, i, openings))
+        for i in pending.awaited:
+            self._workers[i].submit(partial(self._connect_for, i, pending))
 
-    def _is_stuck(self, i: int) -> bool:
+    def is_stuck(self, i: int) -> bool:
         """Tell whether a server lets somebody wait at its door for so long that nobody else should
         as well."""
         now = monotonic()
-        return any(now - since > _LONG for since in [*self._opening[i].values()])
+        return any(now - since > _STUCK_CONNECT_S for since in [*self._connecting[i].values()])
 
-    def _open_for(self, i: int, openings: Openings) -> None:
-        line, opening = None, self._opening[i]
-        opening[openings] = monotonic()
+    def _connect_for(self, i: int, pending: PendingConnections) -> None:
+        connection, connecting = None, self._connecting[i]
+        connecting[pending] = monotonic()
         try:
-            # By now it may have a trouble, or nobody wait any more, and others stand behind this.
-            if i not in self._trouble and not openings.over:
-                line = self.open(i)
-        except Refusal as refusal:
-            self._fail(i, None, refusal.trouble)
+            # By now it may have failed, or nobody wait any more, and others stand behind this.
+            if i not in self.failures and not pending.closed:
+                connection = self.open(i)
+        except ServerUnusable as refusal:
+            self.mark_failed(i, None, refusal.failure)
         finally:
-            del opening[openings]
-            if not openings.came(i, line) and line is not None:
-                self._give_back(i, line)
+            del connecting[pending]
+            if not pending.put(i, connection) and connection is not None:
+                self.give_back(i, connection)
 
     def open(self, i: int, *, vouched: bool = False) -> Connection:
         """Return a new connection to a server.
 
         Raises:
-            Refusal: there is none, or none to a server that gives locks.
+            ServerUnusable: there is none, or none to a server that gives locks.
         """
-        line, began = None, monotonic()
+        connection, began = None, monotonic()
         try:
-            line = Connection(self.place, self.place.endpoints[i])
-            line.settle(self.keys, vouched=vouched)
-            if (took := monotonic() - began) > SLOW:  # its answers would be late as well
-                raise Refusal(Trouble(f"it is slow: it took {took:.1f} s to let us in"))
-            with self._naming:  # looked up and noted at once: two names may be opened at a time
-                twin = next((each for each in self.all if self._runs.get(each) == line.run), i)
+            connection = Connection(self.place, self.place.endpoints[i])
+            connection.identify(self.keys, vouched=vouched)
+            if (took := monotonic() - began) > SLOW_CONNECT_S:  # its answers would be late as well
+                raise ServerUnusable(VoteFailure(f"it is slow: it took {took:.1f} s to let us in"))
+            with self._run_ids_lock:  # two names of one server may be opened at a time
+                run_id = connection.run_id
+                twin = next((server for server, at in self._run_ids.items() if at == run_id), i)
                 if twin != i:
-                    other = self.place.endpoints[twin]
-                    raise Refusal(Trouble(f"it is the same server as {other}", refused=True))
-                new, self._last[i] = self._last.get(i) != line.run, line.run
-                self._runs[i], self._kept[i] = line.run, line.kept
-        except (Refusal, errors.Refused, *errors.Unanswered) as error:
-            if line is not None:
-                line.close()
-            if isinstance(error, Refusal):
+                    reason = f"it is the same server as {self.place.endpoints[twin]}"
+                    raise ServerUnusable(VoteFailure(reason, permanent=True))
+                new, self._last_run_ids[i] = self._last_run_ids.get(i) != run_id, run_id
+                self._run_ids[i], self._durable[i] = run_id, connection.durable
+        except (ServerUnusable, errors.ErrorReply, *errors.Unanswered) as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, ServerUnusable):
                 raise
-            raise Refusal(errors.told(error, self.place)) from error
-        if not line.kept and new:
+            raise ServerUnusable(errors.classify(error, self.place)) from error
+        if not connection.durable and new:
             log.warning(
                 "%s does not write down all that it answers (appendonly yes, appendfsync always): "
                 "after a restart it gives no locks for %.0f s.",
                 *(self.place.endpoints[i], self.place.longest),
             )
-        self._wait(i, line.waits)
-        return line
+        self.note_quarantine(i, connection.quarantine_s)
+        return connection
 
-    def _fail(self, i: int, line: Connection | None, trouble: Trouble) -> None:
+    def mark_failed(self, i: int, connection: Connection | None, failure: VoteFailure) -> None:
         """A server failed: until it is reached again, it is absent."""
-        if line is not None:
-            line.close()
-        new = i not in self._trouble
-        self._trouble[i] = trouble
-        self._runs.pop(i, None)  # another one may be there by now, and it elsewhere
+        if connection is not None:
+            connection.close()
+        new = i not in self.failures
+        self.failures[i] = failure
+        self._run_ids.pop(i, None)  # another one may be there by now, and it elsewhere
         while self._idle[i]:
             self._idle[i].pop().close()
         if new and not self.closed:
-            scheduler.shared.after(_FIRST_PROBE, partial(self._probe, i, _FIRST_PROBE))
+            first = partial(self._schedule_probe, i, _FIRST_PROBE_PAUSE_S)
+            scheduler.shared.after(_FIRST_PROBE_PAUSE_S, first)
+
+    def _schedule_probe(self, i: int, pause: float) -> None:
+        self._workers[i].submit(partial(self._probe, i, pause))
 
     def _probe(self, i: int, pause: float) -> None:
-        self._crews[i].submit(partial(self._reach, i, pause))
-
-    def _reach(self, i: int, pause: float) -> None:
         """Try to reach a server again, for as long as it takes."""
         if self.closed:
             return
-        line = None
+        connection = None
         try:
-            line = self.open(i)
-        except Refusal as refusal:
-            self._trouble[i] = refusal.trouble
-            if i not in self._since and pause >= _LONGEST_PROBE:  # not for a hiccup
-                self._since[i] = monotonic()
+            connection = self.open(i)
+        except ServerUnusable as refusal:
+            self.failures[i] = refusal.failure
+            if i not in self._down_since and pause >= _MAX_PROBE_PAUSE_S:  # not for a hiccup
+                self._down_since[i] = monotonic()
                 endpoint = self.place.endpoints[i]
-                log.warning("%s has no vote (%s); trying on.", endpoint, refusal.trouble.words)
+                log.warning("%s has no vote (%s); trying on.", endpoint, refusal.failure.reason)
             return
         finally:
-            if line is None:  # whatever kept it: a server that nobody tries to reach stays absent
-                again = min(2 * pause, _LONGEST_PROBE)
-                scheduler.shared.after(again, partial(self._probe, i, again))
-        self._idle[i].append(line)
-        self._trouble.pop(i, None)
-        since = self._since.pop(i, None)
+            if connection is None:  # whatever kept it: else it would stay absent for ever
+                again = min(2 * pause, _MAX_PROBE_PAUSE_S)
+                scheduler.shared.after(again, partial(self._schedule_probe, i, again))
+        self._idle[i].append(connection)
+        self.failures.pop(i, None)
+        since = self._down_since.pop(i, None)
         if since is not None:
             endpoint = self.place.endpoints[i]
             log.warning("%s can be reached again after %.1f s.", endpoint, monotonic() - since)
-        self._back(i)
+        self._on_back(i)
 
     # ------------------------------------------------------------ for people
 
-    def remarks(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """Say of each server why it has no vote, and which may lose what they have answered.
 
         The same words as long as it stays so: no seconds are counted down.
@@ -227,9 +230,11 @@ class Reaching:
         for endpoint, why in self.votes().items():
             if why:
                 yield f"{endpoint} has no vote: {why}."
-        if loose := [self.place.endpoints[i] for i in self.all if not self._kept.get(i, True)]:
+        not_durable = [self.place.endpoints[i] for i in self.all if not self._durable.get(i, True)]
+        if not_durable:
+            they_have = "it has" if len(not_durable) == 1 else "they have"
             yield (
-                f"{', '.join(loose)} may lose what {'it has' if len(loose) == 1 else 'they have'} "
+                f"{', '.join(not_durable)} may lose what {they_have} "
                 "answered (no appendonly yes with appendfsync always), and would vote again "
                 f"{self.place.longest:g} s after a restart."
             )
@@ -237,19 +242,19 @@ class Reaching:
     def votes(self) -> dict[str, str]:
         """Return by the servers' addresses why each has no vote, by what was last seen; empty: it
         has one."""
-        return {endpoint: self._why_not(i) for i, endpoint in enumerate(self.place.endpoints)}
+        return {self.place.endpoints[i]: self._reason_without_vote(i) for i in self.all}
 
-    def _why_not(self, i: int) -> str:
-        if (trouble := self._trouble.get(i)) is not None:
-            return trouble.words
-        if i not in self._runs:
+    def _reason_without_vote(self, i: int) -> str:
+        if (failure := self.failures.get(i)) is not None:
+            return failure.reason
+        if i not in self._run_ids:
             return "it has not been reached yet"
-        at = self._votes_at.get(i)
-        return "" if at is None else f"{FORGOT}; it votes from {_time(at)} on"
+        at = self._quarantine_ends.get(i)
+        return "" if at is None else f"{QUARANTINE_REASON}; it votes from {_time(at)} on"
 
     def reachable(self, i: int) -> bool:
         """Tell whether a server answered the last time."""
-        return i not in self._trouble
+        return i not in self.failures
 
     def close(self) -> None:
         """Close all connections."""
@@ -257,8 +262,8 @@ class Reaching:
         for idle in self._idle:
             while idle:
                 idle.pop().close()
-        for crew in self._crews:
-            crew.close()
+        for workers in self._workers:
+            workers.close()
 
 
 def _time(at: float) -> str:

@@ -1,4 +1,4 @@
-"""A call as it is sent, and its answer, as far as it has come; no I/O.
+"""RESP, the protocol of Valkey and Redis: commands as they are sent, replies read; no I/O.
 
 valkey-py's own parser asks its socket for more and waits for that. Here one thread waits for all
 servers at once: libvalkey's, which valkey-py uses where it is there, is given what has come.
@@ -21,22 +21,26 @@ def reader() -> Reader:
     """Return what reads the answers of one connection.
 
     An error is returned and not raised; what no server says that talks this protocol is raised as
-    one of `faults.Unanswered`.
+    one of `errors.Unanswered`.
     """
-    return Reader(protocolError=errors.Garbled, replyError=errors.refused, notEnoughData=UNFINISHED)
+    return Reader(
+        protocolError=errors.MalformedReply,
+        replyError=errors.server_error,
+        notEnoughData=UNFINISHED,
+    )
 
 
 def read(reader: Reader, data: bytes) -> Any:
     """Return the one answer that ends with these bytes, or `UNFINISHED`.
 
     Raises:
-        faults.Unanswered: it is no answer of a server's, or there is more than one.
+        errors.Unanswered: it is no answer of a server's, or there is more than one.
     """
     reader.feed(data)
-    said = reader.gets()
-    if said is not UNFINISHED and reader.has_data():
-        raise errors.Garbled("it answered what nobody had asked")
-    return said
+    reply = reader.gets()
+    if reply is not UNFINISHED and reader.has_data():
+        raise errors.MalformedReply("it answered what nobody had asked")
+    return reply
 
 
 def count(words: int) -> bytes:

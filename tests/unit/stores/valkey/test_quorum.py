@@ -11,8 +11,15 @@ from valkey import exceptions
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.holder import MOST_FENCING
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import Trouble
-from lockclient.stores.valkey.keys import Keys, drifted, holder_of, push_of, revision_of, token_of
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import (
+    KeyNames,
+    drifted,
+    holder_of,
+    push_of,
+    revision_of,
+    token_of,
+)
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.scan_merge import recorded
@@ -39,13 +46,13 @@ def test_nothing_is_decided_that_the_missing_votes_can_change() -> None:
             some = answers(*said)
             missing = [i for i, kind in enumerate(said) if kind is None]
             ends = {
-                quorum.agree(
+                quorum.agrees(
                     {**some, **{i: Reply(k, []) for i, k in zip(missing, rest, strict=True)}},
                     "taken",
                 )
                 for rest in itertools.product(("taken", "held"), repeat=len(missing))
             }
-            assert quorum.decided(some, "taken") == (len(ends) == 1)
+            assert quorum.is_decided(some, "taken") == (len(ends) == 1)
             assert quorum.can_agree(some, "taken") == (True in ends)
 
 
@@ -64,8 +71,11 @@ def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
     """Whatever order the answers came in; and whether those who are away could make it a lock."""
     said = "a on 2 and b on 2 of 5 servers, and 3 make it a lock"
     for votes in ({"a": 2, "b": 2}, {"b": 2, "a": 2}):
-        assert Quorum(5).few(votes, 5) == f"{said}: nobody holds it"
-        assert Quorum(5).few(votes, 4) == f"{said}: 1 could not be asked, so that it may be held"
+        assert Quorum(5).minority_text(votes, 5) == f"{said}: nobody holds it"
+        assert (
+            Quorum(5).minority_text(votes, 4)
+            == f"{said}: 1 could not be asked, so that it may be held"
+        )
 
 
 def test_of_two_records_that_is_listed_which_most_servers_have() -> None:
@@ -95,36 +105,36 @@ def test_what_another_hand_wrote_is_read_as_far_as_it_goes() -> None:
 
 
 def test_names_never_meet() -> None:
-    keys = Keys("r")
+    keys = KeyNames("r")
     assert len({keys.record("a/b", "c"), keys.record("a", "b/c"), keys.record("a%2Fb", "c")}) == 3
 
 
 @pytest.mark.parametrize(
     ("troubles", "kind"),
     [
-        ((Trouble("down"),) * 3, StoreUnavailable),
-        ((Trouble("wrong", refused=True),) * 2 + (Trouble("down"),), StoreUnavailable),
-        ((Trouble("wrong", refused=True),) * 3, StoreError),
-        ((Trouble("full", full=True),) * 3, StoreFull),
+        ((VoteFailure("down"),) * 3, StoreUnavailable),
+        ((VoteFailure("wrong", permanent=True),) * 2 + (VoteFailure("down"),), StoreUnavailable),
+        ((VoteFailure("wrong", permanent=True),) * 3, StoreError),
+        ((VoteFailure("full", out_of_space=True),) * 3, StoreFull),
     ],
 )
 def test_too_few_votes_are_told_by_why(
-    troubles: tuple[Trouble, ...], kind: type[Exception]
+    troubles: tuple[VoteFailure, ...], kind: type[Exception]
 ) -> None:
     """Whether trying again may help, and of each server what is wrong with it."""
     error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
     assert type(error) is kind
     assert "3 of 5 Valkey servers must agree" in str(error)
-    assert all(each.words in str(error) for each in troubles)
+    assert all(each.reason in str(error) for each in troubles)
     assert "and did not (" in str(error)
 
 
-REFUSED = Trouble("connection refused")
-LATE = Trouble("no answer in time")
-WAITS = Trouble("it is new to this keyspace: it votes in 30 s")
-TLS = Trouble("TLS: its certificate has another name")
-RIGHT = Trouble("this user may not do that (No permissions to access a key)", refused=True)
-PASSWORD = Trouble("it does not accept user and password", refused=True)
+REFUSED = VoteFailure("connection refused")
+LATE = VoteFailure("no answer in time")
+WAITS = VoteFailure("it is new to this keyspace: it votes in 30 s")
+TLS = VoteFailure("TLS: its certificate has another name")
+RIGHT = VoteFailure("this user may not do that (No permissions to access a key)", permanent=True)
+PASSWORD = VoteFailure("it does not accept user and password", permanent=True)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +170,7 @@ PASSWORD = Trouble("it does not accept user and password", refused=True)
         ),
     ],
 )
-def test_what_to_do_fits_what_is_wrong(troubles: tuple[Trouble, ...], ends: str) -> None:
+def test_what_to_do_fits_what_is_wrong(troubles: tuple[VoteFailure, ...], ends: str) -> None:
     """Nobody is sent to the network by servers that have answered; what is alike is said once."""
     error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
     assert str(error).endswith(ends)
@@ -190,9 +200,9 @@ def test_what_to_do_fits_what_is_wrong(troubles: tuple[Trouble, ...], ends: str)
 )
 def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
     """As a line is opened; one that was used fails for another reason."""
-    said = errors.told(error, ValkeyLocation(("h:1",), tls=tls)).words
+    said = errors.classify(error, ValkeyLocation(("h:1",), tls=tls)).reason
     assert (hint in said) if hint else "://" not in said
-    assert "://" not in errors.told(error).words
+    assert "://" not in errors.classify(error).reason
 
 
 @pytest.mark.parametrize(
@@ -210,14 +220,14 @@ def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None
 )
 def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
     """The server's own behind them, without what is for programs."""
-    found = errors.told(exceptions.ResponseError(said))
-    assert found.refused
-    assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.words)
-    assert "2cf24" not in found.words
+    found = errors.classify(exceptions.ResponseError(said))
+    assert found.permanent
+    assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.reason)
+    assert "2cf24" not in found.reason
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "refused"),
+    ("error", "words", "permanent"),
     [
         (exceptions.BusyLoadingError("Valkey is loading the dataset in memory"), "LOADING", False),
         (exceptions.ResponseError("MISCONF errors writing to the AOF file"), "MISCONF", False),
@@ -235,7 +245,7 @@ def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
         (exceptions.ConnectionError("max number of clients reached"), "maxclients", False),
     ],
 )
-def test_what_a_server_says_is_told_in_words(error: Exception, words: str, refused: bool) -> None:
-    found = errors.told(error)
-    assert words in found.words
-    assert found.refused == refused
+def test_what_a_server_says_is_told_in_words(error: Exception, words: str, permanent: bool) -> None:
+    found = errors.classify(error)
+    assert words in found.reason
+    assert found.permanent == permanent

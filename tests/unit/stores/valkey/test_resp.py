@@ -28,8 +28,8 @@ def test_an_answer_is_had_when_all_of_it_is_there() -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (b"-NOSCRIPT No matching script.\r\n", errors.NoScript),
-        (b"-WRONGTYPE Operation against a key\r\n", errors.Refused),
+        (b"-NOSCRIPT No matching script.\r\n", errors.UnknownScript),
+        (b"-WRONGTYPE Operation against a key\r\n", errors.ErrorReply),
     ],
 )
 def test_an_error_is_an_answer(said: bytes, error: type[Exception]) -> None:

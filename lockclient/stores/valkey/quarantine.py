@@ -1,0 +1,66 @@
+"""Quarantine of new or emptied servers, which wait before they vote: see it, and clear it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote
+
+from lockclient.errors import StoreUnavailable
+from lockclient.stores.diagnosis_protocol import Voter
+from lockclient.stores.valkey import errors, lua_scripts
+from lockclient.stores.valkey.voting.quorum import decoded
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Command, Connection, ServerUnusable
+
+_SCAN_COUNT: Final = "500"
+"""Keys that a server scans in one step: less than a millisecond."""
+
+
+def voters(servers: Broadcast) -> Iterator[Voter]:
+    """Yield what each server says, also those whose votes do not count yet."""
+    for i in servers.all:
+        endpoint = servers.place.endpoints[i]
+        try:
+            connection = servers.open(i)
+        except ServerUnusable as refusal:
+            yield Voter(endpoint, trouble=str(refusal))
+            continue
+        try:
+            names = frozenset(_lock_names(servers, connection))
+            yield Voter(endpoint, connection.quarantine_s, locks=names)
+        except (errors.ErrorReply, *errors.Unanswered) as error:
+            yield Voter(endpoint, trouble=errors.classify(error).reason)
+        finally:
+            connection.close()
+
+
+def clear_quarantine(servers: Broadcast) -> None:
+    """Let all servers vote at once, for somebody who knows that nobody holds a lock.
+
+    Raises:
+        StoreUnavailable: some can't be told; those that can vote then.
+    """
+    failures = {}
+    for i in servers.all:
+        try:
+            servers.open(i, vouched=True).close()
+        except ServerUnusable as refusal:
+            failures[i] = refusal.failure
+    if failures:
+        raise StoreUnavailable(
+            f"Not all servers of {servers.place.url()} could be told that nobody holds a lock "
+            f"({errors.reasons_text(servers.place, failures)}).",
+            unknown=False,
+        )
+
+
+def _lock_names(servers: Broadcast, connection: Connection) -> Iterator[str]:
+    """Yield the names of locks that stand in one server, whatever the others say of them."""
+    keys, cursor = servers.keys, "0"
+    while True:
+        command = Command(lua_scripts.LEFT, (keys.server,), (cursor, keys.locks, _SCAN_COUNT))
+        following, names = connection.ask(command).rest
+        yield from (unquote(decoded(name)) for name in names)
+        if (cursor := decoded(following)) == "0":
+            return
