@@ -1,4 +1,4 @@
-"""The dashboard as a WSGI application, put together from its parts."""
+"""The WSGI application (Flask): blueprints, guard, response cache, error pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter
-from mutexdash.markup.cluster_label import Label
+from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security import guard
 from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
@@ -31,7 +31,7 @@ def create_app(
     access: Access | None = None,
     prometheus_url: str = "",
     runbook_url: str = "",
-    label: Label | None = None,
+    label: ClusterLabel | None = None,
 ) -> Flask:
     """Return the dashboard as a WSGI application.
 
@@ -44,7 +44,7 @@ def create_app(
         runbook_url: where people read the runbook, the same way.
         label: which cluster this is, for people.
     """
-    access, label = access or Access(), label or Label()
+    access, label = access or Access(), label or ClusterLabel()
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 16 * 1024
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
@@ -105,10 +105,10 @@ def _lock_meant() -> str | None:
     return (request.view_args or {}).get("name") or request.args.get("name")
 
 
-def _build(package: Path, label: Label) -> str:
+def _build(package: Path, label: ClusterLabel) -> str:
     """Return a digest of what pages have beside what they show: label, templates, static files."""
     digest = blake2b(repr(label).encode(), digest_size=6)
     for folder in ("static", "templates"):
-        for path in sorted(each for each in (package / folder).rglob("*") if each.is_file()):
+        for path in sorted(filter(Path.is_file, (package / folder).rglob("*"))):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

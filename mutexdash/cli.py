@@ -20,12 +20,12 @@ from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.staleness import Probe
 from mutexdash.data.waiters import WaiterPoller
-from mutexdash.markup.cluster_label import COLOURS, Label, read_title
+from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
 from mutexdash.security.options import access_options, in_clear, read_access, read_link
 
 log = logging.getLogger("mutexdash")
 
-_REMOVALS = 1000
+_MAX_REMOVALS = 1000
 """How many removals are shown, the newest ones, as `removed.html` says."""
 
 
@@ -73,7 +73,7 @@ def main(
     store = store_of(settings, poll)
     history = History()
     table = Table(
-        store, removals=_REMOVALS, on_change=history.note, on_removal=history.note_removals
+        store, removals=_MAX_REMOVALS, on_change=history.note, on_removal=history.note_removals
     )
     live = Live(table, history, probe=Probe(table, store), waiting=WaiterPoller(table, store))
     app = create_app(
@@ -82,7 +82,7 @@ def main(
         access=access,
         prometheus_url=prometheus_url,
         runbook_url=runbook_url,
-        label=Label(title, colour or ""),
+        label=ClusterLabel(title, colour or ""),
     )
     server = HttpServer(app, listen, proxied=bool(access.proxies.all))
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())

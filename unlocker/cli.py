@@ -27,8 +27,8 @@ from lockclient.service.request_filter import is_loopback
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.http_app import create_app
-from unlocker.notifications.notifier import BadUrl, Notifier, targets_of
-from unlocker.record_cleanup import KEEP_REMOVALS
+from unlocker.notifications.notifier import BadUrl, Notifier, recipients_of
+from unlocker.record_cleanup import MAX_RECORDS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
 log = logging.getLogger("unlocker")
@@ -86,7 +86,7 @@ class Limit(click.ParamType[int | None]):
     "--keep-removals",
     metavar="N|off",
     type=Limit(),
-    default=str(KEEP_REMOVALS),
+    default=str(MAX_RECORDS),
     show_default=True,
     help="How many records of removals stay in the store; the oldest go first, and each after "
     f"{RECORD_RETENTION}. `off`: no limit.",
@@ -145,6 +145,6 @@ def main(
 
 def _notifier(urls: Sequence[str], settings: Settings) -> Notifier:
     try:
-        return Notifier(targets_of(urls), settings.where)
+        return Notifier(recipients_of(urls), settings.where)
     except BadUrl as error:
         raise click.UsageError(f"--notify: {error}") from None

@@ -1,4 +1,4 @@
-"""What is to happen with each lock next: alert, then removal. In memory: no I/O, no clock read.
+"""Deadlines of all locks: the alert, then the removal. In memory: no I/O, no clock is read.
 
 A push costs one verdict and, as it moves a lock's moments back, nothing more: a lock has one entry
 in a heap of moments, and one that comes up too early is put back at its moment then. A sweep looks
@@ -18,34 +18,34 @@ from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDE
 from lockclient.overview.rows import Row, Transition
 from unlocker.policy import NEVER, ClockCheck, Verdict, judge
 
-_SLACK = 1000
+_MAX_STALE_ENTRIES = 1000
 """Entries of locks that are gone, beyond as many as there are locks, before they are cleared."""
 
 
-KEPT = 60.0
+CARRIED_OVER_AFTER_S = 60.0
 """Seconds after its `auto_unlock_at` from which on a lock counts as kept by a restart."""
 
 
 @dataclass(slots=True)
-class Item:
+class JudgedLock:
     """One lock and the verdict about it.
 
     Attributes:
-        state: of `record.STATES`, that it has come to.
-        told: whether it went past its alert, which an undecided one does as well.
+        state: of `STATES`, that it has come to.
+        alerted: whether it went past its alert, which an undecided one does as well.
     """
 
     row: Row
     verdict: Verdict
     state: str
-    told: bool = False
+    alerted: bool = False
 
     @property
     def next_moment(self) -> float:
         """When something is to happen: the alert, or after it the removal."""
         if self.state == OVERDUE:
             return NEVER
-        return self.verdict.due if self.told else self.alert_moment
+        return self.verdict.due if self.alerted else self.alert_moment
 
     @property
     def alert_moment(self) -> float:
@@ -61,15 +61,15 @@ PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
 class PastAlert(NamedTuple):
     """The locks past their alert that a scrape names, and in each state how many it does not."""
 
-    listed: list[Item]
+    listed: list[JudgedLock]
     unlisted: Mapping[str, int]
 
 
-class Progress(NamedTuple):
+class DueLocks(NamedTuple):
     """What a step in time brought: locks that went past their alert, locks to be removed."""
 
-    alerts: list[Item]
-    due: list[Item]
+    alerts: list[JudgedLock]
+    due: list[JudgedLock]
 
 
 class Deadlines:
@@ -78,15 +78,15 @@ class Deadlines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._check: ClockCheck | None = None
-        self._items: dict[str, Item] = {}
-        self._open: set[str] = set()  # of which a clock check may tell more
-        self._told: set[str] = set()
+        self._items: dict[str, JudgedLock] = {}
+        self._undecided: set[str] = set()  # of which a clock check may tell more
+        self._alerted: set[str] = set()
         # That are to be removed, and were not seen to be pushed; those of them that are kept; and
         # their stamps, the first on top, so that a scrape does not walk a hundred thousand locks.
         self._found: set[str] = set()
-        self._kept: set[str] = set()
+        self._carried_over: set[str] = set()
         self._stamps: list[tuple[float, str]] = []
-        self._waiting = False
+        self._needs_clock_check = False
         # Locks that are not OK, so that nobody has to walk all locks to count or to list them.
         self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
         self._heap: list[tuple[float, str]] = []
@@ -99,58 +99,58 @@ class Deadlines:
                 before = self._drop(change.name)
                 if change.after is not None:
                     self._put(change.name, change.after, before)
-            if len(self._heap) > 2 * len(self._items) + _SLACK:
-                self._clear_heap()
-            if len(self._stamps) > 2 * len(self._found) + _SLACK:
-                # Each once: those that are judged again by each clock check come again and again.
-                self._stamps = sorted({each for each in self._stamps if each[1] in self._found})
+            if len(self._heap) > 2 * len(self._items) + _MAX_STALE_ENTRIES:
+                self._compact_heap()
+            if len(self._stamps) > 2 * len(self._found) + _MAX_STALE_ENTRIES:
+                # Without doubles: what is judged again by each clock check comes again and again.
+                self._stamps = sorted({entry for entry in self._stamps if entry[1] in self._found})
 
     def reconsider(self, check: ClockCheck) -> None:
         """Decide again what could not be decided, after a clock check."""
         with self._lock:
-            self._check, self._waiting = check, False
-            for name in tuple(self._open):
+            self._check, self._needs_clock_check = check, False
+            for name in tuple(self._undecided):
                 before = self._drop(name)
                 if before is not None:
                     self._put(name, before.row, before)
 
-    def advance(self, now: float) -> Progress:
+    def pop_due(self, now: float) -> DueLocks:
         """Go on to the monotonic moment `now`."""
-        progress = Progress([], [])
+        progress = DueLocks([], [])
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
                 entry = heapq.heappop(self._heap)
                 if self._entries.get(entry[1]) == entry[0]:  # else a later one replaced it
                     del self._entries[entry[1]]
-                    self._advance(entry[1], now, progress)
+                    self._come_due(entry[1], now, progress)
         return progress
 
-    def current(self, item: Item) -> bool:
+    def is_current(self, item: JudgedLock) -> bool:
         """Tell whether the lock still stands as it did when the item was handed out."""
         return self._items.get(item.row.holder.name) is item
 
     def counts(self) -> dict[str, int]:
-        """Return how many locks there are in each of `record.STATES`."""
+        """Return how many locks there are in each of `STATES`."""
         with self._lock:
             counts = {state: len(names) for state, names in self._by_state.items()}
             counts[OK] = len(self._items) - sum(counts.values())
         return {state: counts[state] for state in STATES}
 
-    def kept(self, wall: float) -> int:
+    def carried_over(self, wall: float) -> int:
         """Return how many locks only wait because counting began anew, with us or a restore.
 
         By the wall-clock time `wall` their `auto_unlock_at` passed more than `KEPT` seconds ago.
         """
         with self._lock:
-            while self._stamps and self._stamps[0][0] + KEPT < wall:
+            while self._stamps and self._stamps[0][0] + CARRIED_OVER_AFTER_S < wall:
                 stamp, name = heapq.heappop(self._stamps)
                 if name in self._found and self._items[name].row.holder.auto_unlock_at == stamp:
-                    self._kept.add(name)
-            return len(self._kept)
+                    self._carried_over.add(name)
+            return len(self._carried_over)
 
-    def waiting(self) -> bool:
+    def needs_clock_check(self) -> bool:
         """Tell whether there is a lock that the next clock check may decide about."""
-        return self._waiting
+        return self._needs_clock_check
 
     def past_alert(self, limit: int, failing: Collection[str] = ()) -> PastAlert:
         """Return the locks past their alert, the most urgent first.
@@ -163,63 +163,69 @@ class Deadlines:
             failing: the names of locks that were tried to be removed in vain.
         """
 
-        def urgency(item: Item) -> tuple[int, float]:
+        def urgency(item: JudgedLock) -> tuple[int, float]:
             if item.state == OVERDUE:
                 return item.row.holder.name not in failing, item.alert_moment
             return 2 + (item.verdict.due != NEVER), item.alert_moment
 
         with self._lock:
-            told = [self._items[name] for name in self._told]
-        listed = heapq.nsmallest(limit, told, key=urgency)  # outside: they may be very many
-        unlisted = dict.fromkeys(PAST_ALERT, 0) | Counter(each.state for each in told)
-        for each in listed:
-            unlisted[each.state] -= 1
+            alerted = [self._items[name] for name in self._alerted]
+        listed = heapq.nsmallest(limit, alerted, key=urgency)  # outside: they may be very many
+        unlisted = dict.fromkeys(PAST_ALERT, 0) | Counter(lock.state for lock in alerted)
+        for lock in listed:
+            unlisted[lock.state] -= 1
         return PastAlert(listed, unlisted)
 
-    def _drop(self, name: str) -> Item | None:
+    def _drop(self, name: str) -> JudgedLock | None:
         item = self._items.pop(name, None)
-        for names in (self._open, self._told, self._found, self._kept, *self._by_state.values()):
+        for names in (
+            self._undecided,
+            self._alerted,
+            self._found,
+            self._carried_over,
+            *self._by_state.values(),
+        ):
             names.discard(name)
         return item
 
-    def _put(self, name: str, row: Row, before: Item | None) -> None:
+    def _put(self, name: str, row: Row, before: JudgedLock | None) -> None:
         verdict = judge(row, self._check)
-        item = Item(row, verdict, _state(row.holder))
+        item = JudgedLock(row, verdict, _state(row.holder))
         if before is not None and item.state != BROKEN and _still_past_alert(before, row):
-            self._note_alert(name, item)  # it was told already
+            self._mark_alerted(name, item)  # people know already
         self._items[name] = item
         stamp = row.holder.auto_unlock_at
         if row.found and verdict.due != NEVER and stamp is not None:
             self._found.add(name)
             heapq.heappush(self._stamps, (stamp, name))
         if verdict.alert is None:
-            self._open.add(name)
+            self._undecided.add(name)
             asked = self._check is not None and self._check.now.monotonic >= row.seen_at
-            self._waiting |= not asked
-        self._file(name, item)
+            self._needs_clock_check |= not asked
+        self._push(name, item)
 
-    def _advance(self, name: str, now: float, progress: Progress) -> None:
+    def _come_due(self, name: str, now: float, progress: DueLocks) -> None:
         item = self._items.get(name)
         if item is None:
             return
-        if not item.told and item.next_moment <= now:
-            self._note_alert(name, item)
+        if not item.alerted and item.next_moment <= now:
+            self._mark_alerted(name, item)
             progress.alerts.append(item)
-        if item.told and item.next_moment <= now:
+        if item.alerted and item.next_moment <= now:
             self._by_state[item.state].discard(name)
             self._found.discard(name)
-            self._kept.discard(name)
+            self._carried_over.discard(name)
             item.state = OVERDUE
             progress.due.append(item)
-        self._file(name, item)
+        self._push(name, item)
 
-    def _note_alert(self, name: str, item: Item) -> None:
-        item.told = True
-        self._told.add(name)
+    def _mark_alerted(self, name: str, item: JudgedLock) -> None:
+        item.alerted = True
+        self._alerted.add(name)
         if item.state == OK:
             item.state = ALERT
 
-    def _file(self, name: str, item: Item) -> None:
+    def _push(self, name: str, item: JudgedLock) -> None:
         if item.state in self._by_state:
             self._by_state[item.state].add(name)
         moment = item.next_moment
@@ -227,7 +233,7 @@ class Deadlines:
             self._entries[name] = moment
             heapq.heappush(self._heap, (moment, name))
 
-    def _clear_heap(self) -> None:
+    def _compact_heap(self) -> None:
         kept = {name: moment for name, moment in self._entries.items() if name in self._items}
         self._entries = kept
         self._heap = [(moment, name) for name, moment in kept.items()]
@@ -241,10 +247,10 @@ def _state(holder: Holder) -> str:
     return UNDECIDED if holder.undecided() else OK
 
 
-def _still_past_alert(before: Item, row: Row) -> bool:
+def _still_past_alert(before: JudgedLock, row: Row) -> bool:
     """Tell whether a lock that was past its alert is past the same one still."""
     return (
-        before.told
+        before.alerted
         and before.row.holder.uuid == row.holder.uuid
         and before.row.holder.alert_at == row.holder.alert_at
     )

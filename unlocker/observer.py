@@ -14,8 +14,8 @@ from lockclient.overview.table import Table
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.confusables import named
 from lockclient.text.escaping import plain
-from unlocker.deadlines import Item
-from unlocker.metrics.counters import HOWS, Metrics
+from unlocker.deadlines import JudgedLock
+from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
 from unlocker.notifications.notification_queue import (
     AUTO_UNLOCKED,
     FORCE_UNLOCKED,
@@ -23,7 +23,7 @@ from unlocker.notifications.notification_queue import (
     Notification,
 )
 from unlocker.notifications.notifier import Notifier
-from unlocker.rate_limit import WINDOW, RateLimit
+from unlocker.rate_limit import WINDOW_S, RateLimit
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Observer:
     metrics: Metrics
     notifier: Notifier
 
-    def on_alert(self, item: Item) -> None:
+    def on_alert(self, item: JudgedLock) -> None:
         """Count and tell that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder
@@ -66,11 +66,11 @@ class Observer:
     def on_removal(self, removals: list[Removal], found: bool) -> None:
         """Count what anyone removed since the start."""
         if found:  # by the removers' clocks: there is no other way to tell when they were
-            since = time.time() - WINDOW
+            since = time.time() - WINDOW_S
             removals = [removal for removal in removals if (removal.removed_at or 0) > since]
         else:
             for removal in removals:
-                how = removal.how if removal.how in HOWS else "other"
+                how = removal.how if removal.how in REMOVAL_KINDS else "other"
                 self.metrics.removals.labels(how).inc()
                 name, what = named(removal.holder.name), _one_line(removal.describe())
                 who = _one_line(removal.holder.describe())
@@ -92,7 +92,7 @@ class Observer:
                 self._inspect(before, after, now, live=change.live)
 
     def _notify(self, kind: str, line: str, stands: Callable[[], bool] = lambda: True) -> None:
-        self.notifier.tell(Notification(kind, line, monotonic(), self.table.revision, stands))
+        self.notifier.notify(Notification(kind, line, monotonic(), self.table.revision, stands))
 
     def _inspect(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
         holder = after.holder

@@ -21,10 +21,10 @@ which the scheduler goes by), and R the time to remove what came due before it: 
 silent is removed within D + P + S + R of its last push, and the thousandth of D. A lock that was
 found is removed within D + S + R, and the thousandth, of when it was first seen. Nobody remembers
 what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
-for ever, which `Deadlines.kept` counts and an alert tells. While the store is away or we are
-stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that, because
-one look is left out for the news to come first. More than `--max-removals` in a minute wait for
-their turn: see `brake`.
+for ever, which `Deadlines.carried_over` counts and an alert tells. While the store is away or we
+are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that,
+because one look is left out for the news to come first. More than `--max-removals` in a minute
+wait for their turn: see `rate_limit`.
 
 What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
 not lie as far apart as its durations, so that they are not of one push: nobody knows which of them
@@ -105,7 +105,7 @@ class Verdict:
 
 
 def judge(row: Row, check: ClockCheck | None) -> Verdict:
-    """Decide about one lock.
+    """Decide about one lock: "What is never removed" above, and the paragraph on alerts after it.
 
     Args:
         row: the lock as the table has it.
@@ -124,7 +124,10 @@ def judge(row: Row, check: ClockCheck | None) -> Verdict:
 
 
 def _counted(row: Row, after: float | None) -> float | None:
-    """Return when a duration is over that began with the last sign of life."""
+    """Return when a duration is over that began with the last push.
+
+    The argument is above: "Why no lock is removed early".
+    """
     return None if after is None else row.seen_at + after * (1 + _DRIFT)
 
 

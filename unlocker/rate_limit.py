@@ -1,4 +1,4 @@
-"""How many locks may be removed in a minute: when very many are due at once, most likely their
+"""The rate limit of removals, or brake: when very many locks are due at once, most likely their
 holders live and their network or their clocks do not.
 
 In any minute no more than `limit` auto-unlocks pass: the larger of `--max-removals` and a fifth of
@@ -36,11 +36,11 @@ from lockclient.model.clocks import monotonic
 
 log = logging.getLogger(__name__)
 
-WINDOW = 60.0
+WINDOW_S = 60.0
 """Seconds in which `--max-removals` pass. The brake is let go when for as long nothing was kept
 back, so that a scrape once a minute does not miss it, and it is told once and not ten times."""
 
-SHARE = 0.2
+SHARE_OF_LOCKS = 0.2
 """The part of all locks that may be removed in a minute, if that is more."""
 
 Key = tuple[str, str | None]
@@ -48,8 +48,8 @@ Key = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Braking:
-    """What the brake does now: `limit` is what passes in a minute, infinite if there is none."""
+class RateLimitState:
+    """The state now: `limit` is what passes in a minute, infinite if there is none."""
 
     engaged: bool
     withheld: int
@@ -60,21 +60,21 @@ class RateLimit:
     """Counts removals, and tells when it is enough; several threads may use it.
 
     Args:
-        most: removals in a minute that always pass; None: the brake is off.
+        most: removals in a minute that always pass; None: no limit.
     """
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
+    def __init__(self, max_removals: int | None) -> None:
+        self._max_removals = max_removals
         self._lock = threading.Lock()
         self._counted: OrderedDict[Key, float] = OrderedDict()  # → monotonic, the oldest first
         self._withheld = 0
         self._engaged_until = -math.inf
-        self._told = False
+        self._logged = False
 
     @property
-    def off(self) -> bool:
+    def unlimited(self) -> bool:
         """Whether everything passes."""
-        return self._most is None
+        return self._max_removals is None
 
     def count(self, removals: Iterable[Key]) -> None:
         """Count removals that were made, or may have been, just now; each lock counts once."""
@@ -85,7 +85,7 @@ class RateLimit:
                 self._counted.move_to_end(key)
             self._forget(now)
 
-    def full(self, held: int) -> bool:
+    def is_full(self, held: int) -> bool:
         """Tell whether no more may be removed now; `held` is how many locks there are."""
         with self._lock:
             self._forget(monotonic())
@@ -98,9 +98,9 @@ class RateLimit:
             self._withheld = number
             limit = self._limit(held)
             if number:
-                self._engaged_until = now + WINDOW
+                self._engaged_until = now + WINDOW_S
         engaged = now < self._engaged_until
-        if engaged and not self._told:
+        if engaged and not self._logged:
             log.warning(
                 "The brake is on: %d locks are due beyond the %g that may be removed in a minute "
                 "(the larger of --max-removals and %g %% of all locks), and stay for now. So many "
@@ -110,28 +110,28 @@ class RateLimit:
                 "one more unlocker with --max-removals off.",
                 number,
                 limit,
-                100 * SHARE,
+                100 * SHARE_OF_LOCKS,
                 extra={"event": "brake-on"},
             )
-        elif self._told and not engaged:
+        elif self._logged and not engaged:
             log.warning(
                 "The brake is off again: for a minute, no lock was kept back.",
                 extra={"event": "brake-off"},
             )
-        self._told = engaged
+        self._logged = engaged
 
-    def state(self, held: int) -> Braking:
+    def state(self, held: int) -> RateLimitState:
         """Return what the metrics show."""
         with self._lock:
             self._forget(monotonic())
             engaged = monotonic() < self._engaged_until
-            return Braking(engaged, self._withheld, self._limit(held))
+            return RateLimitState(engaged, self._withheld, self._limit(held))
 
     def _limit(self, held: int) -> float:
-        if self._most is None:
+        if self._max_removals is None:
             return math.inf
-        return max(self._most, math.floor(SHARE * (held + len(self._counted))))
+        return max(self._max_removals, math.floor(SHARE_OF_LOCKS * (held + len(self._counted))))
 
     def _forget(self, now: float) -> None:
-        while self._counted and next(iter(self._counted.values())) <= now - WINDOW:
+        while self._counted and next(iter(self._counted.values())) <= now - WINDOW_S:
             self._counted.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Takes away what is over: records of removals, and marks of uuids that are used up.
+"""Deletes what is over: records of removals, and tombstones (marks) of uuids that are used up.
 
 All are bound to leases, but etcd gives all leases their whole time anew at each change of its
 leader (etcd-io/etcd #9888): where that happens once a week, what has a lease of a week stays for
@@ -50,22 +50,25 @@ from lockclient.stores.service_protocol import Change, Kind, ServiceStore
 
 log = logging.getLogger(__name__)
 
-EVERY, LOOK = 60.0, 3600.0
-"""Seconds between two steps, and between two looks at everything."""
-STEP = 500
+STEP_INTERVAL_S = 60.0
+SCAN_INTERVAL_S = 3600.0
+"""Seconds between two steps, and between two scans of everything."""
+MAX_DELETIONS_PER_STEP = 500
 """Deletions of a step: each is a revision of the store, and an event for whoever follows it."""
-MARKS, SETTLED = 86400.0 + 3600.0, 600.0
-"""Seconds that a mark is kept, and any record at least."""
-KEEP_REMOVALS = 10_000
+TOMBSTONE_RETENTION_S = 86400.0 + 3600.0
+MIN_RECORD_AGE_S = 600.0
+"""Seconds that a tombstone is kept, and any record at least."""
+MAX_RECORDS = 10_000
 """Records that are kept if nobody says otherwise."""
-_MOST = 5000
+_MAX_PLANNED = 5000
 """Deletions that are planned by one look; if there is more to do the next follows at once."""
-_PATIENCE, _BUDGET = 2.0, 60.0
-"""Seconds for one deletion, and for one step with its look: a job that takes much longer than its
+_REQUEST_TIMEOUT_S = 2.0
+_STEP_BUDGET_S = 60.0
+"""Seconds for one deletion, and for one step with its scan: a job that takes much longer than its
 interval counts as hanging."""
 
 
-class Ages:
+class RevisionAges:
     """Which revision the store had when: how old is what was written up to it, at least."""
 
     def __init__(self) -> None:
@@ -77,7 +80,8 @@ class Ages:
             self._notes.clear()
         self._notes.append((now, revision))
         # Of the notes that are old enough for everything the last one says most.
-        while len(self._notes) > 1 and self._notes[1][0] <= now - max(MARKS, SETTLED):
+        old = now - max(TOMBSTONE_RETENTION_S, MIN_RECORD_AGE_S)
+        while len(self._notes) > 1 and self._notes[1][0] <= old:
             self._notes.popleft()
 
     def written_before(self, moment: float) -> int:
@@ -85,29 +89,29 @@ class Ages:
         return max((revision for at, revision in self._notes if at <= moment), default=0)
 
 
-class Retention:
-    """What is over, and its going. `run` is for one thread, every `EVERY` seconds.
+class RecordCleanup:
+    """Finds what is over, and deletes it. `run` is for one thread, every `STEP_INTERVAL_S`.
 
     Args:
         store: where the records are.
         table: knows the store's revision.
-        keep: how many records are kept, the newest; None: as many as there are.
+        max_records: how many are kept, the newest; None: as many as there are.
         ending: when set, nothing further is begun.
     """
 
     def __init__(
-        self, store: ServiceStore, table: Table, keep: int | None, ending: threading.Event
+        self, store: ServiceStore, table: Table, max_records: int | None, ending: threading.Event
     ) -> None:
         self._store = store
         self._table = table
-        self._keep = keep
+        self._max_records = max_records
         self._ending = ending
-        self._ages = Ages()
-        self._budget = Deadline.after(_BUDGET)
-        self._over: deque[Change] = deque()
-        self._look_at = 0.0
+        self._ages = RevisionAges()
+        self._budget = Deadline.after(_STEP_BUDGET_S)
+        self._to_delete: deque[Change] = deque()
+        self._next_scan_at = 0.0
         self._refused = False
-        self._first = 0  # at which the oldest record came to be, or else what is settled
+        self._oldest_record = 0  # at which the oldest record came to be, or else what is settled
 
     def run(self) -> None:
         """Note the time, look if it is time to, and delete some of what is over."""
@@ -125,50 +129,52 @@ class Retention:
             self._refused = False
 
     def _run(self, now: float) -> None:
-        self._budget = Deadline.after(_BUDGET)
+        self._budget = Deadline.after(_STEP_BUDGET_S)
         self._ages.note(now, self._table.revision)
-        settled = self._ages.written_before(now - SETTLED)
-        if settled and not self._over and now >= self._look_at:
-            self._over.extend(self._records(settled))
-            self._over.extend(self._codes())
-            self._over.extend(self._marks(now))
-            self._look_at = now + (LOOK if len(self._over) < _MOST else 0.0)
-        for _ in range(min(STEP, len(self._over))):
+        settled = self._ages.written_before(now - MIN_RECORD_AGE_S)
+        if settled and not self._to_delete and now >= self._next_scan_at:
+            self._to_delete.extend(self._expired_records(settled))
+            self._to_delete.extend(self._orphaned_backtraces())
+            self._to_delete.extend(self._expired_tombstones(now))
+            is_all = len(self._to_delete) < _MAX_PLANNED
+            self._next_scan_at = now + SCAN_INTERVAL_S if is_all else now
+        for _ in range(min(MAX_DELETIONS_PER_STEP, len(self._to_delete))):
             if self._ending.is_set() or self._budget.expired():
                 return
-            self._store.forget(self._over[0], Deadline.after(_PATIENCE))
-            self._over.popleft()
+            self._store.forget(self._to_delete[0], Deadline.after(_REQUEST_TIMEOUT_S))
+            self._to_delete.popleft()
 
-    def _records(self, settled: int) -> Iterator[Change]:
+    def _expired_records(self, settled: int) -> Iterator[Change]:
         """Yield the records that are over and were written up to the revision `settled`."""
-        since, count, self._first = time.time() - RECORD_RETENTION_S, 0, settled + 1
+        since, count, self._oldest_record = time.time() - RECORD_RETENTION_S, 0, settled + 1
 
         def places() -> Iterator[tuple[bool, int, Change]]:
             nonlocal count
-            for each in self._all("removed"):
+            for record in self._load("removed"):
                 count += 1
-                self._first = min(self._first, each.created)
-                at = removed_at(each.value or b"")
-                yield at is None or at > since, each.created, each._replace(value=None)
+                self._oldest_record = min(self._oldest_record, record.created)
+                at = removed_at(record.value or b"")
+                yield at is None or at > since, record.created, record._replace(value=None)
 
-        first = nsmallest(_MOST, places())  # those that are over, then the oldest
-        excess = 0 if self._keep is None else count - self._keep
-        for place, (in_time, _, each) in enumerate(first):
-            if each.revision <= settled and (place < excess or not in_time):
-                yield each
+        first = nsmallest(_MAX_PLANNED, places())  # those that are over, then the oldest
+        excess = 0 if self._max_records is None else count - self._max_records
+        for place, (in_time, _, record) in enumerate(first):
+            if record.revision <= settled and (place < excess or not in_time):
+                yield record
 
-    def _codes(self) -> Iterator[Change]:
+    def _orphaned_backtraces(self) -> Iterator[Change]:
         """Yield the backtraces of which no record spoke when the records were read."""
-        for each in self._all("code"):
-            if each.revision < self._first:  # which is not after `settled`
-                yield each._replace(value=None)
+        for backtrace in self._load("code"):
+            if backtrace.revision < self._oldest_record:  # which is not after `settled`
+                yield backtrace._replace(value=None)
 
-    def _marks(self, now: float) -> Iterator[Change]:
-        """Yield the marks that nothing can meet any more."""
-        old = self._ages.written_before(now - MARKS)
+    def _expired_tombstones(self, now: float) -> Iterator[Change]:
+        """Yield the tombstones that nothing can meet any more."""
+        old = self._ages.written_before(now - TOMBSTONE_RETENTION_S)
         if old:
-            yield from islice((x for x in self._all("withdrawn") if x.revision <= old), _MOST)
+            marks = (mark for mark in self._load("withdrawn") if mark.revision <= old)
+            yield from islice(marks, _MAX_PLANNED)
 
-    def _all(self, kind: Kind) -> Iterator[Change]:
+    def _load(self, kind: Kind) -> Iterator[Change]:
         for batch in self._store.load((kind,), self._budget):
             yield from batch.changes

@@ -1,4 +1,4 @@
-"""Removes the locks that are due, each by a transaction that a sign of life defeats."""
+"""Removes the locks that are due, each by a transaction that any push defeats."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
 from lockclient.text.durations import period
-from unlocker.deadlines import Deadlines, Item
+from unlocker.deadlines import Deadlines, JudgedLock
 from unlocker.metrics.counters import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.rate_limit import Key, RateLimit
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 2.0
+_REQUEST_TIMEOUT_S = 2.0
 """Seconds for one lock: the sweep must go on, and SIGTERM ends the service within 5 s."""
 
-_AT_ONCE = 4
-"""Locks at a time where there is no brake: their two requests each mostly wait for a disk."""
+_MAX_PARALLEL = 4
+"""Locks at a time where there is no rate limit: their two requests each mostly wait for a disk."""
 
-_BUDGET = 5.0
+_RUN_BUDGET_S = 5.0
 """Seconds after which a run leaves the rest to the next: meanwhile no alert is told."""
 
 
@@ -55,35 +55,35 @@ class Remover:
     identity: str
     metrics: Metrics
     ending: threading.Event
-    _pending: deque[Item] = field(default_factory=deque)
+    _pending: deque[JudgedLock] = field(default_factory=deque)
     _refused: set[Key] = field(default_factory=set)
-    _unsure: set[Key] = field(default_factory=set)
-    _last: Item | None = None
+    _ambiguous: set[Key] = field(default_factory=set)
+    _last_removed: JudgedLock | None = None
 
-    def run(self, due: Iterable[Item]) -> None:
+    def run(self, due: Iterable[JudgedLock]) -> None:
         """Try to remove these locks, and those left over from earlier runs, once each.
 
         Raises:
             StoreUnavailable: the store did not answer; the rest is left for the next run.
         """
         self._pending.extend(due)
-        budget, withheld = Deadline.after(_BUDGET), 0
-        if self.rate_limit.off and len(self._pending) > _AT_ONCE:
+        budget, withheld = Deadline.after(_RUN_BUDGET_S), 0
+        if self.rate_limit.unlimited and len(self._pending) > _MAX_PARALLEL:
             self._run_at_once(budget)
             return
         for _ in range(len(self._pending)):
             if budget.expired() or self.ending.is_set():
                 return
             item = self._pending.popleft()
-            if self._over(item):
+            if self._is_settled(item):
                 self._refused.discard(_key(item))
                 continue
-            if not self._may_go_on():
+            if not self._wait_until_counted():
                 self._pending.appendleft(item)
                 return
-            if self.rate_limit.full(self._held()):
+            if self.rate_limit.is_full(self._held()):
                 self._pending.appendleft(item)
-                withheld = self._drop_over()
+                withheld = self._drop_settled()
                 break
             self._try(item)
         self.rate_limit.withhold(withheld, self._held())
@@ -93,7 +93,7 @@ class Remover:
         return {name for name, _ in self._refused.copy()}
 
     def _run_at_once(self, budget: Deadline) -> None:
-        """Do the same without a brake, when no removal has to wait until the one before is told."""
+        """Do the same without a rate limit: no removal waits until the one before is told."""
         todo, self._pending = self._pending, deque()
 
         def work() -> None:
@@ -102,48 +102,50 @@ class Remover:
                     item = todo.popleft()
                 except IndexError:  # the others have done the rest
                     return
-                if self._over(item):
+                if self._is_settled(item):
                     self._refused.discard(_key(item))
                 else:
                     self._try(item)
 
-        with ThreadPoolExecutor(_AT_ONCE, "remover") as pool:
-            workers = [pool.submit(work) for _ in range(_AT_ONCE)]
+        with ThreadPoolExecutor(_MAX_PARALLEL, "remover") as pool:
+            workers = [pool.submit(work) for _ in range(_MAX_PARALLEL)]
         self._pending.extendleft(reversed(todo))
-        for each in workers:
-            each.result()
+        for worker in workers:
+            worker.result()
 
-    def _over(self, item: Item) -> bool:
+    def _is_settled(self, item: JudgedLock) -> bool:
         """Tell whether there is nothing left to do about a lock, not even to count it."""
-        return not self.deadlines.current(item) and _key(item) not in self._unsure
+        return not self.deadlines.is_current(item) and _key(item) not in self._ambiguous
 
-    def _drop_over(self) -> int:
+    def _drop_settled(self) -> int:
         """Forget what needs no removal any more; return how much is left."""
-        self._pending = deque(each for each in self._pending if not self._over(each))
+        self._pending = deque(item for item in self._pending if not self._is_settled(item))
         self._refused.intersection_update(map(_key, self._pending))
         return len(self._pending)
 
     def _held(self) -> int:
         return sum(self.deadlines.counts().values())
 
-    def _may_go_on(self) -> bool:
-        """Wait until the brake has counted all removals up to our last one: see `brake` for why.
+    def _wait_until_counted(self) -> bool:
+        """Wait until the rate limit has counted all removals up to our last one.
+
+        See `rate_limit`, "Why N unlockers do not remove N times the limit".
 
         The table tells of that in the same step in which it tells that the lock is gone.
         """
-        deadline = Deadline.after(_PATIENCE)
-        while self._last is not None and self.deadlines.current(self._last):
+        deadline = Deadline.after(_REQUEST_TIMEOUT_S)
+        while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
             if deadline.expired() or self.ending.wait(0.002):
                 return False
-        self._last = None
+        self._last_removed = None
         return True
 
-    def _try(self, item: Item) -> None:
+    def _try(self, item: JudgedLock) -> None:
         key, result = _key(item), FAILED
         try:
             result = self._attempt(item)
         except StoreUnavailable:
-            self._unsure.add(key)
+            self._ambiguous.add(key)
             self.rate_limit.count([key])  # it may have happened
             raise
         finally:
@@ -152,12 +154,12 @@ class Remover:
                 self._pending.append(item)
             else:
                 self._refused.discard(key)
-                self._unsure.discard(key)
-        if result == REMOVED and not self.rate_limit.off:
+                self._ambiguous.discard(key)
+        if result == REMOVED and not self.rate_limit.unlimited:
             self.rate_limit.count([key])
-            self._last = item
+            self._last_removed = item
 
-    def _attempt(self, item: Item) -> str:
+    def _attempt(self, item: JudgedLock) -> str:
         try:
             return self._remove(item)
         except StoreUnavailable:
@@ -175,45 +177,45 @@ class Remover:
             self._refused.add(_key(item))
             return FAILED
 
-    def _remove(self, item: Item) -> str:
-        row, deadline = item.row, Deadline.after(_PATIENCE)
+    def _remove(self, item: JudgedLock) -> str:
+        row, deadline = item.row, Deadline.after(_REQUEST_TIMEOUT_S)
         name, uuid = row.holder.name, row.holder.uuid
         # The table keeps no backtraces, and the record is to have one. This look decides nothing
         # that the transaction does not decide again.
         seen = self.store.ask(Read(name, uuid), deadline)
         assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
-            return self._ended(seen.removal)
+            return self._result_if_gone(seen.removal)
         # Not current: it is looked at only because an earlier request of ours was not answered.
         if (
             seen.holder.stamp_revisions != row.holder.stamp_revisions
             or seen.holder.broken()
             or seen.holder.undecided()
-            or not self.deadlines.current(item)
+            or not self.deadlines.is_current(item)
         ):
             return CHANGED
-        removal = self._record(seen.holder, row.seen_at)
+        removal = self._new_record(seen.holder, row.seen_at)
         outcome = self.store.ask(Remove(removal, row.holder.stamp_revisions), deadline)
         if isinstance(outcome, Done):
-            self._tell(removal)
+            self._log_removal(removal)
             return REMOVED
         assert isinstance(outcome, NotHolder)
-        return CHANGED if outcome.holder == uuid else self._ended(outcome.removal)
+        return CHANGED if outcome.holder == uuid else self._result_if_gone(outcome.removal)
 
-    def _ended(self, removal: Removal | None) -> str:
+    def _result_if_gone(self, removal: Removal | None) -> str:
         """Tell how a lock went that is not there any more: by an earlier request of ours, maybe."""
         if removal is None or removal.removed_by != self.identity:
             return GONE
-        self._tell(removal)
+        self._log_removal(removal)
         return REMOVED
 
-    def _record(self, holder: Holder, seen_at: float) -> Removal:
+    def _new_record(self, holder: Holder, seen_at: float) -> Removal:
         silent = monotonic() - seen_at
         allowed = period(holder.auto_unlock_after or 0)
         why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
         return Removal(holder.bounded(), time.time(), self.identity, AUTO_UNLOCK, why)
 
-    def _tell(self, removal: Removal) -> None:
+    def _log_removal(self, removal: Removal) -> None:
         holder = removal.holder
         log.warning(
             "Removed lock %s: %s.",
@@ -223,5 +225,5 @@ class Remover:
         )
 
 
-def _key(item: Item) -> Key:
+def _key(item: JudgedLock) -> Key:
     return item.row.holder.name, item.row.holder.uuid

@@ -1,4 +1,4 @@
-"""What is done every few seconds, by APScheduler, made proof against jumps of the wall clock.
+"""Runs tasks every few seconds, by APScheduler, made proof against jumps of the wall clock.
 
 APScheduler plans by the wall clock. Left alone, it catches up run by run on a clock put forward
 (for one put from 1970 to today: for ever), and stands still for an hour when one is put back by an
@@ -20,7 +20,7 @@ from lockclient.service.supervision import Pulse, first_trouble
 
 log = logging.getLogger(__name__)
 
-_LOOK = 1.0
+_CLOCK_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks whether the wall clock was put back."""
 
 
@@ -88,17 +88,17 @@ class Jobs:
         self._scheduler.shutdown(wait=True)
 
     def _watch_clock(self) -> None:
-        while not self._ending.wait(_LOOK):
+        while not self._ending.wait(_CLOCK_CHECK_INTERVAL_S):
             try:
-                self._look_at_clock()
+                self._check_clock()
             except Exception:  # APScheduler's own threads change what is looked at here
                 log.exception("The look at the wall clock failed.")
 
-    def _look_at_clock(self) -> None:
-        now = datetime.now(timezone.utc)
+    def _check_clock(self) -> None:
+        now, slack = datetime.now(timezone.utc), timedelta(seconds=_CLOCK_CHECK_INTERVAL_S)
         for job in self._scheduler.get_jobs():
             # A run further away than its interval: the clock was put back since it was set.
-            if job.next_run_time - now > job.trigger.interval + timedelta(seconds=_LOOK):
+            if job.next_run_time - now > job.trigger.interval + slack:
                 job.modify(next_run_time=now)
         # It may have planned its sleep between a jump back and one forward: no run shows it.
         self._scheduler.wakeup()

@@ -1,4 +1,4 @@
-"""Locks that nobody gets though clients wait in line: free, and not claimed by the line's head.
+"""Unclaimed locks: free though clients wait in the queue, and not taken by the queue's head.
 
 A hand-over takes milliseconds, and the ticket of a waiter that died goes within its lease, so this
 passes by itself. It does not when the head lives and does not act: a program that is blocked, or
@@ -25,23 +25,22 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
-from unlocker.metrics.labels import LISTED, labels_of
-from unlocker.metrics.series_limit import NEW, SeriesLimit
+from unlocker.metrics.series_limit import MAX_LISTED, NEW_AN_HOUR, SeriesLimit, holder_labels
 
-NORMAL = 15.0
+NORMAL_HANDOVER_S = 15.0
 """Seconds for which a lock may well be free with a line: the 10 s lease of a dead waiter's ticket,
 and what etcd takes to end it."""
 
-_SHARE = 0.02
+_MAX_CPU_SHARE = 0.02
 """The part of a processor's time that looks may take."""
-ASK = 5.0
+HEADS_INTERVAL_S = 5.0
 """Seconds between two times that the store is asked for heads, for which it may be asked, and for
 which a lock must have been free to be asked about: sooner than it is shown, so that the head is
 known by which a reading of everything is told to have missed nothing."""
-_PATIENCE = 1.0
+_REQUEST_TIMEOUT_S = 1.0
 
 
-class _Free:
+class _FreeLock:
     """A lock that is free and has a line.
 
     Attributes:
@@ -59,7 +58,7 @@ class _Free:
         self.unseen: float | None = None
 
 
-class Unclaimed:
+class UnclaimedLocks:
     """What is unclaimed and since when, as a scrape shows it; several threads may use it.
 
     Args:
@@ -74,9 +73,9 @@ class Unclaimed:
         self._labels = labels
         # Held through a look, so that no change falls between what it reads and what it notes.
         self._lock = threading.Lock()
-        self._found: dict[str, _Free] = {}
+        self._found: dict[str, _FreeLock] = {}
         self._loads = 0
-        self._looked_at = 0.0
+        self._scanned_at = 0.0
         self._due = -math.inf
 
     def update(self, changes: Iterable[Transition]) -> None:
@@ -87,7 +86,7 @@ class Unclaimed:
                     if change.after is not None and change.after.held:
                         self._found.pop(change.name, None)
 
-    def look(self, now: float) -> None:
+    def scan(self, now: float) -> None:
         """Look at all lines at the monotonic moment `now`; what the table shows must be new."""
         if now < self._due:
             return
@@ -99,12 +98,12 @@ class Unclaimed:
             for name in names:
                 known = before.get(name)
                 if known is None or (unseen and known.head is None):
-                    known = _Free(now)
+                    known = _FreeLock(now)
                 elif unseen:
                     known.unseen = now
                 self._found[name] = known
-            self._looked_at = now
-            self._due = now + (time.thread_time() - began) / _SHARE
+            self._scanned_at = now
+            self._due = now + (time.thread_time() - began) / _MAX_CPU_SHARE
 
     def _read(self) -> tuple[int, list[str]]:
         """Return what is unclaimed, and which of the table's readings that is from."""
@@ -114,35 +113,35 @@ class Unclaimed:
             if loads == self._table.loads:
                 return loads, names
 
-    def ask(self) -> None:
+    def refresh_heads(self) -> None:
         """Ask the store who is next in the lines that are shown, or may soon be.
 
         Raises:
             StoreUnavailable, StoreError: as `ServiceStore.wait_queue`; asked again the next time.
         """
-        budget = Deadline.after(ASK)
-        for name, each in self._free_for(ASK)[:LISTED]:
+        budget = Deadline.after(HEADS_INTERVAL_S)
+        for name, lock in self._free_for(HEADS_INTERVAL_S)[:MAX_LISTED]:
             if budget.expired():
                 return
-            first = self._store.wait_queue(name, 1, Deadline.after(_PATIENCE)).first
+            first = self._store.wait_queue(name, 1, Deadline.after(_REQUEST_TIMEOUT_S)).first
             with self._lock:
-                self._note_head(each, first[0] if first else None)
+                self._note_head(lock, first[0] if first else None)
 
     @staticmethod
-    def _note_head(each: _Free, head: Ticket | None) -> None:
-        served = each.head is None or head is None or head.revision != each.head.revision
-        if each.unseen is not None and served:
-            each.since = each.unseen
-        each.head, each.unseen = head, None
+    def _note_head(lock: _FreeLock, head: Ticket | None) -> None:
+        served = lock.head is None or head is None or head.revision != lock.head.revision
+        if lock.unseen is not None and served:
+            lock.since = lock.unseen
+        lock.head, lock.unseen = head, None
 
-    def _free_for(self, seconds: float) -> list[tuple[str, _Free]]:
+    def _free_for(self, seconds: float) -> list[tuple[str, _FreeLock]]:
         """Return what has been free for so long, the longest first."""
         with self._lock:
-            until = self._looked_at - seconds
-            late = [(name, each) for name, each in self._found.items() if each.since <= until]
-        return sorted(late, key=lambda each: each[1].since)
+            until = self._scanned_at - seconds
+            late = [(name, lock) for name, lock in self._found.items() if lock.since <= until]
+        return sorted(late, key=lambda named: named[1].since)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Know nothing: while the store is away nobody can claim, and the table's news are old."""
         with self._lock:
             self._found = {}
@@ -150,15 +149,16 @@ class Unclaimed:
 
     def gauges(self) -> Iterator[Metric]:
         """Yield the gauges of what the last look found."""
-        late = self._free_for(NORMAL)
+        late = self._free_for(NORMAL_HANDOVER_S)
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters",
-            f"Locks that have been free for {NORMAL:g} s and longer though clients wait for them.",
+            f"Locks that have been free for {NORMAL_HANDOVER_S:g} s and longer though clients wait "
+            "for them.",
             len(late),
         )
         since = GaugeMetricFamily(
             "clustermutex_lock_free_with_waiters_timestamp_seconds",
-            f"Since when such a lock has been free, the {LISTED} that have been for longest.",
+            f"Since when such a lock has been free, the {MAX_LISTED} that have been for longest.",
             labels=["name"],
         )
         info = InfoMetricFamily(
@@ -167,18 +167,18 @@ class Unclaimed:
             labels=["name", "hostname", "pid", "reason"],
         )
         offset, names = time.time() - monotonic(), set[str]()
-        for name, each in late[:LISTED]:
-            shown, *who = labels = labels_of(each.head or Ticket(name, ""))
+        for name, lock in late[:MAX_LISTED]:
+            shown, *who = labels = holder_labels(lock.head or Ticket(name, ""))
             # Two samples of one name, which two locks may look like, would end a whole scrape.
             if shown not in names and self._labels.admit(labels):
                 names.add(shown)
-                since.add_metric([shown], each.since + offset)
-                if each.head is not None:
+                since.add_metric([shown], lock.since + offset)
+                if lock.head is not None:
                     info.add_metric([shown, *who], {})
         yield from (since, info)
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters_unlisted",
-            f"Such locks that have no series of their own: beyond {LISTED}, or beyond {NEW} new "
-            "ones in an hour.",
+            f"Such locks that have no series of their own: beyond {MAX_LISTED}, or beyond "
+            f"{NEW_AN_HOUR} new ones in an hour.",
             len(late) - len(names),
         )

@@ -24,21 +24,23 @@ from unlocker.deadlines import Deadlines
 from unlocker.health import REQUEST_TIMEOUT_S, Health
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.labels import FREE, LISTED, UNLOCKED
+from unlocker.metrics.gauges import MetricsSnapshot
 from unlocker.metrics.recent_removals import recent_removal_gauges
-from unlocker.metrics.snapshot import MetricsSnapshot
+from unlocker.metrics.series_limit import FREE, MAX_LISTED, UNLOCKED
 from unlocker.notifications.notifier import Notifier, UnlockerState
 from unlocker.observer import Observer
 from unlocker.policy import ClockCheck
 from unlocker.rate_limit import RateLimit
-from unlocker.record_cleanup import KEEP_REMOVALS, Retention
+from unlocker.record_cleanup import MAX_RECORDS, RecordCleanup
 from unlocker.remover import Remover
 from unlocker.scheduler import Jobs
-from unlocker.unclaimed import ASK, Unclaimed
+from unlocker.unclaimed import HEADS_INTERVAL_S, UnclaimedLocks
 
 log = logging.getLogger(__name__)
 
-SWEEP, HEARTBEAT, RESYNC = 1.0, 3.0, 1200.0
+SWEEP_INTERVAL_S = 1.0
+HEARTBEAT_INTERVAL_S = 3.0
+RESYNC_INTERVAL_S = 1200.0
 """Seconds between two runs of each task."""
 MAX_REMOVALS = 50
 """Locks that may be removed in a minute if nobody says otherwise."""
@@ -52,7 +54,7 @@ _MIN_TTL_S = 10.0
 _RIGHTS_TIMEOUT_S = 1.0
 """Seconds to learn at the start whether we may read: the service is to begin all the same."""
 _READ: tuple[Kind, ...] = ("unlockers", "locks", "queue")
-_MAX_SWEEP_GAP_S = 3 * SWEEP
+_MAX_SWEEP_GAP_S = 3 * SWEEP_INTERVAL_S
 """Seconds without a sweep after which this process, or its machine, must have been stopped."""
 
 
@@ -72,7 +74,7 @@ class Unlocker:
         store: ServiceStore,
         *,
         max_removals: int | None = MAX_REMOVALS,
-        keep_removals: int | None = KEEP_REMOVALS,
+        keep_removals: int | None = MAX_RECORDS,
         version: str = "",
         notifier: Notifier | None = None,
     ) -> None:
@@ -87,31 +89,32 @@ class Unlocker:
         self._notifier = notifier or Notifier()
         self._table = table = Table(
             store,
-            removals=LISTED,
+            removals=MAX_LISTED,
             on_change=self._on_change,
             on_removal=lambda removals, found: self._observer.on_removal(removals, found),
         )
         self._observer = Observer(table, self._rate_limit, metrics, self._notifier)
         self._freshness = Freshness(table, store.renew_watch, latest(store))
-        self._unclaimed = Unclaimed(table, uncounted, metrics.labels[FREE])
+        self._unclaimed = UnclaimedLocks(table, uncounted, metrics.series_limits[FREE])
         self._remover = Remover(
             store, self._deadlines, self._rate_limit, self.identity, metrics, self._ending
         )
-        self._cleanup = Retention(uncounted, table, keep_removals, self._ending)
+        self._cleanup = RecordCleanup(uncounted, table, keep_removals, self._ending)
         self._jobs = Jobs()
         self._health = Health(store, table, self._freshness, self._jobs, metrics)
         self.is_live, self.is_ready = self._health.is_live, self._health.is_ready
         # Where a store is polled, nobody sees a heartbeat sooner than with the next poll, and each
         # costs something. What is due is seen late there, so no time is lost then.
-        self._heartbeat_interval = max(HEARTBEAT, store.poll)
-        self._sweep_interval = SWEEP / 4 if store.poll else SWEEP
+        self._heartbeat_interval = max(HEARTBEAT_INTERVAL_S, store.poll)
+        self._sweep_interval = SWEEP_INTERVAL_S / 4 if store.poll else SWEEP_INTERVAL_S
         self._ttl = max(_MIN_TTL_S, 3 * store.poll)
         self._announcement = _announcement(version, self._ttl)
         self._clock_check: ClockCheck | None = None
         self._was_current = False
         self._noticed_upto = 0
         metrics.show(self.snapshot)
-        metrics.add(lambda: recent_removal_gauges(table.removals(), metrics.labels[UNLOCKED]))
+        limit = metrics.series_limits[UNLOCKED]
+        metrics.add(lambda: recent_removal_gauges(table.removals(), limit))
         metrics.add(self._unclaimed.gauges)
 
     def check_rights(self) -> None:
@@ -127,13 +130,14 @@ class Unlocker:
     def start(self) -> None:
         """Begin, in threads of its own."""
         self._table.start()
+        every = self._jobs.every
         # Of use to alerts alone; and names that nobody resolves may hold it up for minutes.
-        self._jobs.every(SWEEP, self._check_clock, "clock check", vital=False)
-        self._jobs.every(self._heartbeat_interval, self._send_heartbeat, "sign of life")
-        self._jobs.every(self._sweep_interval, self._sweep, "look for locks that are due")
-        self._jobs.every(RESYNC, self._table.resync, "order to read everything", at_once=False)
-        self._jobs.every(record_cleanup.EVERY, self._cleanup.run, "look for records that are over")
-        self._jobs.every(ASK, self._refresh_heads, "question after heads of lines", vital=False)
+        every(SWEEP_INTERVAL_S, self._check_clock, "clock check", vital=False)
+        every(self._heartbeat_interval, self._send_heartbeat, "sign of life")
+        every(self._sweep_interval, self._sweep, "look for locks that are due")
+        every(RESYNC_INTERVAL_S, self._table.resync, "order to read everything", at_once=False)
+        every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
+        every(HEADS_INTERVAL_S, self._refresh_heads, "question after heads of lines", vital=False)
         self._jobs.start()
         self._notifier.start(self.identity, self._state)
 
@@ -159,11 +163,11 @@ class Unlocker:
     def snapshot(self) -> MetricsSnapshot:
         """Return what the metrics show now."""
         locks, failing = self._deadlines.counts(), self._remover.failing()
-        past_alert = self._deadlines.past_alert(LISTED, failing)
+        past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
         return MetricsSnapshot(
             locks=locks,
-            kept=self._deadlines.kept(time.time()),
-            lines=self._table.waiters().values(),
+            carried_over=self._deadlines.carried_over(time.time()),
+            queue_lengths=self._table.waiters().values(),
             unlockers=len(self._table.unlockers()),
             past_alert=past_alert.listed,
             unlisted=past_alert.unlisted,
@@ -175,8 +179,8 @@ class Unlocker:
             loads=self._table.loads,
             restored=self._table.restored(),
             watch_restarts=self._store.watch_restarts(),
-            check=self._clock_check,
-            braking=self._rate_limit.state(sum(locks.values())),
+            clock_check=self._clock_check,
+            rate_limit=self._rate_limit.state(sum(locks.values())),
         )
 
     def _state(self) -> UnlockerState:
@@ -202,10 +206,10 @@ class Unlocker:
             # has caught up: there would be thousands of alerts on healthy locks. So it is on
             # waking after a stop: what was pushed meanwhile is still on its way.
             if was_current and self._was_current and gap < _MAX_SWEEP_GAP_S:
-                self._unclaimed.look(monotonic())
+                self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
                     revision = self._table.revision
-                    progress = self._deadlines.advance(monotonic())
+                    progress = self._deadlines.pop_due(monotonic())
                     try:
                         for item in progress.alerts:
                             self._observer.on_alert(item)
@@ -213,18 +217,18 @@ class Unlocker:
                     finally:  # what is due is handed out once
                         self._remover.run(progress.due)
             else:
-                self._unclaimed.forget()
+                self._unclaimed.clear()
         self._health.swept_at = monotonic()
 
     def _refresh_heads(self) -> None:
         if self._health.is_current():
             with suppress(ClusterMutexError):  # it is asked again, and its own tasks log why
-                self._unclaimed.ask()
+                self._unclaimed.refresh_heads()
 
     def _send_heartbeat(self) -> None:
         # With the time, so that `clustermutex doctor` can tell how this host's clock goes.
         # Not by what the table shows now: a sweep that hangs, or is left out, notices nothing.
-        notified = self._notifier.told(self._noticed_upto)
+        notified = self._notifier.heartbeat_fields(self._noticed_upto)
         value = json.dumps({**self._announcement, "now": round(time.time(), 3), **notified})
         with self._health.task("heartbeat"):
             deadline = Deadline.after(REQUEST_TIMEOUT_S)
@@ -235,7 +239,7 @@ class Unlocker:
     def _check_clock(self) -> None:
         last, before = self._clock_check, Now.read()
         age = inf if last is None else before.monotonic - last.now.monotonic
-        if age < _CLOCK_CHECK_INTERVAL_S and not self._deadlines.waiting():
+        if age < _CLOCK_CHECK_INTERVAL_S and not self._deadlines.needs_clock_check():
             return
         offsets = self._store.clock_offsets(_CLOCK_TIMEOUT_S)
         check = ClockCheck.of(before, offsets, Now.read())

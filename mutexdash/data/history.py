@@ -1,4 +1,4 @@
-"""What this dashboard has seen held lately, and how it ended: in memory, bounded."""
+"""History: which holders lost or released their locks lately, in memory and bounded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lockclient.model.removal import Removal
 from lockclient.overview.rows import Transition
 from mutexdash.data.rows import RELEASED, Ended
 
-_MOST = 2000
+_MAX_ENDED = 2000
 """Ended holdings that are kept, the newest."""
-_RECORDS = 1000
+_MAX_RECORDS = 1000
 """Records of removals that wait for their lock to go: the same step tells both, at most a few."""
 
 
@@ -25,7 +25,7 @@ class History:
         clock: the wall clock, for tests.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, most: int = _MOST) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.time, most: int = _MAX_ENDED) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._ended: deque[Ended] = deque(maxlen=most)
@@ -39,18 +39,18 @@ class History:
             return
         for removal in removals:
             self._records[removal.holder.name, removal.holder.uuid] = removal
-        while len(self._records) > _RECORDS:
+        while len(self._records) > _MAX_RECORDS:
             self._records.popitem(last=False)
 
     def note(self, transitions: Sequence[Transition]) -> None:
         """Take down which holders have lost or released their locks."""
         wall = self._clock()
         ended = [
-            self._end(each.before.holder, wall, exact=each.live)
-            for each in transitions
-            if each.before is not None
-            and (uuid := each.before.holder.uuid) is not None
-            and (each.after is None or each.after.holder.uuid != uuid)
+            self._end(change.before.holder, wall, exact=change.live)
+            for change in transitions
+            if change.before is not None
+            and (uuid := change.before.holder.uuid) is not None
+            and (change.after is None or change.after.holder.uuid != uuid)
         ]
         if ended:
             with self._lock:
@@ -70,4 +70,4 @@ class History:
     def ended(self, since: float) -> list[Ended]:
         """Return what ended after `since` (Unix seconds), the newest first."""
         with self._lock:
-            return [each for each in reversed(self._ended) if each.at > since]
+            return [ended for ended in reversed(self._ended) if ended.at > since]

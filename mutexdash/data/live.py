@@ -14,11 +14,11 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
-from mutexdash.data.picture import STAYS, Picture, Snapshot
+from mutexdash.data.picture import GONE_SHOWN_S, Picture, Snapshot
 from mutexdash.data.staleness import Probe
 from mutexdash.data.waiters import WaiterPoller, Waits
 
-RESTORED = 86400.0
+RESTORE_SHOWN_S = 86400.0
 """Seconds for which a restore of the store is told."""
 
 
@@ -55,7 +55,7 @@ class Moment(NamedTuple):
     def restored(self) -> Restored | None:
         """The last restore of the store, for as long as everybody who looks should know of it."""
         last = self.picture.snapshot.restored
-        return last if last is not None and self.wall < last.time + RESTORED else None
+        return last if last is not None and self.wall < last.time + RESTORE_SHOWN_S else None
 
 
 class Live:
@@ -157,7 +157,7 @@ class Live:
         shown = (self.table.revision, self.table.loads, self.history.version, heads)
         if picture is not None and shown == self._shown and picture.good(wall):
             return picture
-        ended = self.history.ended(wall - STAYS)
+        ended = self.history.ended(wall - GONE_SHOWN_S)
         self._picture = None  # should the new one fail, nothing is made of half a picture
         picture = self._picture = Picture(Snapshot.of(self.table, heads), wall, ended, picture)
         self._shown = shown

@@ -1,4 +1,4 @@
-"""One lock, in all that is known about it: its holder with backtrace, its line, its last removal.
+"""Details of one lock: its holder with backtrace, its waiters, its last removal.
 
 The table keeps no backtraces, so the store is asked; but not for a viewer who has seen the lock
 as it is: `Detail.etag` comes from the table alone.
@@ -21,11 +21,11 @@ from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore, WaitQueue
 from mutexdash.data.live import Moment
 
-SHOWN = 100
+MAX_WAITERS = 100
 """Waiters that are named, the first of the line; the others are counted."""
-_SHOWN_OF_DEADLOCK = 4
+_MAX_OTHERS = 4
 """Other locks of a deadlock of which the code is shown: it is made of two, nearly always."""
-_PATIENCE = 2.0
+_REQUEST_TIMEOUT_S = 2.0
 """Seconds for the store to answer: there are few threads, and viewers behind this one."""
 
 
@@ -64,7 +64,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     holder = row.holder if row else None
     line = table.line(name)
     removals = moment.picture.snapshot.removals
-    removal = next((each for each in removals if each.holder.name == name), None)
+    removal = next((gone for gone in removals if gone.holder.name == name), None)
     deadlock = moment.waits.about(name)
     # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
     # lock cost nothing on a busy cluster.
@@ -93,10 +93,10 @@ def complete(
             detail, f"{store.can.display_name} is away, so its backtrace can't be read now."
         )
     uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
-    patience = Deadline.after(_PATIENCE)
+    patience = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         seen = store.ask(Read(detail.name, uuid), patience)
-        line = store.wait_queue(detail.name, SHOWN, patience)
+        line = store.wait_queue(detail.name, MAX_WAITERS, patience)
         others = dict(_others(detail, store, patience))
     except (StoreUnavailable, StoreError) as error:
         return _without_store(
@@ -112,7 +112,7 @@ def _others(
 ) -> Iterator[tuple[str, Holder]]:
     """Yield who holds the other locks of a deadlock, with their backtraces."""
     names = detail.deadlock.names if detail.deadlock else ()
-    for name in [each for each in names if each != detail.name][:_SHOWN_OF_DEADLOCK]:
+    for name in [other for other in names if other != detail.name][:_MAX_OTHERS]:
         seen = store.ask(Read(name), patience)
         assert isinstance(seen, ReadResult)
         if seen.holder is not None:

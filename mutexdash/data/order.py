@@ -1,4 +1,4 @@
-"""Which of very many rows stand on a page, without sorting all of them for it."""
+"""Sorting and paging: which of very many rows stand on a page, without sorting all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockclient.overview.columns import SORTS
 from mutexdash.data.query import WAITERS, Page, Query
 from mutexdash.data.rows import Held
 
-_FEW = 10
+_HEAP_IF_FEWER = 10
 """A heap of the first so-and-so-many is quicker than sorting all when it is so much smaller."""
 
 
@@ -60,7 +60,7 @@ def _first(rows: Sequence[Held], sort: str, count: int) -> Sequence[Held]:
         return value(held), held.holder.name, held.ended is not None
 
     known = [held for held in rows if value(held) is not None]
-    if count * _FEW < len(known):
+    if count * _HEAP_IF_FEWER < len(known):
         first = (nlargest if backwards else nsmallest)(count, known, place)
     else:
         first = sorted(known, key=place, reverse=backwards)[:count]

@@ -1,4 +1,4 @@
-"""From the table to what pages and API show: one immutable picture of all locks at a time.
+"""The picture that pages and API show: all locks at a time, immutable, made from the table.
 
 A `Snapshot` is what the store holds at a revision. What it means depends on the clock as well: a
 lock goes past its alert without anything being written. A `Picture` is a snapshot at a time, good
@@ -27,9 +27,9 @@ from mutexdash.data.order import select, urgency_of
 from mutexdash.data.query import Page, Query
 from mutexdash.data.rows import Ended, Held
 
-STAYS = 6.0
+GONE_SHOWN_S = 6.0
 """Seconds for which a row that went is still shown."""
-_MOST_GONE = 50
+_MAX_GONE = 50
 """How many of them at most: where hundreds come and go in a second, nobody reads them."""
 
 _mark_of = attrgetter("mark")
@@ -72,14 +72,17 @@ class Snapshot:
 
     def digest(self) -> bytes:
         """Name all that is shown beside the locks themselves."""
-        removals = [(each.holder.name, each.holder.uuid, each.removed_at) for each in self.removals]
+        removals = [
+            (removal.holder.name, removal.holder.uuid, removal.removed_at)
+            for removal in self.removals
+        ]
         shown = (sorted(self.waiters.items()), sorted(self.unlockers), removals, self.recorded)
         return repr(shown).encode(errors="replace")
 
     def removed(self, query: Query) -> Page:
         """Return a page of the removals, the newest first."""
         search = query.search
-        found = [each for each in self.removals if search.finds_removal(each)]
+        found = [removal for removal in self.removals if search.finds_removal(removal)]
         start = (query.page - 1) * query.per_page
         return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
 
@@ -93,7 +96,7 @@ class Picture:
     Args:
         snapshot: what there is.
         wall: the time, Unix seconds.
-        ended: what ended lately, the newest first; shown for `STAYS` seconds.
+        ended: what ended lately, the newest first; shown for `GONE_SHOWN_S` seconds.
         before: an earlier picture, of which every row is taken over that is still the same.
     """
 
@@ -112,21 +115,21 @@ class Picture:
         self._total = 0
         self._counts: Counter[str] = Counter()
         if before is None or len(changed := self._changed(before, wall)) > len(snapshot.rows) / 20:
-            self._look_at_all(wall)
+            self._rebuild(wall)
         else:
-            self._take_over(before, changed, wall)
+            self._update(before, changed, wall)
         self._waited = len(snapshot.waiters.keys() & self._known.keys())
-        self._gone = self._look_at_ended(ended, wall)
-        if before is not None:  # see `_take_over`
+        self._gone = self._recently_ended(ended, wall)
+        if before is not None:  # see `_update`
             before.snapshot.rows.clear()
             before._known = {}
         self.counts: Mapping[str, int] = {state: self._counts[state] for state in STATES}
-        self._tag = self._name_content()
+        self._tag = self._compute_etag()
 
-    def _look_at_all(self, wall: float) -> None:
+    def _rebuild(self, wall: float) -> None:
         for name, row in self.snapshot.rows.items():
             held = self._known[name] = self._held(name, row, wall)
-            self._heed(held)
+            self._narrow_validity(held)
             self.looks.add(name)
         self._order = sorted(self._known.values(), key=urgency_of)
         self._counts = Counter(map(_state_of, self._order))
@@ -146,13 +149,13 @@ class Picture:
         for was, now in ((old.waiters, new.waiters), (old.heads, new.heads)):
             if was is not now and was != now:
                 lines = was.keys() | now.keys()
-                changed |= {each for each in lines if was.get(each) != now.get(each)}
+                changed |= {name for name in lines if was.get(name) != now.get(name)}
         if not before.good(wall):
             held = before._known.items()
-            changed |= {name for name, each in held if not each.since < wall <= each.until}
+            changed |= {name for name, row in held if not row.since < wall <= row.until}
         return changed
 
-    def _take_over(self, before: Picture, changed: set[str], wall: float) -> None:
+    def _update(self, before: Picture, changed: set[str], wall: float) -> None:
         # What only the next picture needs goes on to it: where viewers come at all times, many
         # pictures are still in use, and each would have large tables of its own.
         self._known, before._known = before._known, {}
@@ -175,32 +178,32 @@ class Picture:
                 self._total += held.mark
                 self._counts[held.state] += 1
                 self.looks.add(name)
-                self._heed(held)
+                self._narrow_validity(held)
         if not before.good(wall):
             for held in self._order:
-                self._heed(held)
+                self._narrow_validity(held)
 
-    def _heed(self, held: Held) -> None:
+    def _narrow_validity(self, held: Held) -> None:
         """See to it that the picture is not good for longer than one of its rows."""
         if held.until < self._until:
             self._until = held.until
         if held.since > self._since:
             self._since = held.since
 
-    def _look_at_ended(self, ended: Iterable[Ended], wall: float) -> list[Held]:
+    def _recently_ended(self, ended: Iterable[Ended], wall: float) -> list[Held]:
         gone: dict[str, Held] = {}
-        for each in ended:
-            name = each.holder.name
+        for holding in ended:
+            name = holding.holder.name
             # Not where somebody else has it by now: the row shows that, which matters more.
-            if name in gone or name in self._known or each.at + STAYS < wall:
+            if name in gone or name in self._known or holding.at + GONE_SHOWN_S < wall:
                 continue
-            gone[name] = Held.of(each.holder, 0, each.at, each)
-            self._until = min(self._until, each.at + STAYS)
-            if len(gone) == _MOST_GONE:
+            gone[name] = Held.of(holding.holder, 0, holding.at, holding)
+            self._until = min(self._until, holding.at + GONE_SHOWN_S)
+            if len(gone) == _MAX_GONE:
                 break
         return list(gone.values())
 
-    def _name_content(self) -> str:
+    def _compute_etag(self) -> str:
         total = self._total + sum(map(_mark_of, self._gone))
         said = b"%d %d %b" % (len(self._order), total, self.snapshot.digest())
         return blake2b(said, digest_size=12).hexdigest()

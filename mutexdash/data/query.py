@@ -1,4 +1,4 @@
-"""A list as a viewer asks for it: which locks or removals, in what order, which page."""
+"""Query parameters of a list: search, state, sort order, page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lockclient.overview.columns import SORTS
 from lockclient.overview.search import Search
 
 PER_PAGE: Final = 100
-MOST_PER_PAGE: Final = 1000
-_LONGEST_SEARCH: Final = 300
-_LAST_PAGE: Final = 1_000_000
+MAX_PER_PAGE: Final = 1000
+_MAX_SEARCH_CHARS: Final = 300
+_MAX_PAGE: Final = 1_000_000
 
 
 class Page(NamedTuple):
@@ -67,9 +67,10 @@ class Query:
                 f"There is no parameter {unknown[0]!r} here; there are {', '.join(taken)}."
             )
         text = args.get("q", "").strip()
-        if len(text) > _LONGEST_SEARCH:
+        if len(text) > _MAX_SEARCH_CHARS:
             raise BadParameter(
-                f"The parameter q may have {_LONGEST_SEARCH} characters; this one has {len(text)}."
+                f"The parameter q may have {_MAX_SEARCH_CHARS} characters; this one has "
+                f"{len(text)}."
             )
         sort = args.get("sort") or "state"
         if sort.removeprefix("-") not in SORTS:
@@ -82,8 +83,8 @@ class Query:
             raise BadParameter(
                 f"The parameter state must be one of {', '.join(FILTERS)}; it is {state!r}."
             )
-        page = _number(args, "page", 1, _LAST_PAGE)
-        return cls(text, state, sort, page, _number(args, "per_page", PER_PAGE, MOST_PER_PAGE))
+        page = _number(args, "page", 1, _MAX_PAGE)
+        return cls(text, state, sort, page, _number(args, "per_page", PER_PAGE, MAX_PER_PAGE))
 
 
 def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:

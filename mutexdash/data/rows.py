@@ -1,4 +1,4 @@
-"""One lock as it is shown, computed once and kept as long as nothing about it changes."""
+"""Rows of the lists: a lock as it is shown, computed once and kept while nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How old is what the dashboard shows? It may not write, so it looks at what unlockers write.
+"""Staleness: how old is what the dashboard shows? It may not write, and reads what unlockers write.
 
 Every two seconds etcd is asked (linearizable) for the newest sign of life of all unlockers, which
 write one every three: it must have come by the watch, or come soon

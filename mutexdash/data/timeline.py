@@ -17,13 +17,13 @@ from mutexdash.data.query import Query
 from mutexdash.data.rows import RELEASED, Ended
 
 HELD: Final = "held"
-SPAN: Final = 3600.0
-MOST: Final = 50
-SPANS: Final = ((900, "15 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
+DEFAULT_SPAN_S: Final = 3600.0
+MAX_LANES: Final = 50
+SPANS_S: Final = ((900, "15 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
 """How far back one may look, in seconds; each is divided by three without a rest."""
 _PARTS: Final = 3
-_MOST_SPOKEN: Final = 3
-_WORDS: Final = {
+_MAX_SPOKEN: Final = 3
+_ENDS: Final = {
     HELD: "still held",
     RELEASED: "released",
     AUTO_UNLOCK: "auto-unlocked",
@@ -81,7 +81,7 @@ class Lanes:
     def etag(self) -> str:
         """Name what is shown; the axis moves on every ten seconds."""
         shown = [
-            (lane.name, [(each.holder.uuid, each.how, each.state) for each in lane.spans])
+            (lane.name, [(span.holder.uuid, span.how, span.state) for span in lane.spans])
             for lane in self.lanes
         ]
         said = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
@@ -89,7 +89,12 @@ class Lanes:
 
 
 def lanes(
-    live: Live, moment: Moment, query: Query | None = None, *, span: float = SPAN, most: int = MOST
+    live: Live,
+    moment: Moment,
+    query: Query | None = None,
+    *,
+    span: float = DEFAULT_SPAN_S,
+    most: int = MAX_LANES,
 ) -> Lanes:
     """Return the locks that were held in the last `span` seconds, `most` of them.
 
@@ -100,9 +105,9 @@ def lanes(
     search = query.search
     end, begin = moment.wall, moment.wall - span
     ended: dict[str, list[Ended]] = {}
-    for each in live.history.ended(begin):
-        if search.finds(each.holder, each.how):
-            ended.setdefault(each.holder.name, []).append(each)
+    for holding in live.history.ended(begin):
+        if search.finds(holding.holder, holding.how):
+            ended.setdefault(holding.holder.name, []).append(holding)
     page = moment.picture.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
     held = {row.holder.name: row.holder for row in page.items}
@@ -115,11 +120,19 @@ def lanes(
     found = []
     for name in sorted(chosen):
         lane = Lane(name)
-        for each in reversed(ended.get(name, ())):
-            start = _start(each.holder, begin, each.at)
-            place = _place(start, each.at, begin, span)
+        for holding in reversed(ended.get(name, ())):
+            start = _start(holding.holder, begin, holding.at)
+            place = _place(start, holding.at, begin, span)
             lane.spans.append(
-                Span(each.holder, start, each.at, each.how, *place, by=each.by, why=each.why)
+                Span(
+                    holding.holder,
+                    start,
+                    holding.at,
+                    holding.how,
+                    *place,
+                    by=holding.by,
+                    why=holding.why,
+                )
             )
         if name in held:
             holder = held[name]
@@ -173,13 +186,13 @@ def span_text(span: Span, wall: float) -> str:
     when = f"from {utc(span.start)} for {held}" if span.begun else "since when is unknown"
     by = f" by {span.by}" if span.by else ""
     why = f": {span.why}" if span.why else ""
-    end = _WORDS.get(span.how, span.how)
+    end = _ENDS.get(span.how, span.how)
     return plain(f"{who}, {when}, {end}{by}{why}")
 
 
 def lane_text(lane: Lane, wall: float) -> str:
     """Say what a lane shows, its newest holders first."""
     count = len(lane.spans)
-    newest = [span_text(span, wall) for span in reversed(lane.spans[-_MOST_SPOKEN:])]
+    newest = [span_text(span, wall) for span in reversed(lane.spans[-_MAX_SPOKEN:])]
     many = f"Held {count} times. The newest: " if count > 1 else ""
     return many + "; ".join(newest)

@@ -1,4 +1,4 @@
-"""Who waits for what, over all locks: read from the store when a line has changed, and kept.
+"""All waiters and deadlocks: read from the store when a queue has changed, and kept.
 
 The table knows how long each line is, and not who stands in it. So that a line is read once for all
 viewers, and a deadlock is noticed while nobody looks, one thread does it here.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple
 
 from lockclient.errors import ClusterMutexError
@@ -56,7 +57,7 @@ class Waits:
         # waiters' clocks say.
         waits = [
             WaiterRow(ticket, holders.get(ticket.name), ticket.uuid in stuck)
-            for ticket in sorted(tickets, key=lambda each: each.revision)
+            for ticket in sorted(tickets, key=attrgetter("revision"))
         ]
         knotted = frozenset(name for deadlock in found for name in deadlock.names)
         return cls(waits, found, lines.total, lines.heads, knotted)
@@ -70,7 +71,7 @@ class Waits:
     def select(self, query: Query) -> Page:
         """Return a page of the waits that a search finds, by the waiter and its lock."""
         search = query.search
-        found = [each for each in self.waits if search.finds_ticket(each.ticket)]
+        found = [wait for wait in self.waits if search.finds_ticket(wait.ticket)]
         start = (query.page - 1) * query.per_page
         return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
 
@@ -80,7 +81,7 @@ class Waits:
 
     def about(self, name: str) -> Deadlock | None:
         """Return the deadlock that a lock is in."""
-        return next((each for each in self.deadlocks if name in each.names), None)
+        return next((deadlock for deadlock in self.deadlocks if name in deadlock.names), None)
 
 
 class WaiterPoller(Loop):

@@ -15,8 +15,8 @@ _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]*/|/node_modules/|/pkg/mod/|^<frozen "
 )
 
-_MOST_IN_TURN = 4
-_WORTH = 3
+_MAX_CALLS_IN_ROUND = 4
+_MIN_ROUNDS = 3
 """Rounds below which folding hides more than it helps."""
 
 
@@ -99,10 +99,10 @@ def folded(frames: Sequence[Frame]) -> list[Frame]:
 
 def _round(frames: Sequence[Frame], at: int) -> tuple[int, int]:
     """Return how many calls from `at` on make one round, and how many rounds follow each other."""
-    for calls in range(1, _MOST_IN_TURN + 1):
+    for calls in range(1, _MAX_CALLS_IN_ROUND + 1):
         one, times = frames[at : at + calls], 1
         while frames[at + calls * times : at + calls * (times + 1)] == one:
             times += 1
-        if times >= _WORTH:
+        if times >= _MIN_ROUNDS:
             return calls, times
     return 1, 1

@@ -1,4 +1,4 @@
-"""Which cluster a dashboard shows, as its operator says it, on every page and in the tab."""
+"""The cluster's label, a title and a colour, which --title and --colour give every page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 COLOURS: Final = ("grey", "blue", "green", "yellow", "red", "purple")
-_LONGEST: Final = 40
+_MAX_TITLE_CHARS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class ClusterLabel:
     """What a cluster is called, like `prod`, and its colour, one of `COLOURS`; empty: none."""
 
     title: str = ""
@@ -25,9 +25,9 @@ def read_title(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     Raises:
         click.UsageError: it is too long for the top of a page, or has what can't be seen.
     """
-    if len(value) > _LONGEST or not value.isprintable():
+    if len(value) > _MAX_TITLE_CHARS or not value.isprintable():
         raise click.UsageError(
-            f"--title must have at most {_LONGEST} characters, all of which can be seen, "
+            f"--title must have at most {_MAX_TITLE_CHARS} characters, all of which can be seen, "
             f"not {value[:60]!r}."
         )
     return value

@@ -1,4 +1,4 @@
-"""How times and hostile texts are written in HTML; `lockclient.overview.columns` has the words.
+"""Escaping: hostile texts and times as HTML; `lockclient.overview.columns` has the words.
 
 Durations are written the same way by `static/live.js`, which goes on counting them.
 """

@@ -1,4 +1,4 @@
-"""Links in what locks say: of web pages only, and nothing of them hidden."""
+"""Links: web addresses in hostile texts, nothing of them hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about a lock that is stuck, as commands to copy: made of hostile texts, so quoted."""
+"""Commands to copy about a lock that is stuck, quoted for a shell, and sections of the runbook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator has decided about who may do what, and the tokens of forms."""
+"""Access rules, as the flags set them, who looks, and the CSRF tokens of forms."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hashlib import sha256
 
 from mutexdash.security.login import Login, Networks, Open
 
-_PERIOD = 6 * 3600
+_TOKEN_PERIOD_S = 6 * 3600
 """Seconds for which a form's token stays the same, so that a page does, too."""
-_PERIODS = 4
+_MAX_TOKEN_AGE_PERIODS = 4
 """For how many periods it is taken: a page may stay open over a day."""
 
 
@@ -74,7 +74,7 @@ class Tokens:
 
     def period(self) -> int:
         """Return the number of the current period."""
-        return int(self._clock() // _PERIOD)
+        return int(self._clock() // _TOKEN_PERIOD_S)
 
     def issue(self, user: str | None) -> str:
         """Return the user's token of now."""
@@ -85,7 +85,7 @@ class Tokens:
         now, given = self.period(), token.encode(errors="replace")
         return any(
             hmac.compare_digest(given, self._sealed(user, now - age).encode())
-            for age in range(_PERIODS)
+            for age in range(_MAX_TOKEN_AGE_PERIODS)
         )
 
     def _sealed(self, user: str | None, period: int) -> str:

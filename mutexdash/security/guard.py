@@ -1,4 +1,4 @@
-"""Who may see the dashboard, what may be written through it, and what a browser may do with it.
+"""The guard of every request: host, site, login, CSRF token, and the headers of answers.
 
 Every request is checked: the host that it names and the site that it comes from (see
 `lockclient.service.request_filter`), who sends it, and, if it would change anything, the one gate
@@ -18,7 +18,7 @@ from werkzeug.exceptions import TooManyRequests
 from lockclient.service.request_filter import foreign_host, is_from_another_site, is_loopback
 from mutexdash.security.access import Access, Tokens, Viewer
 from mutexdash.security.login import ASKED_HOST, Basic
-from mutexdash.security.rate_limit import Counts
+from mutexdash.security.rate_limit import RateLimits
 
 _CSP = "; ".join(
     (
@@ -56,7 +56,7 @@ def protect(app: Flask, access: Access) -> None:
     for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
         app.before_request(door)
     app.after_request(_add_headers)
-    app.context_processor(doors.shown)
+    app.context_processor(doors.template_context)
 
 
 def guard() -> Guard:
@@ -76,7 +76,7 @@ class Guard:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.tokens = Tokens(access.secret)
-        self._unlocks = Counts()
+        self._unlocks = RateLimits()
 
     def check_host(self) -> None:
         """Refuse requests that were meant for another host.
@@ -157,12 +157,12 @@ class Guard:
                 retry_after=60,
             )
 
-    def of_viewer(self) -> str:
+    def viewer_cache_key(self) -> str:
         """Name what differs on a page between viewers."""
         seen = repr((viewer(), self.tokens.issue(viewer().user))).encode()
         return blake2b(seen, digest_size=4).hexdigest()
 
-    def shown(self) -> dict[str, Any]:
+    def template_context(self) -> dict[str, Any]:
         """Return what templates know of who looks."""
         return {"viewer": viewer(), "csrf_token": self._token}
 

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}", re.ASCII)
 _COSTS = range(4, 16)
 """bcrypt's costs that are taken: above them one login would keep a thread for many seconds."""
-_LONGEST = 72
+_MAX_PASSWORD_BYTES = 72
 """Bytes of a password that bcrypt looks at; a longer one is none of ours."""
-_NOBODYS = b"." * 53
+_NOBODYS_HASH = b"." * 53
 """The hash that is compared with when there is no such user."""
-_REMEMBERED = 1000
+_MAX_REMEMBERED = 1000
 """Logins that are remembered; of more, the oldest is checked by bcrypt again."""
 
 
@@ -51,7 +51,7 @@ class Passwords:
         self._hashes, faults = _read(path)
         if not self._hashes:
             raise BadFile(faults[0])
-        _name(faults)
+        _log_faults(faults)
         # A page polls every two seconds and bcrypt is slow on purpose: what was right is
         # remembered, not in the clear, as long as the user's line in the file stays the same, and
         # for the place from which it came.
@@ -80,21 +80,21 @@ class Passwords:
         if nobodys is None:
             return False
         given = password.encode(errors="replace")
-        fits = len(given) <= _LONGEST and b"\0" not in given
+        fits = len(given) <= _MAX_PASSWORD_BYTES and b"\0" not in given
         right = bcrypt.checkpw(given if fits else b"", stored or nobodys)
         if stored is None or not fits or not right:
             return False
         with self._lock:
             self._right[user, place] = self._digest(stored, password)
             self._right.move_to_end((user, place))
-            while len(self._right) > _REMEMBERED:
+            while len(self._right) > _MAX_REMEMBERED:
                 self._right.popitem(last=False)
         return True
 
     def _nobodys(self) -> bytes | None:
         """Return a hash that takes as long as the users' do, so that the time tells nothing."""
-        costs = Counter(each[4:6] for each in self._hashes.values()).most_common(1)
-        return b"$2b$%b$%b" % (costs[0][0], _NOBODYS) if costs else None
+        costs = Counter(stored[4:6] for stored in self._hashes.values()).most_common(1)
+        return b"$2b$%b$%b" % (costs[0][0], _NOBODYS_HASH) if costs else None
 
     def _digest(self, stored: bytes, password: str) -> bytes:
         return hmac.digest(self._key, stored + password.encode(errors="replace"), sha256)
@@ -105,7 +105,7 @@ class Passwords:
             if version != self._version:
                 self._version = version
                 self._hashes, faults = _read(self._path)
-                _name(faults)
+                _log_faults(faults)
                 if not self._hashes:
                     log.error("Nobody is let in until the password file %s is mended.", self._path)
             return self._hashes.get(user)
@@ -119,7 +119,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _name(faults: list[str]) -> None:
+def _log_faults(faults: list[str]) -> None:
     for fault in faults[:10]:
         log.error("%s", fault)
     if len(faults) > 10:

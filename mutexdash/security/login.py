@@ -1,4 +1,4 @@
-"""Who looks: the ways to find out, of which a dashboard has one.
+"""Login: none, by password, or by a proxy's header.
 
 Each way takes a request and returns the user's name, None where everybody is let in, or refuses.
 """
@@ -19,27 +19,27 @@ from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorize
 
 from lockclient.service.request_filter import address_of, network_of
 from mutexdash.security.htpasswd import Passwords
-from mutexdash.security.rate_limit import Counts
+from mutexdash.security.rate_limit import RateLimits
 
 PEER = "mutexdash.peer"
 """Where in the WSGI environment the address stands that the connection came from."""
 ASKED_HOST = "mutexdash.asked-host"
 """Where the `Host` stands that came with it, whatever a proxy says."""
 
-_LONGEST_USER = 100
+_MAX_USER_CHARS = 100
 _CHALLENGE = WWWAuthenticate("basic", {"realm": "ClusterMutex", "charset": "UTF-8"})
-_WRONG_A_MINUTE = 20
+_MAX_WRONG_BY_BOTH = 20
 """Wrong passwords for one user from one network (/24, /64)."""
-_WRONG_OF_A_NETWORK = 100
+_MAX_WRONG_BY_NETWORK = 100
 """Wrong passwords from one network, for whomever: else one guess for each user would be free."""
-_WRONG_FOR_A_USER = 60
+_MAX_WRONG_BY_USER = 60
 """Wrong passwords for one user from everywhere: else each network would have guesses of its own."""
-_GUESSES_A_MINUTE = 300
+_MAX_GUESSES = 300
 """With more wrong passwords than this a user isn't let in from the network that they came from,
 logged in there or not: a right guess would be known by being let in."""
-_FRIENDS = 1000
+_MAX_KNOWN_NETWORKS = 1000
 """Networks that are remembered because somebody has logged in from there."""
-_IN_LINE = 2
+_MAX_WAITING = 2
 """Requests that wait for bcrypt, the one that is looked at included; each keeps one of few
 threads."""
 
@@ -75,9 +75,9 @@ class Basic:
 
     def __init__(self, passwords: Passwords) -> None:
         self._passwords = passwords
-        self._wrong = Counts()
-        self._friends: OrderedDict[str, None] = OrderedDict()
-        self._lines = {True: AdmissionQueue(), False: AdmissionQueue()}
+        self._wrong = RateLimits()
+        self._known_networks: OrderedDict[str, None] = OrderedDict()
+        self._queues = {True: AdmissionQueue(), False: AdmissionQueue()}
 
     def user(self, request: Request) -> str | None:
         """Return the name that was given with its password."""
@@ -93,40 +93,40 @@ class Basic:
     def _is_known(self, user: str, password: str, network: str) -> bool:
         if not self._passwords.knows(user, network):
             return False
-        if self._wrong.full(_GUESSES_A_MINUTE, "guesses", user, network):
+        if self._wrong.full(_MAX_GUESSES, "guesses", user, network):
             raise _too_many()
         if self._passwords.known(user, password, network):
             return True
-        self._wrong.hit(_GUESSES_A_MINUTE, "guesses", user, network)
+        self._wrong.hit(_MAX_GUESSES, "guesses", user, network)
         return False
 
     def _check(self, user: str, password: str, network: str) -> None:
         # Where a user has logged in, nobody elsewhere can keep that user from doing so again.
-        at_home, name = self._passwords.knows(user, network), user[:_LONGEST_USER]
+        at_home, name = self._passwords.knows(user, network), user[:_MAX_USER_CHARS]
         limits = [
-            (_WRONG_A_MINUTE, ("of both", name, network)),
-            (_WRONG_OF_A_NETWORK, ("of a network", network)),
-            (_WRONG_FOR_A_USER, ("for a user", name)),
+            (_MAX_WRONG_BY_BOTH, ("of both", name, network)),
+            (_MAX_WRONG_BY_NETWORK, ("of a network", network)),
+            (_MAX_WRONG_BY_USER, ("for a user", name)),
         ]
         # Before the check, so that guesses beyond the limits cost nothing.
         if any(self._wrong.full(most, *key) for most, key in limits[: 2 if at_home else 3]):
             raise _too_many()
-        with self._lines[network in self._friends].turn():
+        with self._queues[network in self._known_networks].turn():
             right = self._passwords.check(user, password, network)
         if not right:
             for most, key in limits:
                 self._wrong.hit(most, *key)
             raise Unauthorized("The user or the password is wrong.", www_authenticate=_CHALLENGE)
-        self._friends[network] = None
-        while len(self._friends) > _FRIENDS:
-            self._friends.popitem(last=False)
+        self._known_networks[network] = None
+        while len(self._known_networks) > _MAX_KNOWN_NETWORKS:
+            self._known_networks.popitem(last=False)
 
 
 class AdmissionQueue:
     """One after the other, and whoever comes when the line is full is sent away."""
 
     def __init__(self) -> None:
-        self._places = threading.Semaphore(_IN_LINE)
+        self._places = threading.Semaphore(_MAX_WAITING)
         self._turn = threading.Lock()
 
     @contextmanager
@@ -170,7 +170,7 @@ class Header:
             user = user.encode("latin-1").decode()
         user = user.strip()
         # A list means that the proxy has added its header to one that came from the client.
-        if not user or "," in user or not user.isprintable() or len(user) > _LONGEST_USER:
+        if not user or "," in user or not user.isprintable() or len(user) > _MAX_USER_CHARS:
             abort(
                 403,
                 f"The proxy did not say who you are: the header {self._name} is missing or is "
@@ -192,7 +192,7 @@ class Networks:
         Raises:
             ValueError: one is neither an address nor a network.
         """
-        return cls(tuple(ip_network(each.strip()) for each in text.split(",")))
+        return cls(tuple(ip_network(part.strip()) for part in text.split(",")))
 
     def __contains__(self, address: object) -> bool:
         found = address_of(str(address))

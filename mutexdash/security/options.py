@@ -1,4 +1,4 @@
-"""The flags of `mutexdash` about who may do what, and what they mean together."""
+"""The flags of `mutexdash` about access, and what they mean together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login, Networks, Open
 
-_SHORTEST_SECRET = 16
+_MIN_SECRET_BYTES = 16
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)
 
@@ -249,9 +249,9 @@ def _secret(path: str) -> bytes:
         raise click.UsageError(
             f"The secret file {path} can't be read: {error.strerror}."
         ) from error
-    if len(found) < _SHORTEST_SECRET:
+    if len(found) < _MIN_SECRET_BYTES:
         raise click.UsageError(
-            f"The secret file {path} needs {_SHORTEST_SECRET} bytes at least. Make one by: "
+            f"The secret file {path} needs {_MIN_SECRET_BYTES} bytes at least. Make one by: "
             f"head -c 32 /dev/urandom | base64 > {path}"
         )
     return found

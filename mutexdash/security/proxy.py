@@ -1,4 +1,4 @@
-"""Below which path, and behind which proxies, the application stands."""
+"""WSGI middleware: the URL prefix, and `X-Forwarded-…` of trusted proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often has something happened within the last minute?"""
+"""Rate limits a minute, by user, address or network."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import OrderedDict, deque
 
 from lockclient.model.clocks import monotonic
 
-_WINDOW = 60.0
+_WINDOW_S = 60.0
 
 
-class Counts:
-    """Counts what happens within a minute, by whom or where; what is older is forgotten."""
+class RateLimits:
+    """RateLimits what happens within a minute, by whom or where; what is older is forgotten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,10 +32,10 @@ class Counts:
         return True
 
     def _full(self, limit: int, key: tuple[str, ...]) -> bool:
-        since = monotonic() - _WINDOW
+        since = monotonic() - _WINDOW_S
         while self._times:
             oldest, times = next(iter(self._times.items()))
             if times[-1] > since:  # and so are those that follow
                 break
             del self._times[oldest]
-        return sum(each > since for each in self._times.get(key, ())) >= limit
+        return sum(moment > since for moment in self._times.get(key, ())) >= limit

@@ -41,8 +41,8 @@ def locks() -> Response:
     line = dashboard().store.can.queue  # without one nobody knows who waits
     answer = jsonify(
         locks=[
-            lock_facts(each.holder, each.state, each.waiters if line else None)
-            for each in page.items
+            lock_facts(held.holder, held.state, held.waiters if line else None)
+            for held in page.items
         ],
         total=page.total,
         revision=snapshot.revision,
@@ -86,7 +86,7 @@ def removed() -> Response:
     snapshot = moment.picture.snapshot
     page = snapshot.removed(query)
     answer = jsonify(
-        removed=[removal_facts(each) for each in page.items],
+        removed=[removal_facts(gone) for gone in page.items],
         total=page.total,
         revision=snapshot.revision,
         server_time=moment.wall,

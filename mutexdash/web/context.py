@@ -1,7 +1,8 @@
-"""What all views share: where what they show comes from, and how they answer."""
+"""What all views share: the dashboard of the application, parameters, ETags."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -47,7 +48,7 @@ class Dashboard:
         moment, table = self.live.moment(), self.live.table
         if moment is None:
             return ""
-        return moment.picture.looks.like(name, lambda each: table.row(each) is not None)
+        return moment.picture.looks.like(name, lambda other: table.row(other) is not None)
 
 
 def attach(app: Flask, dashboard: Dashboard) -> None:
@@ -84,6 +85,12 @@ def unchanged(tag: str | None) -> Response | None:
     return shared(_of_this_build(tag), dashboard().live.now())
 
 
+def cached(tag: str, make: Callable[[], Response | str]) -> Response:
+    """Return what can be answered at once, see `unchanged`; else what `make` returns, tagged."""
+    same = unchanged(tag)
+    return tagged(make(), tag) if same is None else same
+
+
 def tagged(answer: Response | str, tag: str | None) -> Response:
     """Return the answer with its ETag, None for one that is to be asked for again.
 
@@ -97,4 +104,4 @@ def tagged(answer: Response | str, tag: str | None) -> Response:
 
 
 def _of_this_build(tag: str) -> str:
-    return f"{tag}-{dashboard().build}-{guard().of_viewer()}"
+    return f"{tag}-{dashboard().build}-{guard().viewer_cache_key()}"

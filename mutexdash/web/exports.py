@@ -1,4 +1,4 @@
-"""The records of removals in full: one of them, or all as a file."""
+"""Removal records in full: one of them, or all as a file, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from mutexdash.web.context import dashboard
 blueprint = Blueprint("exports", __name__)
 
 _COLUMNS: Final = (*REMOVAL_FACTS, *(fact for fact in FACTS if fact.told))
-_PATIENCE: Final = 60.0
-_MOST_BYTES: Final = 128 * 1024 * 1024
+_EXPORT_TIMEOUT_S: Final = 60.0
+_MAX_BYTES: Final = 128 * 1024 * 1024
 """Bytes of all exports that are on their way: the folder that they are in may be a small one."""
-_MOST_FILES: Final = 4
+_MAX_FILES: Final = 4
 
 _Writer = Callable[[IO[str], Iterator[Removal]], None]
 
@@ -87,15 +87,15 @@ def _sent(
     if not _one_at_a_time.acquire(blocking=False):
         raise _later("Somebody else's export is being made")
     try:
-        others = [size for each in list(_sending) if (size := _size(each)) is not None]
-        if len(others) >= _MOST_FILES:
+        others = [size for file in list(_sending) if (size := _size(file)) is not None]
+        if len(others) >= _MAX_FILES:
             raise _later(f"{len(others)} exports are being sent to others")
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the answer closes it
         try:
             # Whole before it is sent: so a reader who is slow keeps no thread, and a store that
             # fails half-way makes an error, and no file that lacks its end.
             text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-            write(text, _bounded(_records(query), file, _MOST_BYTES - sum(others)))
+            write(text, _bounded(_records(query), file, _MAX_BYTES - sum(others)))
             text.flush()
             text.detach()
             file.seek(0)
@@ -110,7 +110,7 @@ def _sent(
             raise _later("Others are being sent so much that there is no room") from None
         abort(
             400,
-            f"This would be more than {_MOST_BYTES >> 20} MiB: narrow it down by ?q=, or read all "
+            f"This would be more than {_MAX_BYTES >> 20} MiB: narrow it down by ?q=, or read all "
             "by `clustermutex removed`.",
         )
     finally:
@@ -141,9 +141,9 @@ def _bounded(removals: Iterator[Removal], file: IO[bytes], most: int) -> Iterato
 
 def _records(query: Query) -> Iterator[Removal]:
     """Read all records, by the name of their lock."""
-    store, deadline = dashboard().store, Deadline.after(_PATIENCE)
+    store, deadline = dashboard().store, Deadline.after(_EXPORT_TIMEOUT_S)
     # Many have their backtrace in common, and some of those are enough to have at hand.
-    code = lru_cache(maxsize=100)(lambda each: store.backtrace(each, deadline))
+    code = lru_cache(maxsize=100)(lambda digest: store.backtrace(digest, deadline))
     for batch in store.load(("removed",), deadline):
         for change in batch.changes:
             if change.kind == "removed" and change.value is not None:

@@ -1,4 +1,4 @@
-"""All that can be changed through the dashboard: force-unlock, by a form and by JSON.
+"""Force-unlock, by a form and by JSON: all that can be changed through the dashboard.
 
 Every request comes here through `guard.Guard.check_write`.
 """
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 blueprint = Blueprint("writes", __name__)
 
-_LONGEST_REASON = 500
-_PATIENCE = 3.0
+_MAX_REASON_CHARS = 500
+_REQUEST_TIMEOUT_S = 3.0
 """Seconds for one force-unlock: there are few threads, and viewers behind this one."""
 _DESPITE = ("despite_needs", "unrecorded")
 _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
@@ -44,7 +44,7 @@ def install(app: Any, registry: CollectorRegistry) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw.
 
     `despite_needs` says that they were told what the lock needs and is not known here,
@@ -58,7 +58,7 @@ class _Asked:
     unrecorded: bool
 
     @classmethod
-    def read(cls, fields: Any, **despite: Any) -> _Asked:
+    def read(cls, fields: Any, **despite: Any) -> _Request:
         found = []
         for key in ("name", "uuid", "reason"):
             text = fields.get(key) if hasattr(fields, "get") else None
@@ -69,11 +69,11 @@ class _Asked:
             if not isinstance(given, bool):
                 abort(400, f"Nothing was unlocked: the field {key} must be true or false.")
         asked = cls(found[0], found[1], " ".join(found[2].split()), **despite)
-        if len(asked.reason) > _LONGEST_REASON:
+        if len(asked.reason) > _MAX_REASON_CHARS:
             abort(
                 400,
-                f"Nothing was unlocked: the reason may have {_LONGEST_REASON} characters; this one "
-                f"has {len(asked.reason)}.",
+                f"Nothing was unlocked: the reason may have {_MAX_REASON_CHARS} characters; this "
+                f"one has {len(asked.reason)}.",
             )
         return asked
 
@@ -83,7 +83,7 @@ class _Asked:
 def by_form(name: str | None = None) -> BaseResponse:
     """Force-unlock from a page, and go back to it."""
     name = name_asked_for(name)
-    asked = _Asked.read(request.form, **{key: key in request.form for key in _DESPITE})
+    asked = _Request.read(request.form, **{key: key in request.form for key in _DESPITE})
     try:
         removal = _unlock(name, asked)
     except StoreFull:  # the form asks about that, too, then
@@ -100,7 +100,7 @@ def by_json(name: str | None = None) -> Response:
     name = name_asked_for(name)
     body = _body()
     said = body if isinstance(body, dict) else {}
-    asked = _Asked.read(body, **{key: said.get(key, False) for key in _DESPITE})
+    asked = _Request.read(body, **{key: said.get(key, False) for key in _DESPITE})
     try:
         removal = _unlock(name, asked)
     except StoreFull:
@@ -115,7 +115,7 @@ def _body() -> Any:
         return None
 
 
-def _unlock(name: str, asked: _Asked) -> Removal:
+def _unlock(name: str, asked: _Request) -> Removal:
     # What can't be typed is shown as an escape.
     if asked.typed not in (name, plain(name), apart(name)):
         abort(
@@ -133,7 +133,7 @@ def _unlock(name: str, asked: _Asked) -> Removal:
             else "what is shown is old"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
-    by, deadline = who_did_it(), Deadline.after(_PATIENCE)
+    by, deadline = who_did_it(), Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         removal = force_unlock(
             *(board.store, name, asked.uuid, by, asked.reason, deadline),

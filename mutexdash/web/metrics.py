@@ -1,4 +1,4 @@
-"""What machines ask for: `/metrics`, `/healthz`, `/readyz`.
+"""Metrics and probes: `/metrics`, `/healthz`, `/readyz`.
 
 All of it comes from memory: a scrape asks the store nothing.
 """

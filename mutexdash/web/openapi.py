@@ -1,4 +1,4 @@
-"""The API's description: `static/openapi.yaml`, and the schemas that the tables of facts make."""
+"""The OpenAPI description: `static/openapi.yaml`, and schemas made of the tables of fields."""
 
 from __future__ import annotations
 

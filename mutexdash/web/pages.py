@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -23,13 +24,21 @@ from lockclient.text.escaping import meant, plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.live import Moment
 from mutexdash.data.lock_detail import complete, known
-from mutexdash.data.query import MOST_PER_PAGE, BadParameter, Page, Query
-from mutexdash.data.timeline import SPAN, SPANS, lane_text, lanes, span_text, tick, ticks
+from mutexdash.data.query import MAX_PER_PAGE, BadParameter, Page, Query
+from mutexdash.data.timeline import (
+    DEFAULT_SPAN_S,
+    SPANS_S,
+    lane_text,
+    lanes,
+    span_text,
+    tick,
+    ticks,
+)
 from mutexdash.markup.backtrace import read_backtrace
 from mutexdash.markup.escaping import iso, visible
 from mutexdash.markup.links import linked
 from mutexdash.markup.remedies import remedies, runbook, visits
-from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
+from mutexdash.web.context import cached, dashboard, name_asked_for, tagged, unchanged
 from mutexdash.web.exports import read_removal
 from mutexdash.web.urls import (
     alert_query,
@@ -51,10 +60,8 @@ def locks() -> Response:
     """Show the locks that are held, and for a few seconds those that were."""
     query = _query("q", "state", "sort", "page")
     moment = dashboard().moment()
-    if (same := unchanged(moment.etag())) is not None:
-        return same
-    query, page = _clamped(query, lambda asked: moment.picture.select(asked, ended=True))
-    return tagged(_render("locks.html", moment, query=query, page=page), moment.etag())
+    rows = partial(moment.picture.select, ended=True)
+    return cached(moment.etag(), lambda: _render_list("locks.html", moment, query, rows))
 
 
 @blueprint.get("/lock/<lock:name>")
@@ -106,7 +113,7 @@ def host() -> Response:
     if (same := unchanged(tag)) is not None:
         return same
     held, waits = moment.picture.on_host(name), moment.waits.on_host(name)
-    page = _render("host.html", moment, name=name, held=held, waits=waits, most=MOST_PER_PAGE)
+    page = _render("host.html", moment, name=name, held=held, waits=waits, most=MAX_PER_PAGE)
     return tagged(page, tag)
 
 
@@ -116,10 +123,7 @@ def waiting() -> Response:
     query = _query("q", "page")
     moment = dashboard().moment()
     tag = f"{moment.etag()}-{moment.waits.tag()}"
-    if (same := unchanged(tag)) is not None:
-        return same
-    query, page = _clamped(query, moment.waits.select)
-    return tagged(_render("waiting.html", moment, query=query, page=page), tag)
+    return cached(tag, lambda: _render_list("waiting.html", moment, query, moment.waits.select))
 
 
 @blueprint.get("/removed")
@@ -127,10 +131,8 @@ def removed() -> Response:
     """Show what was auto-unlocked and force-unlocked lately."""
     query = _query("q", "page")
     moment = dashboard().moment()
-    if (same := unchanged(moment.etag())) is not None:
-        return same
-    query, page = _clamped(query, moment.picture.snapshot.removed)
-    return tagged(_render("removed.html", moment, query=query, page=page), moment.etag())
+    rows = moment.picture.snapshot.removed
+    return cached(moment.etag(), lambda: _render_list("removed.html", moment, query, rows))
 
 
 @blueprint.get("/removal")
@@ -155,7 +157,7 @@ def timeline() -> Response:
     if (same := unchanged(tag)) is not None:
         return same
     page = _render(
-        "timeline.html", moment, query=query, span=int(span), spans=SPANS, lanes=shown,
+        "timeline.html", moment, query=query, span=int(span), spans=SPANS_S, lanes=shown,
         ticks=ticks(shown),
     )  # fmt: skip
     return tagged(page, tag)
@@ -169,21 +171,23 @@ def _query(*taken: str) -> Query:
 def _span() -> float:
     said = request.args.get("span")
     if not said:
-        return SPAN
+        return DEFAULT_SPAN_S
     with suppress(ValueError):
-        if (seconds := parse_duration(said)) in dict(SPANS):
+        if (seconds := parse_duration(said)) in dict(SPANS_S):
             return seconds
-    offered = ", ".join(label for _, label in SPANS)
+    offered = ", ".join(label for _, label in SPANS_S)
     raise BadParameter(f"The parameter span must be one of {offered}; it is {said[:40]!r}.")
 
 
-def _clamped(query: Query, select: Callable[[Query], Page]) -> tuple[Query, Page]:
-    """Return the page that was asked for, or the last one if it is gone meanwhile."""
+def _render_list(
+    template: str, moment: Moment, query: Query, select: Callable[[Query], Page]
+) -> str:
+    """Render the page that was asked for, or the last one if it is gone meanwhile."""
     page = select(query)
     if query.page > page.last:
         query = replace(query, page=page.last)
         page = select(query)
-    return query, page
+    return _render(template, moment, query=query, page=page)
 
 
 def _render(template: str, moment: Moment, **shown: Any) -> str:

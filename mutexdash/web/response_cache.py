@@ -1,4 +1,4 @@
-"""Answers that many viewers ask for in the same second are made and compressed once."""
+"""Response cache: what many viewers ask for in the same second is made and compressed once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flask import Flask, Response, current_app, g, request
 
 from lockclient.model.clocks import monotonic
 
-_MOST_BYTES: Final = 16 * 1024 * 1024
-_LARGEST: Final = 4 * 1024 * 1024
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """Bytes of all answers that are kept, and of one."""
-_GOOD_FOR: Final = 2.0
+_TTL_S: Final = 2.0
 """Seconds after which an answer is of no use any more, being that of a second that is over."""
-_WORTH: Final = 1000
+_MIN_GZIP_BYTES: Final = 1000
 """Bytes below which compressing gains nothing."""
-_GZIP: Final = 31
+_GZIP_WINDOW: Final = 31
 """zlib's number for the largest window and a gzip header."""
 _COMPRESSED: Final = frozenset(
     {
@@ -67,19 +67,19 @@ class Answers:
         """Keep an answer that was made for `key`, if it is not too large."""
         body, headers = response.get_data(), list(response.headers)
         size = len(body) + len(repr((key, headers)))
-        if size > _LARGEST:
+        if size > _MAX_ANSWER_BYTES:
             return
         with self._lock:
             self._drop(key)
             self._kept[key] = _Kept(body, headers, size, monotonic())
             self._bytes += size
-            while self._bytes > _MOST_BYTES:
+            while self._bytes > _MAX_BYTES:
                 self._drop(next(iter(self._kept)))
 
     def forget(self) -> None:
         """Drop what is of no use any more."""
         with self._lock:
-            until = monotonic() - _GOOD_FOR
+            until = monotonic() - _TTL_S
             while self._kept and next(iter(self._kept.values())).at < until:
                 self._drop(next(iter(self._kept)))
 
@@ -145,8 +145,8 @@ def _compress(response: Response) -> None:
             return  # an export, which is read from a file as it is sent
         response.direct_passthrough = False
     body = response.get_data()
-    if len(body) >= _WORTH:
+    if len(body) >= _MIN_GZIP_BYTES:
         # Filtered: uuids and times are next to random, and finding short matches in them loses.
-        packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP, 9, zlib.Z_FILTERED)
+        packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP_WINDOW, 9, zlib.Z_FILTERED)
         response.set_data(packer.compress(body) + packer.flush())
         response.headers["Content-Encoding"] = "gzip"

@@ -27,7 +27,7 @@ AUTO_UNLOCK = 0.3
 @pytest.fixture
 def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An unlocker that looks every 5 ms, so that its moment is as close to the edge as can be."""
-    monkeypatch.setattr(unlocker_module, "SWEEP", 0.005)
+    monkeypatch.setattr(unlocker_module, "SWEEP_INTERVAL_S", 0.005)
     unlocker = unlocker_module.Unlocker(open_store(settings), max_removals=None)
     unlocker.start()
     wait_until(lambda: unlocker.is_ready() is None, what="the unlocker to be ready")

@@ -16,7 +16,7 @@ from uuid import uuid4
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from lockclient.service.http_server import HttpServer
-from mutexdash.markup.cluster_label import Label
+from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board
 from tests.support.processes import needed
@@ -127,7 +127,7 @@ def play(board: Board) -> Day:
 @contextmanager
 def served() -> Iterator[tuple[str, Day]]:
     """Serve the dashboard of such a day."""
-    with Board(access=Access(allow_force_unlock=True), label=Label("prod", "red")) as board:
+    with Board(access=Access(allow_force_unlock=True), label=ClusterLabel("prod", "red")) as board:
         day = play(board)
         board.settle()
         board.live.start()

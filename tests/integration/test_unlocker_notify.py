@@ -24,7 +24,7 @@ pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
 SOONER = """
 import unlocker.notifications.notification_queue as outbox
-outbox.GATHER, outbox.KEPT, outbox.BLIND = 0.5, 2.0, 3.0
+outbox.GATHER_S, outbox.MIN_KEPT_S, outbox.BLIND_AFTER_S = 0.5, 2.0, 3.0
 from unlocker.cli import main
 main()
 """
@@ -33,7 +33,9 @@ import threading
 from unlocker.unlocker import Unlocker
 Unlocker._sweep = lambda self: threading.Event().wait()
 """
-TAKING_OVER = "import unlocker.notifications.notification_queue as outbox\noutbox.TAKEOVER = 5.0\n"
+TAKING_OVER = (
+    "import unlocker.notifications.notification_queue as outbox\noutbox.TAKEOVER_S = 5.0\n"
+)
 SECRET = "hush-4711"
 
 

@@ -31,7 +31,7 @@ from unlocker.unlocker import Unlocker
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for what is due often enough that the tests are short."""
-    monkeypatch.setattr("unlocker.unlocker.SWEEP", 0.1)
+    monkeypatch.setattr("unlocker.unlocker.SWEEP_INTERVAL_S", 0.1)
 
 
 @contextmanager
@@ -373,7 +373,7 @@ class TestFoundLocks:
         taken = time.monotonic()
         with running(settings) as unlocker:
             seen = take(store, held("seen", alert=1, unlock=3))
-            wait_until(lambda: unlocker.snapshot().check, what="the clock check")
+            wait_until(lambda: unlocker.snapshot().clock_check, what="the clock check")
             real = time.time
             monkeypatch.setattr(time, "time", lambda: real() + 3600)
             for holder in (found, seen):

@@ -20,7 +20,12 @@ def test_what_is_over_goes_and_all_else_stays(
     settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records by their age and number, marks by theirs, and nobody's keys."""
-    for name, seconds in {"EVERY": 0.2, "LOOK": 0.2, "SETTLED": 1.0, "MARKS": 1.0}.items():
+    for name, seconds in {
+        "STEP_INTERVAL_S": 0.2,
+        "SCAN_INTERVAL_S": 0.2,
+        "MIN_RECORD_AGE_S": 1.0,
+        "TOMBSTONE_RETENTION_S": 1.0,
+    }.items():
         monkeypatch.setattr(record_cleanup, name, seconds)
     root, now = settings.root, time.time()
     etcdctl("put", f"{root}/code/0ld", "  File …")

@@ -25,10 +25,10 @@ WHO = '{"hostname": "web-1", "pid": 4711, "reason": "totals"}'
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, and find a second long."""
-    monkeypatch.setattr("unlocker.unlocker.SWEEP", 0.1)
-    monkeypatch.setattr("unlocker.unclaimed.NORMAL", 1.0)
-    for module in ("service", "unclaimed"):
-        monkeypatch.setattr(f"unlocker.{module}.ASK", 0.1)
+    monkeypatch.setattr("unlocker.unlocker.SWEEP_INTERVAL_S", 0.1)
+    monkeypatch.setattr("unlocker.unclaimed.NORMAL_HANDOVER_S", 1.0)
+    for module in ("unlocker", "unclaimed"):
+        monkeypatch.setattr(f"unlocker.{module}.HEADS_INTERVAL_S", 0.1)
 
 
 def wait_count(unlocker: Unlocker, count: int) -> None:

@@ -13,7 +13,7 @@ from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from tests.support.processes import wait_until
 from tests.support.unlocker_process import figures, ready, unlocker
-from unlocker.metrics.labels import LISTED
+from unlocker.metrics.series_limit import MAX_LISTED
 
 UNLOCK = "clustermutex_lock_auto_unlock_timestamp_seconds"
 
@@ -37,12 +37,12 @@ def test_what_is_overdue_is_listed_though_a_hundred_have_been_silent_for_longer(
     """The brake lets a fifth go in a minute: what it keeps back is overdue."""
     with unlocker(settings, "--max-removals", "1") as service:
         wait_until(lambda: ready(service), what="readiness", timeout=90)
-        for number in range(LISTED):
+        for number in range(MAX_LISTED):
             abandon(store, f"zombie-{number}", None)
         alert, overdue = (
             f'clustermutex_locks{{state="{state}"}}' for state in ("alert", "overdue")
         )
-        wait_until(lambda: figures(service)[alert] == LISTED, what="alerts", timeout=90)
+        wait_until(lambda: figures(service)[alert] == MAX_LISTED, what="alerts", timeout=90)
         abandon(store, "important", None)
         unlisted = 'clustermutex_locks_unlisted{state="alert"}'
         wait_until(lambda: figures(service)[unlisted] == 1, what="the 101st", timeout=90)
@@ -58,7 +58,7 @@ def test_what_is_overdue_is_listed_though_a_hundred_have_been_silent_for_longer(
             return bool(
                 found[braked]
                 and 0 < found[overdue] <= len(listed)
-                and found[unlisted] == found[alert] + found[overdue] - LISTED
+                and found[unlisted] == found[alert] + found[overdue] - MAX_LISTED
             )
 
         wait_until(seen, what="all that are overdue to be listed", timeout=90)

@@ -26,7 +26,7 @@ from mutexdash.app import create_app
 from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.waiters import WaiterPoller
-from mutexdash.markup.cluster_label import Label
+from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security.access import Access
 from tests.support.processes import wait_until
 
@@ -198,7 +198,7 @@ class Board:
         self,
         store: MemoryStore | None = None,
         access: Access | None = None,
-        label: Label | None = None,
+        label: ClusterLabel | None = None,
         runbook_url: str = "",
     ) -> None:
         self.store = store or MemoryStore()

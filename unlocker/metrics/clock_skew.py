@@ -7,8 +7,7 @@ from collections import OrderedDict
 
 from lockclient.model.clocks import monotonic
 from lockclient.text.escaping import label
-from unlocker.metrics.labels import LISTED
-from unlocker.metrics.series_limit import SeriesLimit
+from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
 
 OTHERS = "another host"
 """Stands for hosts that are left out."""
@@ -17,7 +16,7 @@ _MAX_SILENCE_S = 3600.0
 """Seconds since its last push after which a host's skew is not shown any more."""
 
 
-class Skews:
+class ClockSkews:
     """How far each client host's clock is behind ours, for the hosts that pushed last."""
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class Skews:
         with self._lock:
             self._by_host[host] = seconds, monotonic()
             self._by_host.move_to_end(host)
-            if len(self._by_host) > LISTED:
+            if len(self._by_host) > MAX_LISTED:
                 self._by_host.popitem(last=False)
 
     def all(self, labels: SeriesLimit) -> dict[str, float]:

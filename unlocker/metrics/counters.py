@@ -17,17 +17,15 @@ from prometheus_client.core import Metric
 
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.service.metrics import ComputedCollector, counter_by_label
-from unlocker.metrics.clock_skew import Skews
-from unlocker.metrics.gauges import gauges
-from unlocker.metrics.labels import KINDS
-from unlocker.metrics.series_limit import NEW, SeriesLimit
-from unlocker.metrics.snapshot import MetricsSnapshot
+from unlocker.metrics.clock_skew import ClockSkews
+from unlocker.metrics.gauges import MetricsSnapshot, gauges
+from unlocker.metrics.series_limit import KINDS, NEW_AN_HOUR, SeriesLimit
 
 REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 """How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
 was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
 
-HOWS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
+REMOVAL_KINDS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
 TASKS = ("sweep", "heartbeat", "clock-check", "resync")
 
 _DURATIONS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -43,15 +41,15 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self._version = version
         self.registry = registry = CollectorRegistry()
-        self.skews = Skews()
+        self.skews = ClockSkews()
         self.successes = dict.fromkeys(TASKS, 0.0)
         counter = partial(counter_by_label, registry)
         left_out = counter(
             "clustermutex_unlocker_label_sets_left_out",
-            f"Sets of labels that a scrape left out: more than {NEW} new ones in an hour.",
+            f"Sets of labels that a scrape left out: more than {NEW_AN_HOUR} new ones in an hour.",
             *("of", KINDS),
         )
-        self.labels = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
+        self.series_limits = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
         self.alerts = Counter(
             "clustermutex_alerts", "Locks seen to go past their alert.", registry=registry
         )
@@ -65,7 +63,7 @@ class Metrics:
         self.removals = counter(
             "clustermutex_removals_seen",
             "Locks that anyone was seen to remove for their holders.",
-            *("how", HOWS),
+            *("how", REMOVAL_KINDS),
         )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",
@@ -105,7 +103,7 @@ class Metrics:
 
     def show(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
         """Serve gauges from what `snapshot` returns at each scrape."""
-        state = (self.skews, self.labels, self.successes, self._version)
+        state = (self.skews, self.series_limits, self.successes, self._version)
         self.add(lambda: gauges(snapshot(), *state))
 
     def add(self, compute: Callable[[], Iterable[Metric]]) -> None:

@@ -1,4 +1,4 @@
-"""The store as the unlocker asks it: each request and each failure counted, by task."""
+"""A store that counts its requests and failures, by task."""
 
 from __future__ import annotations
 

@@ -7,24 +7,74 @@ ages: an age that is scraped once is wrong a second later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from lockclient.model.clocks import Now
+from lockclient.model.holder import OVERDUE
+from lockclient.model.restore_marker import Restored
 from lockclient.service.metrics import gauge_by_label
-from unlocker.deadlines import KEPT
-from unlocker.metrics.clock_skew import Skews
-from unlocker.metrics.labels import LISTED, PAST_ALERT, SKEWS
-from unlocker.metrics.past_alert import past_alert_gauges
-from unlocker.metrics.series_limit import SeriesLimit
-from unlocker.metrics.snapshot import MetricsSnapshot
-from unlocker.policy import ClockCheck
-from unlocker.rate_limit import Braking
+from unlocker.deadlines import CARRIED_OVER_AFTER_S, JudgedLock
+from unlocker.metrics.clock_skew import ClockSkews
+from unlocker.metrics.series_limit import (
+    MAX_LISTED,
+    NEW_AN_HOUR,
+    PAST_ALERT,
+    SKEWS,
+    SeriesLimit,
+    holder_labels,
+)
+from unlocker.policy import NEVER, ClockCheck
+from unlocker.rate_limit import RateLimitState
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """What the service knows at the moment of a scrape.
+
+    Attributes:
+        locks: how many in each state.
+        kept: locks that are past their auto-unlock and wait only because counting began anew.
+        lines: how many wait, lock by lock.
+        unlockers: how many show a sign of life.
+        past_alert: locks past their alert, `LISTED` at most, the most urgent first.
+        unlisted: how many locks past their alert are not among them, by state.
+        failing: names of locks whose removal was tried in vain and is tried on.
+        store_up: whether the store is reachable, as far as known.
+        out_of_space: whether it has no space for anything new.
+        votes: why which of its servers has no vote, see `ServiceStore.votes`.
+        proven_at: until when the watch has shown all that is known to be written (Unix seconds).
+        loads: how often all locks were read.
+        restored: the last restore of the store that is known of.
+        watch_restarts: how often the watch broke.
+        check: the last clock check.
+        braking: what the brake does.
+    """
+
+    locks: Mapping[str, int]
+    carried_over: int
+    queue_lengths: Iterable[int]
+    unlockers: int
+    past_alert: Sequence[JudgedLock]
+    unlisted: Mapping[str, int]
+    failing: Collection[str]
+    store_up: bool
+    out_of_space: bool
+    votes: Mapping[str, str]
+    proven_at: float
+    loads: int
+    restored: Restored | None
+    watch_restarts: int
+    clock_check: ClockCheck | None
+    rate_limit: RateLimitState
 
 
 def gauges(
     snapshot: MetricsSnapshot,
-    skews: Skews,
+    skews: ClockSkews,
     limits: Mapping[str, SeriesLimit],
     successes: Mapping[str, float],
     version: str,
@@ -38,7 +88,7 @@ def gauges(
         version: of this unlocker.
     """
     yield from _lock_gauges(snapshot)
-    yield from past_alert_gauges(snapshot, limits[PAST_ALERT])
+    yield from _past_alert_gauges(snapshot, limits[PAST_ALERT])
     yield InfoMetricFamily("clustermutex_unlocker", "This unlocker.", {"version": version})
     yield from _store_gauges(snapshot)
     yield from _table_gauges(snapshot)
@@ -48,12 +98,12 @@ def gauges(
         "task",
         successes,
     )
-    yield from _rate_limit_gauges(snapshot.braking)
-    yield from _clock_gauges(snapshot.check)
+    yield from _rate_limit_gauges(snapshot.rate_limit)
+    yield from _clock_gauges(snapshot.clock_check)
     yield gauge_by_label(
         "clustermutex_client_clock_skew_seconds",
         "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
-        f"ours, the push's way included. The {LISTED} hosts that pushed last, within an hour.",
+        f"ours, the push's way included. The {MAX_LISTED} hosts that pushed last, within an hour.",
         "hostname",
         skews.all(limits[SKEWS]),
     )
@@ -70,11 +120,12 @@ def _lock_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "clustermutex_unlocker_locks_kept",
-        f"Locks whose auto_unlock_at passed more than {KEPT:.0f} s ago and that this unlocker "
-        "does not remove yet, because it counts their whole time from when it first saw them.",
-        snapshot.kept,
+        f"Locks whose auto_unlock_at passed more than {CARRIED_OVER_AFTER_S:.0f} s ago and that "
+        "this unlocker does not remove yet, because it counts their whole time from when it first "
+        "saw them.",
+        snapshot.carried_over,
     )
-    lines = list(snapshot.lines)
+    lines = list(snapshot.queue_lengths)
     yield GaugeMetricFamily(
         "clustermutex_waiters",
         "Clients that wait in line; 0 in a store without one.",
@@ -135,7 +186,7 @@ def _table_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     )
 
 
-def _rate_limit_gauges(braking: Braking) -> Iterator[Metric]:
+def _rate_limit_gauges(braking: RateLimitState) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "clustermutex_unlocker_brake_engaged",
         "Whether locks that are due are kept back, or were a minute ago, because of --max-removals "
@@ -168,3 +219,60 @@ def _clock_gauges(check: ClockCheck | None) -> Iterator[Metric]:
     if check is not None and check.offset is not None:
         offset.add_metric([], check.offset)
     yield offset
+
+
+def _past_alert_gauges(snapshot: MetricsSnapshot, limit: SeriesLimit) -> Iterator[Metric]:
+    alert, unlock, info, failing = families = _families()
+    now, names = Now.read(), set[str]()
+    unlisted = Counter(snapshot.unlisted)
+    for item in snapshot.past_alert:
+        holder, due = item.row.holder, item.verdict.due
+        name, *who = labels = holder_labels(holder)
+        # Two samples of one name, which two locks may look like, would end a whole scrape.
+        if name in names or not limit.admit(labels, urgent=item.state == OVERDUE):
+            unlisted[item.state] += 1
+            continue
+        names.add(name)
+        if holder.name in snapshot.failing:
+            failing.add_metric([name], 1)
+        info.add_metric([name, *who], {})
+        if holder.alert_at is not None:
+            alert.add_metric([name], holder.alert_at)
+        if holder.auto_unlock_at is not None and due != NEVER:
+            counted = round(now.wall + due - now.monotonic)  # whole, so that it stays the same
+            at = counted if item.row.found else holder.auto_unlock_at
+            unlock.add_metric([name], at)
+    yield from families
+    yield gauge_by_label(
+        "clustermutex_locks_unlisted",
+        f"Locks past their alert that have no series of their own: beyond {MAX_LISTED}, or beyond "
+        f"{NEW_AN_HOUR} new ones in an hour.",
+        "state",
+        unlisted,
+    )
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily, GaugeMetricFamily]:
+    alert = GaugeMetricFamily(
+        "clustermutex_lock_alert_timestamp_seconds",
+        f"alert_at of a lock past it, the {MAX_LISTED} most urgent: overdue ones, those that only "
+        "a person can free, those that have been for longest.",
+        labels=["name"],
+    )
+    unlock = GaugeMetricFamily(
+        "clustermutex_lock_auto_unlock_timestamp_seconds",
+        "When a lock past its alert is to be removed: its auto_unlock_at, or for one that this "
+        "unlocker found when its whole time has passed since.",
+        labels=["name"],
+    )
+    info = InfoMetricFamily(
+        "clustermutex_lock",
+        "Who holds a lock past its alert.",
+        labels=["name", "hostname", "pid", "reason"],
+    )
+    failing = GaugeMetricFamily(
+        "clustermutex_unlocker_removal_failing",
+        "A lock past its alert that this unlocker has tried to remove in vain, and tries on.",
+        labels=["name"],
+    )
+    return alert, unlock, info, failing

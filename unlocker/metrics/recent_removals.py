@@ -1,4 +1,4 @@
-"""Who lost a lock a moment ago: what an alert on an auto-unlock has to name.
+"""Recent removals: who lost a lock a moment ago, which an alert on an auto-unlock has to name.
 
 A counter can't say it, and the lock's own series are gone by then. It is read from the removal
 records in the store, so that every replica shows the same and one that starts again loses nothing.
@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from unlocker.metrics.labels import labels_of
-from unlocker.metrics.series_limit import NEW, SeriesLimit
+from unlocker.metrics.series_limit import NEW_AN_HOUR, SeriesLimit, holder_labels
 
-SHOWN = 600.0
+SHOWN_S = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
 
 
@@ -27,16 +26,16 @@ def recent_removal_gauges(removals: Iterable[Removal], limit: SeriesLimit) -> It
     """
     family = GaugeMetricFamily(
         "clustermutex_lock_auto_unlocked_timestamp_seconds",
-        f"removed_at of a lock auto-unlocked in the last {SHOWN:.0f} s, and whose it was.",
+        f"removed_at of a lock auto-unlocked in the last {SHOWN_S:.0f} s, and whose it was.",
         labels=["name", "hostname", "pid", "reason"],
     )
-    since = time.time() - SHOWN
+    since = time.time() - SHOWN_S
     newest: dict[tuple[str, ...], float] = {}
     for removal in removals:
         at = removal.removed_at
         if removal.how == AUTO_UNLOCK and at is not None and at > since:
             # A process can lose one lock twice; two samples of one name end a whole scrape.
-            newest.setdefault(labels_of(removal.holder), at)
+            newest.setdefault(holder_labels(removal.holder), at)
     unlisted = 0
     for labels, at in newest.items():
         if limit.admit(labels):
@@ -46,6 +45,6 @@ def recent_removal_gauges(removals: Iterable[Removal], limit: SeriesLimit) -> It
     yield family
     yield GaugeMetricFamily(
         "clustermutex_locks_auto_unlocked_unlisted",
-        f"Such locks that have no series of their own: beyond {NEW} new ones in an hour.",
+        f"Such locks that have no series of their own: beyond {NEW_AN_HOUR} new ones in an hour.",
         unlisted,
     )

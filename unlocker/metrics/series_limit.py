@@ -1,4 +1,4 @@
-"""Which sets of labels that come from locks may have series.
+"""Limits how many new series an hour labels that come from locks may create.
 
 A series stays in Prometheus for hours after the lock that it was about. So it is not enough that
 one scrape shows a hundred at most: whoever writes other names, hosts or reasons between any two
@@ -14,10 +14,21 @@ from collections.abc import Callable
 from typing import Final
 
 from lockclient.model.clocks import monotonic
+from lockclient.model.holder import Holder
+from lockclient.model.ticket import Ticket
+from lockclient.text.confusables import told_apart
+from lockclient.text.escaping import label
 
-NEW: Final = 100
+MAX_LISTED = 100
+"""Locks past their alert, and client hosts, that get series of their own: what comes from outside
+must not fill Prometheus. The locks beyond are counted, and the counts ring."""
+
+KINDS = PAST_ALERT, SKEWS, UNLOCKED, FREE = "past-alert", "skew", "auto-unlocked", "free"
+"""Of series whose labels come from locks; each has a `SeriesLimit`."""
+
+NEW_AN_HOUR: Final = 100
 """Sets that no scrape of the last hour had: so many at once, and so many an hour from then on."""
-HOUR: Final = 3600.0
+HOUR_S: Final = 3600.0
 
 
 class SeriesLimit:
@@ -32,8 +43,8 @@ class SeriesLimit:
         self._lock = threading.Lock()
         # When last, who was shown longest ago in front; a few hundred at most.
         self._shown: OrderedDict[tuple[str, ...], float] = OrderedDict()
-        self._room, self._at = float(NEW), monotonic()
-        self._spare = float(NEW)
+        self._room, self._at = float(NEW_AN_HOUR), monotonic()
+        self._spare = float(NEW_AN_HOUR)
 
     def admit(self, labels: tuple[str, ...], *, urgent: bool = False) -> bool:
         """Tell whether a scrape may show this set; what it has shown before stays, of course.
@@ -42,11 +53,11 @@ class SeriesLimit:
         """
         with self._lock:
             now = monotonic()
-            more = (now - self._at) * NEW / HOUR
-            self._room = min(NEW, self._room + more)
-            self._spare = min(NEW, self._spare + more)
+            more = (now - self._at) * NEW_AN_HOUR / HOUR_S
+            self._room = min(NEW_AN_HOUR, self._room + more)
+            self._spare = min(NEW_AN_HOUR, self._spare + more)
             self._at = now
-            while self._shown and next(iter(self._shown.values())) < now - HOUR:
+            while self._shown and next(iter(self._shown.values())) < now - HOUR_S:
                 self._shown.popitem(last=False)
             if labels not in self._shown:
                 if self._room >= 1:
@@ -59,3 +70,9 @@ class SeriesLimit:
             self._shown[labels] = now
             self._shown.move_to_end(labels)
             return True
+
+
+def holder_labels(who: Holder | Ticket) -> tuple[str, str, str, str]:
+    """Return a lock's name, as it is shown, and host, process and reason of its holder or head."""
+    said = (who.hostname or "", str(who.pid or ""), who.reason or "")
+    return told_apart(who.name), label(said[0]), label(said[1]), label(said[2])

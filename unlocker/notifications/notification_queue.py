@@ -1,21 +1,23 @@
-"""What is to be told to people, by which unlocker and when. Pure: no I/O, no clock is read.
+"""The queue of notifications: what to notify people of, by which unlocker and when.
+
+Pure: no I/O, no clock is read.
 
 Every unlocker notices what happens; one of them is to tell it. They agree by what there is already,
 the signs of life in etcd. Each says with its own (`told`) up to which of the store's revisions it
 has nothing left to tell. The one whose sign of life is the oldest tells at once. The others keep
 what they noticed until one that is older than they says that it is told, and tell it themselves if
-that does not happen: the next in age after `TAKEOVER` seconds, the third after twice as many. So
+that does not happen: the next in age after `TAKEOVER_S` seconds, the third after twice as many. So
 - the teller dies: its sign of life ends, the next one is the oldest, and tells at once what was not
   said to be told. Told twice is what the dead one told in its last seconds, and no more;
 - the teller is blind, its sweep hangs, or its messages do not arrive: it does not say that they are
   told (`told` does not pass what its last sweep saw), and the next one tells them;
-- what it noticed a moment later than others it still tells: they keep all for `KEPT` seconds.
+- what it noticed a moment later than others it still tells: they keep all for `MIN_KEPT_S` seconds.
 What one of the younger ones alone has noticed is not told: there is hardly such a thing, as all
 judge by the same rules, and those that have just started know less.
 
 That an unlocker is blind it must tell itself, since it may be cut off from all others, or all of
 them from the store. By the signs of life that it knew last, the oldest tells that first, and each
-younger one `TAKEOVER` seconds later: one message for an outage that all see, if it is short, and
+younger one `TAKEOVER_S` seconds later: one message for an outage that all see, if it is short, and
 one from each if it lasts.
 """
 
@@ -29,16 +31,16 @@ from dataclasses import dataclass, field
 
 from lockclient.text.escaping import plain
 
-GATHER = 5.0
+GATHER_S = 5.0
 """Seconds in which what comes after something goes into the same message."""
-PAUSE = 60.0
+MAX_PAUSE_S = 60.0
 """Seconds between two messages at most: each pause is twice the one before, while more comes."""
-KEPT = 10.0
-TAKEOVER = 90.0
+MIN_KEPT_S = 10.0
+TAKEOVER_S = 90.0
 """Longer than a message can take: to be gathered, held back, tried, and said to be told."""
-OUTDATED = 3600.0
+MAX_AGE_S = 3600.0
 """Seconds after which something that could not be told is left out."""
-BLIND = 30.0
+BLIND_AFTER_S = 30.0
 """Seconds without being able to work, those in which it could counted back by half of them."""
 
 PAST_ALERT, AUTO_UNLOCKED, FORCE_UNLOCKED = "past-alert", "auto-unlocked", "force-unlocked"
@@ -53,16 +55,12 @@ KINDS = {
 }
 """What there is to tell, in a title: one of it, and several."""
 
-_MOST = 1000
+_MAX_EVENTS = 1000
 """Events that are kept: what comes beyond is only counted."""
-_STEP = 10.0
+_MAX_STEP_S = 10.0
 """Seconds between two looks that count at most."""
-_LINES = 20
+_MAX_LINES = 20
 """Events that a message names."""
-
-
-def _always() -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Notification:
     line: str
     at: float
     revision: int | None = None
-    stands: Callable[[], bool] = field(default=_always, compare=False)
+    stands: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +112,16 @@ class NotificationQueue:
     def put(self, event: Notification) -> None:
         """Take in what has happened."""
         with self._lock:
-            if len(self._waiting) < _MOST:
+            if len(self._waiting) < _MAX_EVENTS:
                 self._waiting.append(event)
             else:
                 self._uncounted[event.kind] += 1
 
-    def told(self, revision: int) -> int:
+    def notified_upto(self, revision: int) -> int:
         """Return up to which revision nothing is left to tell; up to `revision` all is noticed."""
         with self._lock:
-            left = (each.revision for each in (*self._sending, *self._waiting))
-            return min((each - 1 for each in left if each is not None), default=revision)
+            left = (event.revision for event in (*self._sending, *self._waiting))
+            return min((known - 1 for known in left if known is not None), default=revision)
 
     def take(
         self, now: float, unlockers: Mapping[str, str], *, end: bool = False
@@ -137,16 +135,18 @@ class NotificationQueue:
         older, younger = _others(self._identity, unlockers)
         if end and (older or younger):
             return None  # they do, since it was not said to be told
-        delay = 0.0 if end else len(older) * TAKEOVER
+        delay = 0.0 if end else len(older) * TAKEOVER_S
         with self._lock:
             self._forget(now, max(older, default=0), max(younger, default=0))
-            turns = [each.at + (0.0 if each.revision is None else delay) for each in self._waiting]
+            turns = [
+                event.at + (delay if event.revision is not None else 0) for event in self._waiting
+            ]
             first = min(turns, default=now)
-            if not turns or (now < max(first + GATHER, self._not_before) and not end):
+            if not turns or (now < max(first + GATHER_S, self._not_before) and not end):
                 return None
             pairs = list(zip(turns, self._waiting, strict=True))
-            self._sending = [each for turn, each in pairs if turn <= now and each.stands()]
-            self._waiting = deque(each for turn, each in pairs if turn > now)
+            self._sending = [event for turn, event in pairs if turn <= now and event.stands()]
+            self._waiting = deque(event for turn, event in pairs if turn > now)
             return self._message()
 
     def sent(self, now: float) -> None:
@@ -154,8 +154,8 @@ class NotificationQueue:
         with self._lock:
             self._sending = []
             self._uncounted.clear()
-            calm = now - self._last > PAUSE + GATHER
-            self._pause = GATHER if calm else min(PAUSE, 2 * self._pause)
+            calm = now - self._last > MAX_PAUSE_S + GATHER_S
+            self._pause = GATHER_S if calm else min(MAX_PAUSE_S, 2 * self._pause)
             self._last, self._not_before = now, now + self._pause
 
     def failed(self, now: float) -> None:
@@ -163,7 +163,7 @@ class NotificationQueue:
         with self._lock:
             self._waiting.extendleft(reversed(self._sending))
             self._sending = []
-            self._pause = min(PAUSE, 2 * self._pause or GATHER)
+            self._pause = min(MAX_PAUSE_S, 2 * self._pause or GATHER_S)
             self._not_before = now + self._pause
 
     def rank(self, unlockers: Mapping[str, str]) -> int:
@@ -180,20 +180,20 @@ class NotificationQueue:
         def kept(event: Notification) -> bool:
             age = now - event.at
             if event.revision is None:
-                return age < OUTDATED
-            by = by_younger if age >= 3 * TAKEOVER else 0
-            return age < KEPT or (event.revision > max(by_older, by) and age < OUTDATED)
+                return age < MAX_AGE_S
+            by = by_younger if age >= 3 * TAKEOVER_S else 0
+            return age < MIN_KEPT_S or (event.revision > max(by_older, by) and age < MAX_AGE_S)
 
-        self._waiting = deque(each for each in self._waiting if kept(each))
+        self._waiting = deque(event for event in self._waiting if kept(event))
         if not self._waiting:
             self._uncounted.clear()
 
     def _message(self) -> Message | None:
-        counts = Counter(each.kind for each in self._sending) + self._uncounted
+        counts = Counter(event.kind for event in self._sending) + self._uncounted
         if not counts:
             return None
         parts = [f"{n} {KINDS[kind][n > 1]}" for kind in KINDS if (n := counts[kind])]
-        lines = [plain(each.line) for each in self._sending[:_LINES]]
+        lines = [plain(event.line) for event in self._sending[:_MAX_LINES]]
         if (rest := counts.total() - len(lines)) > 0:
             lines.append(f"And {rest} more: the dashboard shows all.")
         title = f"ClusterMutex {self._where}: {', '.join(parts)}"
@@ -201,31 +201,33 @@ class NotificationQueue:
 
 
 class BlindnessDetector:
-    """Notices that this unlocker could not do its work for a while, and that it can again."""
+    """Notices that this unlocker was not ready for a while, and that it is again."""
 
     def __init__(self, identity: str) -> None:
         self._identity = identity
-        self._looked_at: float | None = None
-        self._badly = 0.0  # comes and goes: 20 s without and 20 s with are not well
+        self._observed_at: float | None = None
+        self._blind_for = 0.0  # comes and goes: 20 s without and 20 s with are not well
         self._since: float | None = None
-        self._told = False
+        self._notified = False
 
-    def look(self, why: str | None, rank: int, now: float) -> Notification | None:
+    def observe(self, why: str | None, rank: int, now: float) -> Notification | None:
         """Take in why it can't work, or None if it can; return what is to be told of that."""
         # One that was stopped has not looked meanwhile, and may well see in a moment.
-        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, _STEP)
-        self._looked_at = now
-        self._badly = min(BLIND, max(0.0, self._badly + (passed if why else -passed / 2)))
-        if self._badly >= BLIND and self._since is None:
+        passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
+        self._observed_at = now
+        blind_for = self._blind_for + (passed if why else -passed / 2)
+        self._blind_for = min(BLIND_AFTER_S, max(0.0, blind_for))
+        if self._blind_for >= BLIND_AFTER_S and self._since is None:
             self._since = now
-        if self._badly == 0.0:
-            told, self._since, self._told = self._told, None, False
-            return (
-                Notification(SEES, f"{self._identity} does its work again.", now) if told else None
-            )
-        if not why or self._told or self._since is None or now < self._since + rank * TAKEOVER:
+        if self._blind_for == 0.0:
+            notified, self._since, self._notified = self._notified, None, False
+            if notified:
+                return Notification(SEES, f"{self._identity} does its work again.", now)
+        if not why or self._notified or self._since is None:
             return None
-        self._told = True
+        if now < self._since + rank * TAKEOVER_S:
+            return None
+        self._notified = True
         return Notification(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
 
 
@@ -234,13 +236,15 @@ def _others(identity: str, unlockers: Mapping[str, str]) -> tuple[list[int], lis
 
     One whose own sign of life is not there counts as the youngest.
     """
-    said = {name: told for name, value in unlockers.items() if (told := _told(value)) is not None}
-    names = list(said)
-    place = names.index(identity) if identity in said else len(names)
-    return [said[name] for name in names[:place]], [said[name] for name in names[place + 1 :]]
+    upto = {name: _notified_upto(value) for name, value in unlockers.items()}
+    revisions = {name: revision for name, revision in upto.items() if revision is not None}
+    names = list(revisions)
+    place = names.index(identity) if identity in revisions else len(names)
+    older, younger = names[:place], names[place + 1 :]
+    return [revisions[name] for name in older], [revisions[name] for name in younger]
 
 
-def _told(value: str) -> int | None:
+def _notified_upto(value: str) -> int | None:
     """Read `told` from a sign of life; None: that unlocker tells nobody."""
     try:
         facts = json.loads(value)

@@ -1,6 +1,6 @@
-"""Tells people what happens to locks, by the services that apprise knows: chats, mail, webhooks.
+"""Notifies people of what happens to locks, by apprise: chats, mail, webhooks.
 
-What is to be told is put into a bounded `outbox`, which never waits; a thread of its own sends it,
+A notification is put into a bounded queue, which never waits; a thread of its own sends it,
 so that a service that is slow or away delays no sweep. A message that nobody gets is put back and
 tried on; one that only some of several URLs take is tried on for the others.
 
@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lockclient.model.clocks import monotonic
@@ -31,15 +32,16 @@ from unlocker.notifications.notification_queue import (
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.5
+_POLL_INTERVAL_S = 0.5
 """Seconds between two looks whether there is something to tell."""
-_LEAST, _MOST = 10.0, 600.0
+_MIN_RETRY_S = 10.0
+_MAX_RETRY_S = 600.0
 """Seconds between two tries with a URL that does not work while others do."""
-_KEPT = 20
+_MAX_UNSENT = 20
 """Messages that are kept for such a URL."""
-_END = 1.0
+_SHUTDOWN_TIMEOUT_S = 1.0
 """Seconds that the last message may take when the service ends."""
-_CHATTY = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
+_NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
 
 
 class BadUrl(ValueError):
@@ -57,12 +59,12 @@ class Recipient:
 
     name: str
     send: Callable[[Message], bool]
-    left: deque[Message] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    unsent: deque[Message] = field(default_factory=lambda: deque(maxlen=_MAX_UNSENT))
     _works: bool = True
     _pause: float = 0.0
     _not_before: float = 0.0
 
-    def take(self, message: Message) -> bool:
+    def deliver(self, message: Message) -> bool:
         """Try to tell it."""
         try:
             works = self.send(message)
@@ -80,14 +82,14 @@ class Recipient:
                     extra={"event": "notify-failed"},
                 )
         self._works = works
-        self._pause = 0.0 if works else min(_MOST, max(_LEAST, 2 * self._pause))
+        self._pause = 0.0 if works else min(_MAX_RETRY_S, max(_MIN_RETRY_S, 2 * self._pause))
         self._not_before = monotonic() + self._pause
         return works
 
     def retry(self) -> None:
         """Try to tell what is left, if it is time."""
-        while self.left and monotonic() >= self._not_before and self.take(self.left[0]):
-            self.left.popleft()
+        while self.unsent and monotonic() >= self._not_before and self.deliver(self.unsent[0]):
+            self.unsent.popleft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,100 +97,100 @@ class UnlockerState:
     """What the unlocker knows now.
 
     Attributes:
-        unready: why it can't do its work; None if it can.
-        braking: whether the brake keeps back locks that are due.
+        not_ready: why it can't do its work; None if it can.
+        rate_limited: whether the rate limit keeps back locks that are due.
         revision: what its table shows.
         unlockers: the signs of life in it, the oldest first.
     """
 
-    unready: str | None
-    braking: bool
+    not_ready: str | None
+    rate_limited: bool
     revision: int
     unlockers: Mapping[str, str]
 
 
 class Notifier:
-    """Tells people; with no targets it does nothing at all.
+    """Tells people; with no recipients it does nothing at all.
 
     Args:
-        targets: whom.
+        recipients: whom.
         where: the store, for the titles.
     """
 
-    def __init__(self, targets: Sequence[Recipient] = (), where: str = "") -> None:
-        self._targets = targets
+    def __init__(self, recipients: Sequence[Recipient] = (), where: str = "") -> None:
+        self._recipients = recipients
         self._where = where
-        self._outbox = NotificationQueue("", where)
-        self._sight = BlindnessDetector("")
-        self._braking = False
+        self._queue = NotificationQueue("", where)
+        self._blindness = BlindnessDetector("")
+        self._rate_limited = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, identity: str, look: Callable[[], UnlockerState]) -> None:
+    def start(self, identity: str, read_state: Callable[[], UnlockerState]) -> None:
         """Begin.
 
         Args:
             identity: what this unlocker's sign of life is called.
-            look: is asked twice a second, in the thread that tells.
+            read_state: is called twice a second, in the thread that sends.
         """
-        if not self._targets:
+        if not self._recipients:
             return
-        self._outbox, self._sight = (
-            NotificationQueue(identity, self._where),
-            BlindnessDetector(identity),
-        )
-        self._thread = threading.Thread(target=self._run, args=(look,), name="notify", daemon=True)
+        self._queue = NotificationQueue(identity, self._where)
+        self._blindness = BlindnessDetector(identity)
+        run = partial(self._run, read_state)
+        self._thread = threading.Thread(target=run, name="notify", daemon=True)
         self._thread.start()
 
-    def tell(self, event: Notification) -> None:
+    def notify(self, event: Notification) -> None:
         """Have something told, without waiting."""
-        if self._targets:
-            self._outbox.put(event)
+        if self._recipients:
+            self._queue.put(event)
 
-    def told(self, revision: int) -> dict[str, int]:
+    def heartbeat_fields(self, revision: int) -> dict[str, int]:
         """Return what this unlocker's sign of life is to say."""
-        return {"told": self._outbox.told(revision)} if self._targets else {}
+        return {"told": self._queue.notified_upto(revision)} if self._recipients else {}
 
     def stop(self) -> None:
         """End, when the last message was told or has had its time."""
         self._ending.set()
         if self._thread is not None:
-            self._thread.join(_END)
+            self._thread.join(_SHUTDOWN_TIMEOUT_S)
 
-    def _run(self, look: Callable[[], UnlockerState]) -> None:
+    def _run(self, read_state: Callable[[], UnlockerState]) -> None:
         while True:
-            ending = self._ending.wait(_LOOK)
+            ending = self._ending.wait(_POLL_INTERVAL_S)
             try:
-                self._step(look(), monotonic(), ending=ending)
+                self._step(read_state(), monotonic(), ending=ending)
             except Exception:
                 log.exception("What is to be told could not be seen to.")
             if ending:
                 return
 
-    def _step(self, look: UnlockerState, now: float, *, ending: bool) -> None:
-        if event := self._sight.look(look.unready, self._outbox.rank(look.unlockers), now):
-            self._outbox.put(event)
-        if look.braking and not self._braking:
+    def _step(self, state: UnlockerState, now: float, *, ending: bool) -> None:
+        rank = self._queue.rank(state.unlockers)
+        if event := self._blindness.observe(state.not_ready, rank, now):
+            self._queue.put(event)
+        if state.rate_limited and not self._rate_limited:
             line = "More locks are due than may be removed in a minute: the rest is kept for now."
-            self._outbox.put(Notification(BRAKE, line, now, look.revision))
-        self._braking = look.braking
-        for target in self._targets:
-            target.retry()
-        if message := self._outbox.take(now, look.unlockers, end=ending):
+            self._queue.put(Notification(BRAKE, line, now, state.revision))
+        self._rate_limited = state.rate_limited
+        for recipient in self._recipients:
+            recipient.retry()
+        if message := self._queue.take(now, state.unlockers, end=ending):
             self._send(message)
 
     def _send(self, message: Message) -> None:
         # All at once would need threads; one after the other a slow one delays the others only.
-        failed = [each for each in self._targets if each.left or not each.take(message)]
-        if len(failed) == len(self._targets):
-            self._outbox.failed(monotonic())
+        failed = [place for place in self._recipients if place.unsent or not place.deliver(message)]
+        if len(failed) == len(self._recipients):
+            self._queue.failed(monotonic())
             return
-        self._outbox.sent(monotonic())
-        for target in failed:
-            target.left.append(message)
+        self._queue.sent(monotonic())
+        for recipient in failed:
+            recipient.unsent.append(message)
 
 
-def targets_of(urls: Sequence[str]) -> list[Recipient]:
+def recipients_of(urls: Sequence[str]) -> list[Recipient]:
     """Return whom these URLs mean.
 
     Raises:
@@ -202,26 +204,26 @@ def targets_of(urls: Sequence[str]) -> list[Recipient]:
         if error.name != "apprise":
             raise
         raise BadUrl("it needs apprise: pip install 'clustermutex[notify]'.") from None
-    for name in _CHATTY:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     asset = apprise.AppriseAsset(app_id="ClusterMutex", async_mode=False, secure_logging=True)
     found = []
     for number, url in enumerate(urls, 1):
-        teller = apprise.Apprise(asset=asset)
-        if not teller.add(url):
+        sender = apprise.Apprise(asset=asset)
+        if not sender.add(url):
             raise BadUrl(
                 f"URL no. {number} is none that apprise knows. (It is not shown, as it may hold a "
                 "password.)"
             )
-        found.append(Recipient(f"{teller[0].service_name} (URL no. {number})", _sender(teller)))
+        found.append(Recipient(f"{sender[0].service_name} (URL no. {number})", _sender(sender)))
     return found
 
 
-def _sender(teller: Any) -> Callable[[Message], bool]:
+def _sender(sender: Any) -> Callable[[Message], bool]:
     def send(message: Message) -> bool:
         kind = "info" if message.good else "warning"
         # As plain text: apprise escapes it where a service takes HTML or Markdown.
-        done = teller.notify(
+        done = sender.notify(
             body=message.body, title=message.title, notify_type=kind, body_format="text"
         )
         return bool(done)

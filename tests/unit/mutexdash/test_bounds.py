@@ -58,7 +58,7 @@ def test_so_many_exports_are_on_their_way_and_no_more(board: Board) -> None:
 def test_an_export_is_not_larger_than_there_is_room(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exports, "_MOST_BYTES", 150_000)
+    monkeypatch.setattr(exports, "_MAX_BYTES", 150_000)
     first = unread(board)
     assert first.status_code == 200
     assert len(first.get_data()) > 100_000
@@ -66,7 +66,7 @@ def test_an_export_is_not_larger_than_there_is_room(
     assert second.status_code == 503, "for what is being sent to others there is room later"
     assert "try again" in second.get_data(as_text=True)
     first.close()
-    monkeypatch.setattr(exports, "_MOST_BYTES", 50_000)
+    monkeypatch.setattr(exports, "_MAX_BYTES", 50_000)
     third = unread(board)
     assert third.status_code == 400
     assert "narrow it down by ?q=" in third.get_data(as_text=True)

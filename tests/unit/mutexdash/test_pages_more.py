@@ -16,7 +16,7 @@ import mutexdash
 from lockclient.model.holder import Holder
 from mutexdash.cli import main
 from mutexdash.data.timeline import Lane, Lanes, Span, lane_text, span_text, tick, ticks
-from mutexdash.markup.cluster_label import Label
+from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security.access import Access
 from mutexdash.web.pages import domain
 from mutexdash.web.urls import alert_query
@@ -226,7 +226,7 @@ def test_styles_and_scripts_are_small(figure: Figure) -> None:
 
 
 def test_a_label_is_on_every_page_and_in_the_tab() -> None:
-    with Board(access=Access(allow_force_unlock=True), label=Label("prod", "red")) as board:
+    with Board(access=Access(allow_force_unlock=True), label=ClusterLabel("prod", "red")) as board:
         board.store.unlocker()
         board.store.take("a", uuid="u1", held_for=2000)
         titles = {

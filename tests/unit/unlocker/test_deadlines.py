@@ -11,7 +11,7 @@ import pytest
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
-from unlocker.deadlines import KEPT, Deadlines
+from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines
 from unlocker.policy import ClockCheck
 
 WALL = 1_800_000_000.0
@@ -48,7 +48,7 @@ def put(watchlist: Deadlines, after: Row | None, name: str = "a") -> None:
 
 def names(watchlist: Deadlines, now: float) -> tuple[list[str], list[str]]:
     """Go on in time and return the names of alerts, and of locks that are due."""
-    progress = watchlist.advance(now)
+    progress = watchlist.pop_due(now)
     return (
         [item.row.holder.name for item in progress.alerts],
         [item.row.holder.name for item in progress.due],
@@ -120,10 +120,10 @@ def test_a_lock_that_is_gone_is_forgotten(watchlist: Deadlines) -> None:
 
 def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Deadlines) -> None:
     put(watchlist, row())
-    [item] = watchlist.advance(61).due
-    assert watchlist.current(item)
+    [item] = watchlist.pop_due(61).due
+    assert watchlist.is_current(item)
     put(watchlist, row(seen_at=61))
-    assert not watchlist.current(item)
+    assert not watchlist.is_current(item)
 
 
 def test_a_lock_that_is_due_and_changes_without_a_push_is_handed_out_again(
@@ -174,13 +174,13 @@ def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist:
         put(watchlist, after, name)
     pushed = "found, and then pushed"
     put(watchlist, row(pushed, seen_at=10), pushed)
-    assert watchlist.kept(WALL + 60 + KEPT) == 0
-    assert watchlist.kept(WALL + 61 + KEPT) == 1
-    assert watchlist.kept(WALL + 1e6) == 2
-    watchlist.advance(61)
-    assert watchlist.kept(WALL + 1e6) == 1, "one is to be removed now"
+    assert watchlist.carried_over(WALL + 60 + CARRIED_OVER_AFTER_S) == 0
+    assert watchlist.carried_over(WALL + 61 + CARRIED_OVER_AFTER_S) == 1
+    assert watchlist.carried_over(WALL + 1e6) == 2
+    watchlist.pop_due(61)
+    assert watchlist.carried_over(WALL + 1e6) == 1, "one is to be removed now"
     put(watchlist, None, "found later")
-    assert watchlist.kept(WALL + 1e6) == 0
+    assert watchlist.carried_over(WALL + 1e6) == 0
 
 
 def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Deadlines) -> None:
@@ -193,15 +193,15 @@ def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Deadlines) -> 
 
 
 def test_it_says_whether_a_clock_check_is_of_use(watchlist: Deadlines) -> None:
-    assert not watchlist.waiting()
+    assert not watchlist.needs_clock_check()
     put(watchlist, row(seen_at=50, **FOUR_KEYS))
-    assert watchlist.waiting()
+    assert watchlist.needs_clock_check()
     watchlist.reconsider(ClockCheck(Now(40, WALL + 40), 0.0))  # from before the lock was seen
-    assert watchlist.waiting()
+    assert watchlist.needs_clock_check()
     watchlist.reconsider(ClockCheck(Now(60, WALL + 60), None))  # it could not tell, but was asked
-    assert not watchlist.waiting()
+    assert not watchlist.needs_clock_check()
     put(watchlist, row(seen_at=70))
-    assert not watchlist.waiting()
+    assert not watchlist.needs_clock_check()
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_aske
     assert watchlist.counts() == undecided
     watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
     assert names(watchlist, 29) == ([], [])
-    [item] = watchlist.advance(31).alerts
+    [item] = watchlist.pop_due(31).alerts
     assert watchlist.past_alert(10).listed == [item]
     assert names(watchlist, 1e12) == ([], [])
     assert watchlist.counts() == undecided
-    assert not watchlist.waiting()
+    assert not watchlist.needs_clock_check()
     watchlist.reconsider(ClockCheck(Now(40, WALL + 3640), 0.0))
-    assert watchlist.current(item)
+    assert watchlist.is_current(item)
 
 
 def test_the_next_push_decides(watchlist: Deadlines) -> None:

@@ -27,21 +27,20 @@ from lockclient.stores.requests import Read, Request
 from lockclient.stores.service_protocol import Batch, ServiceStore
 from lockclient.text.escaping import plain
 from tests.support.processes import needed
-from unlocker.deadlines import Item
+from unlocker.deadlines import JudgedLock
 from unlocker.metrics import clock_skew
-from unlocker.metrics.clock_skew import Skews
+from unlocker.metrics.clock_skew import ClockSkews
 from unlocker.metrics.counters import TASKS, Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.labels import LISTED
-from unlocker.metrics.series_limit import SeriesLimit
-from unlocker.metrics.snapshot import MetricsSnapshot
+from unlocker.metrics.gauges import MetricsSnapshot
+from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
 from unlocker.policy import ClockCheck, judge
-from unlocker.rate_limit import Braking
+from unlocker.rate_limit import RateLimitState
 
 QUIET = MetricsSnapshot(
     locks={"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 0},
-    kept=0,
-    lines=(),
+    carried_over=0,
+    queue_lengths=(),
     unlockers=0,
     past_alert=(),
     unlisted={"alert": 0, "overdue": 0},
@@ -53,8 +52,8 @@ QUIET = MetricsSnapshot(
     loads=0,
     restored=None,
     watch_restarts=0,
-    check=None,
-    braking=Braking(engaged=False, withheld=0, limit=50),
+    clock_check=None,
+    rate_limit=RateLimitState(engaged=False, withheld=0, limit=50),
 )
 SILENT = Holder(
     *("nightly", "u", "web-1", 4711),
@@ -65,10 +64,10 @@ SILENT = Holder(
 )
 
 
-def past_alert(holder: Holder = SILENT, *, found: bool = False) -> Item:
+def past_alert(holder: Holder = SILENT, *, found: bool = False) -> JudgedLock:
     """Return a lock past its alert that was seen a second ago, by the monotonic clock."""
     row = Row(holder, monotonic() - 1, found)
-    return Item(row, judge(row, None), "alert", told=True)
+    return JudgedLock(row, judge(row, None), "alert", alerted=True)
 
 
 def samples(picture: MetricsSnapshot = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
@@ -132,8 +131,8 @@ def test_what_the_service_knows_is_shown() -> None:
         replace(
             QUIET,
             locks={"ok": 7, "alert": 2, "overdue": 1, "undecided": 5, "broken": 3},
-            kept=4,
-            lines=[3, 1],
+            carried_over=4,
+            queue_lengths=[3, 1],
             unlockers=2,
             store_up=True,
             out_of_space=True,
@@ -141,8 +140,8 @@ def test_what_the_service_knows_is_shown() -> None:
             loads=5,
             restored=Restored("", 9.5),
             watch_restarts=6,
-            check=ClockCheck(Now(1, 1), -0.25),
-            braking=Braking(engaged=True, withheld=8, limit=math.inf),
+            clock_check=ClockCheck(Now(1, 1), -0.25),
+            rate_limit=RateLimitState(engaged=True, withheld=8, limit=math.inf),
         ),
         metrics,
     )
@@ -251,13 +250,13 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
 
 
 def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
-    skews = Skews()
-    for number in range(LISTED):
+    skews = ClockSkews()
+    for number in range(MAX_LISTED):
         skews.note(f"host-{number}", number)
     skews.note("host-0", 0.5)
     skews.note("new", 1.0)
     kept = skews.all(SeriesLimit())
-    assert len(kept) == LISTED
+    assert len(kept) == MAX_LISTED
     assert kept["host-0"] == 0.5
     assert kept["new"] == 1.0
     assert "host-1" not in kept
@@ -267,7 +266,7 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else an alert on it would never end."""
-    skews = Skews()
+    skews = ClockSkews()
     skews.note("gone", 50.0)
     later = monotonic() + 3601
     monkeypatch.setattr(clock_skew, "monotonic", lambda: later)
@@ -277,7 +276,9 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
 
 def test_promtool_has_nothing_to_say() -> None:
     """Neither at the start nor with all there is: names, types, help texts, units."""
-    full = replace(QUIET, past_alert=[past_alert()], check=ClockCheck(Now(1, 1), 0.1), lines=[2])
+    full = replace(
+        QUIET, past_alert=[past_alert()], clock_check=ClockCheck(Now(1, 1), 0.1), queue_lengths=[2]
+    )
     for picture in (QUIET, full):
         metrics = Metrics("1")
         metrics.skews.note("web-1", 0.1)
@@ -291,18 +292,20 @@ def test_promtool_has_nothing_to_say() -> None:
 def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
     metrics = Metrics("1")
     few = len(samples(QUIET, metrics))
-    for number in range(10 * LISTED):
+    for number in range(10 * MAX_LISTED):
         metrics.skews.note(f"host-{number}", 0.0)
     many = replace(
         QUIET,
-        past_alert=[past_alert(replace(SILENT, name=f"lock {number}")) for number in range(LISTED)],
-        lines=range(1000),
+        past_alert=[
+            past_alert(replace(SILENT, name=f"lock {number}")) for number in range(MAX_LISTED)
+        ],
+        queue_lengths=range(1000),
     )
     metrics.registry = CollectorRegistry()
-    assert len(samples(many, metrics)) <= few + 4 * LISTED
+    assert len(samples(many, metrics)) <= few + 4 * MAX_LISTED
     metrics.registry = CollectorRegistry()
     failing = replace(many, failing={each.row.holder.name for each in many.past_alert})
-    assert len(samples(failing, metrics)) <= few + 5 * LISTED
+    assert len(samples(failing, metrics)) <= few + 5 * MAX_LISTED
 
 
 class FlakyStore:

@@ -11,15 +11,15 @@ import pytest
 from unlocker.notifications import notification_queue
 from unlocker.notifications.notification_queue import (
     AUTO_UNLOCKED,
-    BLIND,
-    GATHER,
+    BLIND_AFTER_S,
+    GATHER_S,
     IS_BLIND,
-    KEPT,
-    OUTDATED,
+    MAX_AGE_S,
+    MAX_PAUSE_S,
+    MIN_KEPT_S,
     PAST_ALERT,
-    PAUSE,
     SEES,
-    TAKEOVER,
+    TAKEOVER_S,
     BlindnessDetector,
     Notification,
     NotificationQueue,
@@ -54,8 +54,8 @@ def test_what_comes_within_some_seconds_is_one_message() -> None:
     box = NotificationQueue("me", "/root")
     box.put(event("one", 0))
     box.put(Notification(AUTO_UNLOCKED, "two", 4, 11))
-    assert box.take(GATHER - 1, signs(me=9)) is None
-    message = box.take(GATHER, signs(me=9))
+    assert box.take(GATHER_S - 1, signs(me=9)) is None
+    message = box.take(GATHER_S, signs(me=9))
     assert message is not None
     assert message.title == "ClusterMutex /root: 1 lock past its alert, 1 lock auto-unlocked"
     assert message.body == "one\ntwo"
@@ -73,17 +73,17 @@ def test_a_flood_is_counted_and_its_messages_come_less_and_less_often() -> None:
             box.sent(second)
             told.append(second)
     gaps = [after - before for before, after in pairwise(told)]
-    assert GATHER <= gaps[0] <= GATHER + 1
-    assert set(gaps[5:]) == {PAUSE}
+    assert GATHER_S <= gaps[0] <= GATHER_S + 1
+    assert set(gaps[5:]) == {MAX_PAUSE_S}
     assert box.take(700, signs(me=9)) is not None
     box.sent(700)
     box.put(event("later", 2000))
-    assert box.take(2000 + GATHER - 1, signs(me=9)) is None
-    assert box.take(2000 + GATHER, signs(me=9)) is not None
+    assert box.take(2000 + GATHER_S - 1, signs(me=9)) is None
+    assert box.take(2000 + GATHER_S, signs(me=9)) is not None
 
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notification_queue, "_MOST", 3)
+    monkeypatch.setattr(notification_queue, "_MAX_EVENTS", 3)
     box = NotificationQueue("me", "/root")
     for number in range(10):
         box.put(event(f"{number}"))
@@ -102,25 +102,25 @@ def test_the_oldest_tells_and_the_others_forget_what_it_says_to_be_told() -> Non
     first, second = NotificationQueue("a", "/"), NotificationQueue("b", "/")
     for box in (first, second):
         box.put(event())
-    assert first.told(15) == 9
-    assert [at for at, _ in when(first, signs(a=9, b=9))] == [GATHER]
-    assert first.told(20) == 20
-    assert second.take(KEPT - 1, signs(a=20, b=9)) is None
-    assert second.told(20) == 9  # it may have been noticed a moment later there
-    assert second.take(KEPT, signs(a=20, b=9)) is None
-    assert second.told(20) == 20
+    assert first.notified_upto(15) == 9
+    assert [at for at, _ in when(first, signs(a=9, b=9))] == [GATHER_S]
+    assert first.notified_upto(20) == 20
+    assert second.take(MIN_KEPT_S - 1, signs(a=20, b=9)) is None
+    assert second.notified_upto(20) == 9  # it may have been noticed a moment later there
+    assert second.take(MIN_KEPT_S, signs(a=20, b=9)) is None
+    assert second.notified_upto(20) == 20
     assert when(second, signs(b=20)) == []
 
 
 @pytest.mark.parametrize(
     ("left", "at"),
     [
-        (signs(b=9, c=9), GATHER),
-        (signs(a=9, b=9, c=9), TAKEOVER + GATHER),
-        (signs(z=9, a=9, b=9), 2 * TAKEOVER + GATHER),
-        (signs(a=None, b=9), GATHER),
-        ({"a": "[" * 500, "b": '{"told": 9}'}, GATHER),
-        ({}, GATHER),
+        (signs(b=9, c=9), GATHER_S),
+        (signs(a=9, b=9, c=9), TAKEOVER_S + GATHER_S),
+        (signs(z=9, a=9, b=9), 2 * TAKEOVER_S + GATHER_S),
+        (signs(a=None, b=9), GATHER_S),
+        ({"a": "[" * 500, "b": '{"told": 9}'}, GATHER_S),
+        ({}, GATHER_S),
     ],
     ids=[
         "it died",
@@ -144,15 +144,15 @@ def test_a_younger_one_that_has_noticed_nothing_keeps_nobody_from_telling() -> N
     box.failed(20)
     assert box.take(40, signs(a=9, b=50)) is not None
     box.failed(40)
-    assert box.take(4 * TAKEOVER, signs(a=9, b=50)) is None  # that one has told it by now
-    assert box.told(60) == 60
+    assert box.take(4 * TAKEOVER_S, signs(a=9, b=50)) is None  # that one has told it by now
+    assert box.notified_upto(60) == 60
 
 
 def test_what_does_not_stand_any_more_is_not_told() -> None:
     box = NotificationQueue("me", "/")
     box.put(Notification(PAST_ALERT, "it", 0, 10, stands=lambda: False))
     assert box.take(10, signs(me=9)) is None
-    assert box.told(12) == 12
+    assert box.notified_upto(12) == 12
 
 
 def test_what_nobody_takes_is_tried_on_and_at_last_given_up() -> None:
@@ -165,7 +165,7 @@ def test_what_nobody_takes_is_tried_on_and_at_last_given_up() -> None:
             tries.append(second)
     assert tries[:4] == [5, 10, 20, 40]
     assert 40 < len(tries) < 80
-    assert tries[-1] < OUTDATED
+    assert tries[-1] < MAX_AGE_S
 
 
 def test_one_that_ends_leaves_the_rest_to_the_others_or_tells_it_now() -> None:
@@ -180,7 +180,7 @@ def blindness(blind: Mapping[int, bool], rank: int = 0) -> list[tuple[int, str]]
     sight, now_blind, told = BlindnessDetector("me"), False, []
     for second in range(1000):
         now_blind = blind.get(second, now_blind)
-        if found := sight.look("Why." if now_blind else None, rank, second):
+        if found := sight.observe("Why." if now_blind else None, rank, second):
             told.append((second, found.kind))
             assert found.revision is None
     return told
@@ -200,12 +200,12 @@ def test_one_that_comes_and_goes_is_blind() -> None:
 
 def test_one_that_was_stopped_is_not_blind_for_that() -> None:
     sight = BlindnessDetector("me")
-    assert sight.look(None, 0, 0) is None
-    assert sight.look("It was stopped.", 0, 900) is None
-    assert sight.look(None, 0, 901) is None
+    assert sight.observe(None, 0, 0) is None
+    assert sight.observe("It was stopped.", 0, 900) is None
+    assert sight.observe(None, 0, 901) is None
 
 
 def test_younger_ones_leave_it_to_the_oldest_at_first() -> None:
     assert blindness({100: True, 180: False}, rank=1) == []
-    assert blindness({100: True, 500: False}, rank=1)[0] == (129 + TAKEOVER, IS_BLIND)
-    assert BLIND < TAKEOVER
+    assert blindness({100: True, 500: False}, rank=1)[0] == (129 + TAKEOVER_S, IS_BLIND)
+    assert BLIND_AFTER_S < TAKEOVER_S

@@ -19,9 +19,9 @@ from unlocker.notifications.notifier import Notifier, Recipient, UnlockerState
 
 @pytest.fixture(autouse=True)
 def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notification_queue, "GATHER", 0.05)
-    monkeypatch.setattr(notifier_module, "_LOOK", 0.02)
-    monkeypatch.setattr(notifier_module, "_LEAST", 0.05)
+    monkeypatch.setattr(notification_queue, "GATHER_S", 0.05)
+    monkeypatch.setattr(notifier_module, "_POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(notifier_module, "_MIN_RETRY_S", 0.05)
 
 
 @contextmanager
@@ -56,10 +56,12 @@ def test_what_one_url_does_not_take_the_others_get_once() -> None:
 
     targets = [Recipient("bad", refuse), Recipient("good", take)]
     with running(Notifier(targets, "/")) as notifier:
-        notifier.tell(event("one"))
+        notifier.notify(event("one"))
         wait_until(lambda: good == ["one"])
-        wait_until(lambda: notifier.told(10) == {"told": 10}, what="that it counts as told")
-        notifier.tell(event("two"))
+        wait_until(
+            lambda: notifier.heartbeat_fields(10) == {"told": 10}, what="that it counts as told"
+        )
+        notifier.notify(event("two"))
         wait_until(lambda: good == ["one", "two"])
         works.set()
         wait_until(lambda: bad == ["one", "two"])
@@ -75,11 +77,11 @@ def test_a_service_that_hangs_keeps_nobody_waiting() -> None:
 
     notifier = Notifier([Recipient("slow", hang)], "/")
     with running(notifier):
-        notifier.tell(event("one"))
+        notifier.notify(event("one"))
         assert asked.wait(30)
         for number in range(5000):
-            notifier.tell(event(f"{number}"))
-        assert notifier.told(10) == {"told": 4}
+            notifier.notify(event(f"{number}"))
+        assert notifier.heartbeat_fields(10) == {"told": 4}
     let_go.set()
 
 
@@ -97,7 +99,7 @@ def test_a_look_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixt
         return True
 
     with running(Notifier([Recipient("good", take)], "/"), look) as notifier:
-        notifier.tell(event("one"))
+        notifier.notify(event("one"))
         wait_until(lambda: told == ["one"])
     assert "could not be seen to" in caplog.text
 
@@ -114,7 +116,7 @@ def test_the_brake_is_told_once_until_it_was_off() -> None:
     with running(notifier, lambda: UnlockerState(None, braking.is_set(), 10, {})):
         braking.set()
         wait_until(lambda: told == ["ClusterMutex /: 1 brake on"])
-        notifier.tell(event("another"))
+        notifier.notify(event("another"))
         wait_until(lambda: len(told) == 2)
     assert told[1] == "ClusterMutex /: 1 lock past its alert"
 
@@ -122,8 +124,8 @@ def test_the_brake_is_told_once_until_it_was_off() -> None:
 def test_with_nobody_to_tell_there_is_no_thread_and_no_word_in_the_sign_of_life() -> None:
     before = threading.active_count()
     with running(Notifier()) as notifier:
-        notifier.tell(event("one"))
-        assert notifier.told(10) == {}
+        notifier.notify(event("one"))
+        assert notifier.heartbeat_fields(10) == {}
         assert threading.active_count() == before
 
 
@@ -132,7 +134,7 @@ def test_it_is_said_once_that_a_service_does_not_work(caplog: pytest.LogCaptureF
     answers = iter([False, False, True, True])
     target = Recipient("chat", lambda _message: next(answers))
     for _ in range(4):
-        target.take(Message("t", "b", good=False))
+        target.deliver(Message("t", "b", good=False))
     assert [each.getMessage().split(";")[0] for each in caplog.records] == [
         "People can't be told by chat",
         "People can be told by chat again.",

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from unlocker import rate_limit as module
 from unlocker.cli import Limit, main
-from unlocker.rate_limit import WINDOW, RateLimit
+from unlocker.rate_limit import WINDOW_S, RateLimit
 
 
 class Clock:
@@ -39,16 +39,16 @@ def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
 def test_so_many_pass_in_any_minute(clock: Clock) -> None:
     brake = RateLimit(5)
     brake.count(keys(3))
-    assert not brake.full(0)
+    assert not brake.is_full(0)
     clock.now += 30
     brake.count(keys(2, start=3))
-    assert brake.full(0)
+    assert brake.is_full(0)
     clock.now += 30.001
-    assert not brake.full(0)  # the first three are a minute ago
+    assert not brake.is_full(0)  # the first three are a minute ago
     brake.count(keys(2, start=5))
-    assert not brake.full(0)
+    assert not brake.is_full(0)
     brake.count(keys(1, start=7))
-    assert brake.full(0)
+    assert brake.is_full(0)
 
 
 def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
@@ -56,9 +56,9 @@ def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
     assert brake.state(24).limit == 5
     assert brake.state(1000).limit == 200
     brake.count(keys(199))
-    assert not brake.full(801)  # the fifth is of all that there were
+    assert not brake.is_full(801)  # the fifth is of all that there were
     brake.count(keys(1, start=199))
-    assert brake.full(800)
+    assert brake.is_full(800)
 
 
 def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
@@ -67,12 +67,12 @@ def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
     brake.count(keys(1))
     clock.now += 1
     brake.count(keys(1))
-    assert not brake.full(0)
-    clock.now += WINDOW - 0.5
+    assert not brake.is_full(0)
+    clock.now += WINDOW_S - 0.5
     brake.count(keys(1, start=1))
-    assert brake.full(0)
+    assert brake.is_full(0)
     clock.now += 0.6
-    assert not brake.full(0)
+    assert not brake.is_full(0)
 
 
 def test_it_lets_go_a_minute_after_it_kept_something_back(
@@ -86,7 +86,7 @@ def test_it_lets_go_a_minute_after_it_kept_something_back(
         clock.now += 20
         assert brake.state(10).engaged
         assert brake.state(10).withheld == left
-    clock.now += WINDOW
+    clock.now += WINDOW_S
     assert not brake.state(10).engaged
     brake.withhold(0, 10)
     brake.withhold(0, 10)
@@ -99,8 +99,8 @@ def test_it_lets_go_a_minute_after_it_kept_something_back(
 def test_without_a_limit_everything_passes() -> None:
     brake = RateLimit(None)
     brake.count(keys(10_000))
-    assert brake.off
-    assert not brake.full(0)
+    assert brake.unlimited
+    assert not brake.is_full(0)
     assert brake.state(0).limit == math.inf
 
 
@@ -108,7 +108,7 @@ def test_what_it_counts_is_forgotten(clock: Clock) -> None:
     """With no limit, too, where nobody asks."""
     brake = RateLimit(None)
     brake.count(keys(10_000))
-    clock.now += WINDOW
+    clock.now += WINDOW_S
     brake.count(keys(1, start=10_000))
     assert len(brake._counted) == 1
 
@@ -118,7 +118,7 @@ def test_ten_thousand_removals_are_counted_in_no_time() -> None:
     started = time.monotonic()
     for each in keys(10_000):
         brake.count([each])
-        brake.full(10**6)
+        brake.is_full(10**6)
     assert time.monotonic() - started < 5
 
 

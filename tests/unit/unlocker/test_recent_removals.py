@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.service.metrics import ComputedCollector
-from unlocker.metrics.recent_removals import SHOWN, recent_removal_gauges
+from unlocker.metrics.recent_removals import SHOWN_S, recent_removal_gauges
 from unlocker.metrics.series_limit import SeriesLimit
 
 HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
@@ -46,8 +46,8 @@ def test_an_auto_unlock_names_lock_holder_and_reason() -> None:
 
 
 def test_it_goes_after_ten_minutes() -> None:
-    assert not shown(removal(SHOWN + 1))
-    assert shown(removal(SHOWN - 5))
+    assert not shown(removal(SHOWN_S + 1))
+    assert shown(removal(SHOWN_S - 5))
 
 
 def test_a_person_s_force_unlock_is_no_alert() -> None:

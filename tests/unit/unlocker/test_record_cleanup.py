@@ -17,7 +17,7 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from unlocker import record_cleanup
-from unlocker.record_cleanup import Retention
+from unlocker.record_cleanup import RecordCleanup
 
 DAY = 86400.0
 
@@ -74,18 +74,18 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def retention_of(world: World, keep: int | None = None) -> Retention:
+def retention_of(world: World, keep: int | None = None) -> RecordCleanup:
     store, table = cast("ServiceStore", world), cast("Table", world)
-    return Retention(store, table, keep, threading.Event())
+    return RecordCleanup(store, table, keep, threading.Event())
 
 
-def run(one: Retention, world: World, seconds: float) -> None:
+def run(one: RecordCleanup, world: World, seconds: float) -> None:
     """Let it run every minute for so long."""
     end = world.now + seconds
     while world.now < end:
         one.run()
-        world.now += record_cleanup.EVERY
-        world.wall += record_cleanup.EVERY
+        world.now += record_cleanup.STEP_INTERVAL_S
+        world.wall += record_cleanup.STEP_INTERVAL_S
 
 
 def test_a_record_goes_after_seven_days_by_its_own_word(world: World) -> None:
@@ -108,7 +108,7 @@ def test_no_record_goes_at_once_whatever_the_clocks_say(world: World) -> None:
     written = world.now
     while world.names("removed"):
         run(one, world, 60)
-    assert world.now - written >= record_cleanup.SETTLED
+    assert world.now - written >= record_cleanup.MIN_RECORD_AGE_S
 
 
 def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
@@ -121,8 +121,8 @@ def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
 
 def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many a minute; and more than one look plans goes on without waiting for an hour."""
-    monkeypatch.setattr(record_cleanup, "STEP", 10)
-    monkeypatch.setattr(record_cleanup, "_MOST", 30)
+    monkeypatch.setattr(record_cleanup, "MAX_DELETIONS_PER_STEP", 10)
+    monkeypatch.setattr(record_cleanup, "_MAX_PLANNED", 30)
     for number in range(100):
         world.record(f"{number:02}", days_ago=9)
     one, left = retention_of(world), [100]
@@ -130,7 +130,7 @@ def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -
         run(one, world, 60)
         left.append(len(world.names("removed")))
         assert left[-2] - left[-1] <= 10
-    assert world.now - 5000 < record_cleanup.SETTLED + 13 * 60
+    assert world.now - 5000 < record_cleanup.MIN_RECORD_AGE_S + 13 * 60
     run(one, world, 7200)
     assert len(world.looks) < 30, "an hour apart when there is nothing to do"
 

@@ -24,7 +24,7 @@ from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult
 from lockclient.stores.requests import Read, Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.records import REVISION, found, written
-from unlocker.deadlines import Deadlines, Item
+from unlocker.deadlines import Deadlines, JudgedLock
 from unlocker.metrics.counters import Metrics
 from unlocker.rate_limit import RateLimit
 from unlocker.remover import Remover
@@ -89,7 +89,7 @@ class Case:
         """Tell what the table tells when a lock is gone."""
         self.watchlist.update([Transition(name, None, None, live=True)])
 
-    def due(self, *names: str, **facts: Any) -> list[Item]:
+    def due(self, *names: str, **facts: Any) -> list[JudgedLock]:
         """Put locks into the store and on the list, and let their time pass."""
         wall, now = time.time(), time.monotonic()
         for name in names:
@@ -106,7 +106,7 @@ class Case:
             self.store.locks[name] = holder
             row = Row(replace(holder, backtrace=None), now, found=False)
             self.watchlist.update([Transition(name, None, row, live=True)])
-        return self.watchlist.advance(now + 100).due
+        return self.watchlist.pop_due(now + 100).due
 
     def results(self) -> dict[str, float]:
         """Return how often attempts ended in which way, those that never happened left out."""
@@ -286,7 +286,7 @@ def test_when_the_service_ends_no_further_lock_is_begun(case: Case) -> None:
 def test_a_run_leaves_what_it_has_no_time_for_to_the_next(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unlocker.remover._BUDGET", 0.0)
+    monkeypatch.setattr("unlocker.remover._RUN_BUDGET_S", 0.0)
     case.remover.run(case.due("a"))
     assert case.store.asked == []
     monkeypatch.undo()
@@ -369,7 +369,7 @@ class TestTheBrake:
         case.store.instead["a"] = unavailable
         with pytest.raises(StoreUnavailable):
             case.remover.run(case.due("a"))
-        assert not case.brake.full(0)
+        assert not case.brake.is_full(0)
         case.store.instead.clear()
         case.remover.run(case.due("b", "c", "d"))
         assert case.store.asked == ["a", "a", "b"]

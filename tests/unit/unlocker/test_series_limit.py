@@ -20,10 +20,17 @@ from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
 from unlocker.metrics import series_limit
 from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
-from unlocker.metrics.labels import FREE, KINDS, LISTED, UNLOCKED
 from unlocker.metrics.recent_removals import recent_removal_gauges
-from unlocker.metrics.series_limit import HOUR, NEW, SeriesLimit
-from unlocker.unclaimed import NORMAL, Unclaimed
+from unlocker.metrics.series_limit import (
+    FREE,
+    HOUR_S,
+    KINDS,
+    MAX_LISTED,
+    NEW_AN_HOUR,
+    UNLOCKED,
+    SeriesLimit,
+)
+from unlocker.unclaimed import NORMAL_HANDOVER_S, UnclaimedLocks
 
 FROM_LOCKS = ("name", "hostname")
 
@@ -37,14 +44,14 @@ class Store:
         self._fresh = count()
         self.change()
         self.metrics.show(lambda: self.picture)
-        room = self.metrics.labels[UNLOCKED]
+        room = self.metrics.series_limits[UNLOCKED]
         self.metrics.add(lambda: recent_removal_gauges(self.removals, room))
-        self.free = Unclaimed(self, self, self.metrics.labels[FREE])  # type: ignore[arg-type]
+        self.free = UnclaimedLocks(self, self, self.metrics.series_limits[FREE])  # type: ignore[arg-type]
         self.metrics.add(self.free.gauges)
 
     def change(self) -> None:
         """Have other locks past their alert, removed, free with a line, and other hosts push."""
-        names = [f"lock {next(self._fresh)}" for _ in range(LISTED)]
+        names = [f"lock {next(self._fresh)}" for _ in range(MAX_LISTED)]
         holders = [replace(SILENT, name=name, hostname=name, reason=name) for name in names]
         self.picture = replace(QUIET, past_alert=[past_alert(each) for each in holders])
         self.removals = [Removal(each, time.time(), "me", "auto-unlock", "") for each in holders]
@@ -88,23 +95,23 @@ def test_fresh_labels_make_no_more_series_than_a_hundred_sets_an_hour(
     found: set[tuple[Any, ...]] = set()
     for number in range(20):
         store.change()
-        for seconds in (0, 2 * NORMAL):  # free for long, by what is looked at
-            store.free.look(100 * number + seconds)
-        store.free.ask()
+        for seconds in (0, 2 * NORMAL_HANDOVER_S):  # free for long, by what is looked at
+            store.free.scan(100 * number + seconds)
+        store.free.refresh_heads()
         samples = store.scrape()
         found |= series(samples)
     each = Counter(name for name, *_ in found)
-    assert {*each.values()} == {NEW}
+    assert {*each.values()} == {NEW_AN_HOUR}
     assert len(each) == 7, "of past alert, its end and who; removed; free and who; skew"
     # They ring by their number.
-    assert value(samples, "clustermutex_locks_unlisted", state="alert") == LISTED
-    assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == LISTED
-    assert value(samples, "clustermutex_locks_free_with_waiters_unlisted") == LISTED
+    assert value(samples, "clustermutex_locks_unlisted", state="alert") == MAX_LISTED
+    assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == MAX_LISTED
+    assert value(samples, "clustermutex_locks_free_with_waiters_unlisted") == MAX_LISTED
     assert value(samples, "clustermutex_client_clock_skew_seconds", hostname=OTHERS) == 9.0
     for kind in KINDS:
         left_out = "clustermutex_unlocker_label_sets_left_out_total"
-        assert value(samples, left_out, of=kind) >= 18 * LISTED, "as of the scrape before"
-    now += HOUR
+        assert value(samples, left_out, of=kind) >= 18 * MAX_LISTED, "as of the scrape before"
+    now += HOUR_S
     store.change()
     assert series(store.scrape()) - found
 
@@ -143,16 +150,16 @@ def test_the_memory_of_what_was_shown_is_bounded(monkeypatch: pytest.MonkeyPatch
     for number in range(5000):
         now += 60
         shown.admit((str(number),))
-    assert len(vars(shown)["_shown"]) <= 2 * NEW
+    assert len(vars(shown)["_shown"]) <= 2 * NEW_AN_HOUR
 
 
 def test_what_is_urgent_has_room_of_its_own() -> None:
     """A hundred that were silent first do not hide the name of one that is overdue."""
     left_out: list[bool] = []
     shown = SeriesLimit(lambda: left_out.append(True))
-    assert all(shown.admit((f"silent {number}",)) for number in range(NEW))
+    assert all(shown.admit((f"silent {number}",)) for number in range(NEW_AN_HOUR))
     assert not shown.admit(("one more",))
-    assert all(shown.admit((f"overdue {number}",), urgent=True) for number in range(NEW))
+    assert all(shown.admit((f"overdue {number}",), urgent=True) for number in range(NEW_AN_HOUR))
     assert not shown.admit(("another",), urgent=True)
     assert shown.admit(("silent 0",))
     assert len(left_out) == 2

@@ -20,9 +20,8 @@ from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore, WaitQueue
 from lockclient.text.escaping import plain
 from tests.support.processes import wait_until
-from unlocker.metrics.labels import LISTED
-from unlocker.metrics.series_limit import SeriesLimit
-from unlocker.unclaimed import ASK, NORMAL, Unclaimed
+from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
+from unlocker.unclaimed import HEADS_INTERVAL_S, NORMAL_HANDOVER_S, UnclaimedLocks
 
 COUNT = "clustermutex_locks_free_with_waiters"
 SINCE = "clustermutex_lock_free_with_waiters_timestamp_seconds"
@@ -40,7 +39,7 @@ class Board:
         self.deaf = False
         self._notify: Callable[[Batch], None] = lambda _: None
         self.table = Table(cast("ServiceStore", self), on_change=lambda e: self.unclaimed.update(e))
-        self.unclaimed = Unclaimed(self.table, cast("ServiceStore", self), SeriesLimit())
+        self.unclaimed = UnclaimedLocks(self.table, cast("ServiceStore", self), SeriesLimit())
 
     # -------------------------------------------------------- the store
 
@@ -163,20 +162,20 @@ START = 1_000.0
 def looks(board: Board, *seconds: float) -> list[str]:
     """Look at these seconds of the monotonic clock; return the names shown after the last."""
     for each in seconds:
-        board.unclaimed.look(START + each)
+        board.unclaimed.scan(START + each)
         if not board.deaf:  # what the table does not follow the service does not ask about
-            board.unclaimed.ask()
+            board.unclaimed.refresh_heads()
     return sorted(board.shown())
 
 
 def test_a_lock_that_stays_free_with_a_line_is_shown_after_a_while(board: Board) -> None:
     assert board.shown() == {}
     board.queue("a")
-    assert looks(board, 0, 1, NORMAL - 0.1) == []
-    assert looks(board, NORMAL) == ["a"]
-    assert looks(board, 10 * NORMAL) == ["a"]
+    assert looks(board, 0, 1, NORMAL_HANDOVER_S - 0.1) == []
+    assert looks(board, NORMAL_HANDOVER_S) == ["a"]
+    assert looks(board, 10 * NORMAL_HANDOVER_S) == ["a"]
     board.leave("a")
-    assert looks(board, 11 * NORMAL) == []
+    assert looks(board, 11 * NORMAL_HANDOVER_S) == []
 
 
 def test_who_holds_a_lock_may_have_a_line_for_ever(board: Board) -> None:
@@ -184,16 +183,16 @@ def test_who_holds_a_lock_may_have_a_line_for_ever(board: Board) -> None:
     board.queue("a")
     assert looks(board, 0, 1e6) == []
     board.release("a")
-    assert looks(board, 1e6 + 1, 1e6 + NORMAL) == []
-    assert looks(board, 1e6 + NORMAL + 1) == ["a"]
+    assert looks(board, 1e6 + 1, 1e6 + NORMAL_HANDOVER_S) == []
+    assert looks(board, 1e6 + NORMAL_HANDOVER_S + 1) == ["a"]
     board.claim("a")
-    assert looks(board, 1e6 + NORMAL + 2) == []
+    assert looks(board, 1e6 + NORMAL_HANDOVER_S + 2) == []
 
 
 def test_a_lock_that_is_handed_on_and_on_is_never_shown(board: Board) -> None:
     """Whenever it is looked at it happens to be free, and yet everybody gets it in turn."""
     board.queue("a", "0")
-    for number in range(round(3 * NORMAL)):
+    for number in range(round(3 * NORMAL_HANDOVER_S)):
         board.queue("a", f"{number + 1}")
         assert looks(board, number) == []
         board.claim("a", f"{number}")
@@ -202,7 +201,7 @@ def test_a_lock_that_is_handed_on_and_on_is_never_shown(board: Board) -> None:
 
 def test_taken_and_released_in_one_batch_counts_as_taken(board: Board) -> None:
     board.queue("a")
-    assert looks(board, 0, NORMAL) == ["a"]
+    assert looks(board, 0, NORMAL_HANDOVER_S) == ["a"]
     first, second = board.revision + 1, board.revision + 2
     board._notify(
         Batch(
@@ -215,17 +214,17 @@ def test_taken_and_released_in_one_batch_counts_as_taken(board: Board) -> None:
     )
     board.revision = second
     board.settle()
-    assert looks(board, NORMAL + 1) == []
-    assert looks(board, 2 * NORMAL + 1) == ["a"]
+    assert looks(board, NORMAL_HANDOVER_S + 1) == []
+    assert looks(board, 2 * NORMAL_HANDOVER_S + 1) == ["a"]
 
 
 def test_a_next_head_that_does_not_claim_either_does_not_begin_anew(board: Board) -> None:
     """Each of them may be as slow as its lease: what counts is that nobody gets the lock."""
     board.queue("a", "first")
     board.queue("a", "second", Ticket("", "", "web-2", 8).value().encode())
-    assert looks(board, 0, NORMAL - 1) == []
+    assert looks(board, 0, NORMAL_HANDOVER_S - 1) == []
     board.leave("a", "first")
-    assert looks(board, NORMAL + 1) == ["a"]
+    assert looks(board, NORMAL_HANDOVER_S + 1) == ["a"]
     [(labels, _)] = board.scrape()[HEAD]
     assert labels == {"name": "a", "hostname": "web-2", "pid": "8", "reason": ""}
 
@@ -235,7 +234,7 @@ def test_the_head_is_who_has_stood_in_line_for_longest(board: Board) -> None:
     for uuid in ("z", "m", "a"):
         board.queue("a", uuid, Ticket("", "", uuid).value().encode())
     board.queue("a", "m", Ticket("", "", "m again").value().encode())
-    looks(board, 0, NORMAL)
+    looks(board, 0, NORMAL_HANDOVER_S)
 
     def head() -> str:
         [(labels, _)] = board.scrape()[HEAD]
@@ -244,10 +243,10 @@ def test_the_head_is_who_has_stood_in_line_for_longest(board: Board) -> None:
     assert head() == "z"
     board.leave("a", "z")
     board.queue("a", "z", Ticket("", "", "z").value().encode())
-    looks(board, NORMAL + 1)
+    looks(board, NORMAL_HANDOVER_S + 1)
     assert head() == "m again"
     board.read_anew()
-    looks(board, NORMAL + 2)
+    looks(board, NORMAL_HANDOVER_S + 2)
     assert head() == "m again"
 
 
@@ -257,31 +256,31 @@ def test_a_broken_lock_is_held_and_what_a_lock_left_behind_is_not(board: Board) 
     board.write(("locks", "broken", "uuid", b""))
     board.queue("left")
     board.write(("locks", "left", "reason", b"of nobody"))
-    assert looks(board, 0, NORMAL) == ["left"]
+    assert looks(board, 0, NORMAL_HANDOVER_S) == ["left"]
 
 
 def test_since_when_is_told_by_the_wall_clock_and_counted_by_the_other(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board.queue("a")
-    began = time.monotonic() - 2 * NORMAL
-    board.unclaimed.look(began)
+    began = time.monotonic() - 2 * NORMAL_HANDOVER_S
+    board.unclaimed.scan(began)
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 1e6)
-    board.unclaimed.look(began + NORMAL - 1)
+    board.unclaimed.scan(began + NORMAL_HANDOVER_S - 1)
     assert board.shown() == {}
-    board.unclaimed.look(began + 2 * NORMAL)
-    board.unclaimed.ask()
-    assert board.shown() == {"a": pytest.approx(2 * NORMAL, abs=1)}
+    board.unclaimed.scan(began + 2 * NORMAL_HANDOVER_S)
+    board.unclaimed.refresh_heads()
+    assert board.shown() == {"a": pytest.approx(2 * NORMAL_HANDOVER_S, abs=1)}
 
 
 def test_a_reading_of_everything_does_not_begin_anew(board: Board) -> None:
     board.queue("a")
-    looks(board, 0, ASK)
+    looks(board, 0, HEADS_INTERVAL_S)
     board.read_anew()
-    assert looks(board, NORMAL) == ["a"]
+    assert looks(board, NORMAL_HANDOVER_S) == ["a"]
     board.read_anew()
-    assert looks(board, NORMAL + 1) == ["a"]
+    assert looks(board, NORMAL_HANDOVER_S + 1) == ["a"]
 
 
 def test_what_happened_unseen_before_a_reading_counts(board: Board) -> None:
@@ -289,38 +288,38 @@ def test_what_happened_unseen_before_a_reading_counts(board: Board) -> None:
     board.queue("a", "first")
     board.queue("a", "second")
     board.queue("gone")
-    looks(board, 0, NORMAL)
+    looks(board, 0, NORMAL_HANDOVER_S)
     board.deaf = True
     board.claim("a", "first")
     board.release("a")
     board.leave("gone")
     board.queue("new")
-    assert looks(board, NORMAL + 1) == ["a", "gone"]  # nobody knows better yet
+    assert looks(board, NORMAL_HANDOVER_S + 1) == ["a", "gone"]  # nobody knows better yet
     board.read_anew()
-    assert looks(board, NORMAL + 2) == []
-    assert looks(board, 2 * NORMAL + 2) == ["a", "new"]
+    assert looks(board, NORMAL_HANDOVER_S + 2) == []
+    assert looks(board, 2 * NORMAL_HANDOVER_S + 2) == ["a", "new"]
 
 
 def test_one_that_was_taken_unseen_before_a_reading_is_not_shown(board: Board) -> None:
     board.queue("a", "first")
     board.queue("a", "second")
-    looks(board, 0, NORMAL)
+    looks(board, 0, NORMAL_HANDOVER_S)
     board.deaf = True
     board.claim("a", "first")
     board.read_anew()
-    assert looks(board, NORMAL + 1) == []
+    assert looks(board, NORMAL_HANDOVER_S + 1) == []
     board.release("a")
-    assert looks(board, NORMAL + 2, 2 * NORMAL) == []
+    assert looks(board, NORMAL_HANDOVER_S + 2, 2 * NORMAL_HANDOVER_S) == []
 
 
 def test_while_nothing_is_known_nothing_is_shown_and_no_time_counts(board: Board) -> None:
     """With etcd away nobody can claim, and what was seen last is old."""
     board.queue("a")
-    assert looks(board, 0, NORMAL) == ["a"]
-    board.unclaimed.forget()
+    assert looks(board, 0, NORMAL_HANDOVER_S) == ["a"]
+    board.unclaimed.clear()
     assert board.shown() == {}
-    assert looks(board, 10 * NORMAL, 11 * NORMAL - 1) == []
-    assert looks(board, 11 * NORMAL) == ["a"]
+    assert looks(board, 10 * NORMAL_HANDOVER_S, 11 * NORMAL_HANDOVER_S - 1) == []
+    assert looks(board, 11 * NORMAL_HANDOVER_S) == ["a"]
 
 
 def test_looks_that_take_long_are_made_less_often(
@@ -338,25 +337,25 @@ def test_looks_that_take_long_are_made_less_often(
 
     monkeypatch.setattr(board.table, "unclaimed", slow)
     for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
-        board.unclaimed.look(START + now)
+        board.unclaimed.scan(START + now)
     assert looked == [0.0, 20.0]
-    board.unclaimed.forget()
-    board.unclaimed.look(START + 22.0)
+    board.unclaimed.clear()
+    board.unclaimed.scan(START + 22.0)
     assert len(looked) == 3
 
 
 def test_the_longest_are_listed_and_all_are_counted(board: Board) -> None:
-    more = LISTED + 20
+    more = MAX_LISTED + 20
     for number in range(more):
         board.write(("queue", f"lock {number:03}", "b", b"{}"))
-        board.unclaimed.look(START + number / 10)
-    board.unclaimed.look(START + 2 * NORMAL)
-    board.unclaimed.ask()
+        board.unclaimed.scan(START + number / 10)
+    board.unclaimed.scan(START + 2 * NORMAL_HANDOVER_S)
+    board.unclaimed.refresh_heads()
     found = board.scrape()
     assert found[COUNT] == [({}, more)]
     names = sorted(labels["name"] for labels, _ in found[SINCE])
-    assert names == [f"lock {number:03}" for number in range(LISTED)]
-    assert len(found[HEAD]) == LISTED
+    assert names == [f"lock {number:03}" for number in range(MAX_LISTED)]
+    assert len(found[HEAD]) == MAX_LISTED
     assert found[UNLISTED] == [({}, 20)]
 
 
@@ -365,7 +364,7 @@ def test_what_a_ticket_says_may_be_anything(board: Board) -> None:
     board.queue("long", value=Ticket("", "", hostile, 7, reason=hostile).value().encode())
     board.queue("longer", value=Ticket("", "", "x" * MAX_VALUE).value().encode())
     board.queue("none", value=b"\xff[1")
-    assert looks(board, 0, NORMAL) == ["long", "longer", "none"]
+    assert looks(board, 0, NORMAL_HANDOVER_S) == ["long", "longer", "none"]
     heads = {labels.pop("name"): labels for labels, _ in board.scrape()[HEAD]}
     cut = plain(hostile)[:99] + "…"
     assert heads["long"] == {"hostname": cut, "pid": "7", "reason": cut}
@@ -376,7 +375,7 @@ def test_what_a_ticket_says_may_be_anything(board: Board) -> None:
 
 def test_promtool_has_nothing_to_say(board: Board) -> None:
     board.queue("a")
-    looks(board, 0, NORMAL)
+    looks(board, 0, NORMAL_HANDOVER_S)
     registry = CollectorRegistry()
     registry.register(ComputedCollector(board.unclaimed.gauges))
     page = generate_latest(registry)
