@@ -38,6 +38,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
@@ -89,33 +90,31 @@ class RevisionAges:
         return max((revision for at, revision in self._notes if at <= moment), default=0)
 
 
+@dataclass(eq=False)
 class RecordCleanup:
     """Finds what is over, and deletes it. `run` is for one thread, every `STEP_INTERVAL_S`.
 
-    Args:
+    Attributes:
         store: where the records are.
         table: knows the store's revision.
         max_records: how many are kept, the newest; None: as many as there are.
         ending: when set, nothing further is begun.
     """
 
-    def __init__(
-        self, store: ServiceStore, table: Table, max_records: int | None, ending: threading.Event
-    ) -> None:
-        self._store = store
-        self._table = table
-        self._max_records = max_records
-        self._ending = ending
-        self._ages = RevisionAges()
-        self._budget = Deadline.after(_STEP_BUDGET_S)
-        self._to_delete: deque[Change] = deque()
-        self._next_scan_at = 0.0
-        self._refused = False
-        self._oldest_record = 0  # at which the oldest record came to be, or else what is settled
+    store: ServiceStore
+    table: Table
+    max_records: int | None
+    ending: threading.Event
+    _ages: RevisionAges = field(default_factory=RevisionAges)
+    _budget: Deadline = field(default_factory=lambda: Deadline.after(_STEP_BUDGET_S))
+    _to_delete: deque[Change] = field(default_factory=deque)
+    _next_scan_at = 0.0
+    _refused = False
+    _oldest_record = 0  # the revision at which it came to be, or else what is settled
 
     def run(self) -> None:
         """Note the time, look if it is time to, and delete some of what is over."""
-        if not self._table.connected():
+        if not self.table.connected():
             return
         try:
             self._run(monotonic())
@@ -130,7 +129,7 @@ class RecordCleanup:
 
     def _run(self, now: float) -> None:
         self._budget = Deadline.after(_STEP_BUDGET_S)
-        self._ages.note(now, self._table.revision)
+        self._ages.note(now, self.table.revision)
         settled = self._ages.written_before(now - MIN_RECORD_AGE_S)
         if settled and not self._to_delete and now >= self._next_scan_at:
             self._to_delete.extend(self._expired_records(settled))
@@ -139,9 +138,9 @@ class RecordCleanup:
             is_all = len(self._to_delete) < _MAX_PLANNED
             self._next_scan_at = now + SCAN_INTERVAL_S if is_all else now
         for _ in range(min(MAX_DELETIONS_PER_STEP, len(self._to_delete))):
-            if self._ending.is_set() or self._budget.expired():
+            if self.ending.is_set() or self._budget.expired():
                 return
-            self._store.forget(self._to_delete[0], Deadline.after(_REQUEST_TIMEOUT_S))
+            self.store.forget(self._to_delete[0], Deadline.after(_REQUEST_TIMEOUT_S))
             self._to_delete.popleft()
 
     def _expired_records(self, settled: int) -> Iterator[Change]:
@@ -157,7 +156,7 @@ class RecordCleanup:
                 yield at is None or at > since, record.created, record._replace(value=None)
 
         first = nsmallest(_MAX_PLANNED, places())  # those that are over, then the oldest
-        excess = 0 if self._max_records is None else count - self._max_records
+        excess = 0 if self.max_records is None else count - self.max_records
         for place, (in_time, _, record) in enumerate(first):
             if record.revision <= settled and (place < excess or not in_time):
                 yield record
@@ -176,5 +175,5 @@ class RecordCleanup:
             yield from islice(marks, _MAX_PLANNED)
 
     def _load(self, kind: Kind) -> Iterator[Change]:
-        for batch in self._store.load((kind,), self._budget):
+        for batch in self.store.load((kind,), self._budget):
             yield from batch.changes

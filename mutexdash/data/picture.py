@@ -205,8 +205,8 @@ class Picture:
 
     def _compute_etag(self) -> str:
         total = self._total + sum(map(_mark_of, self._gone))
-        said = b"%d %d %b" % (len(self._order), total, self.snapshot.digest())
-        return blake2b(said, digest_size=12).hexdigest()
+        content = b"%d %d %b" % (len(self._order), total, self.snapshot.digest())
+        return blake2b(content, digest_size=12).hexdigest()
 
     def good(self, wall: float) -> bool:
         """Tell whether all states are still the same at `wall`, if nothing was written."""

@@ -84,8 +84,8 @@ class Lanes:
             (lane.name, [(span.holder.uuid, span.how, span.state) for span in lane.spans])
             for lane in self.lanes
         ]
-        said = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
-        return blake2b(said, digest_size=8).hexdigest()
+        content = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
+        return blake2b(content, digest_size=8).hexdigest()
 
 
 def lanes(

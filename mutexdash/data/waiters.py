@@ -65,8 +65,8 @@ class Waits:
     def tag(self) -> str:
         """Name what is shown."""
         shown = [(wait.ticket, wait.holder and wait.holder.uuid) for wait in self.waits]
-        said = repr((shown, self.total)).encode(errors="replace")
-        return blake2b(said, digest_size=8).hexdigest()
+        content = repr((shown, self.total)).encode(errors="replace")
+        return blake2b(content, digest_size=8).hexdigest()
 
     def select(self, query: Query) -> Page:
         """Return a page of the waits that a search finds, by the waiter and its lock."""

@@ -91,9 +91,9 @@ class Guard:
         if not (access.local_only or access.hosts) or _is_open():
             return
         own = is_loopback if access.local_only else _no_other
-        said = request.environ.get("HTTP_HOST")
-        wrong = foreign_host(said, access.hosts, own)
-        if wrong is None and (asked := request.environ.get(ASKED_HOST)) != said:
+        header = request.environ.get("HTTP_HOST")
+        wrong = foreign_host(header, access.hosts, own)
+        if wrong is None and (asked := request.environ.get(ASKED_HOST)) != header:
             wrong = foreign_host(asked, access.hosts)
         if wrong is not None:
             abort(
@@ -183,11 +183,11 @@ def _is_open() -> bool:
 
 
 def _check_origin() -> None:
-    said = request.headers.get("Origin", "")
-    if _parts(said) is None or _parts(said) != _parts(request.host_url):
+    header = request.headers.get("Origin", "")
+    if _parts(header) is None or _parts(header) != _parts(request.host_url):
         abort(
             403,
-            f"This came from {said or 'nowhere'!r}, and not from a page of this dashboard at "
+            f"This came from {header or 'nowhere'!r}, and not from a page of this dashboard at "
             f"{request.host_url!r}. (If that is not the address in your browser, a proxy stands "
             "between: name it by --trusted-proxy and --proxy-hops.)",
         )

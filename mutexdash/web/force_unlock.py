@@ -89,8 +89,8 @@ def by_form(name: str | None = None) -> BaseResponse:
     except StoreFull:  # the form asks about that, too, then
         return redirect(f"{force_url(name, asked.uuid)}&full=1", 303)
     page = lock_url(name)
-    said = urlencode({"unlocked": removal.holder.uuid or ""})
-    return redirect(f"{page}{'&' if '?' in page else '?'}{said}", 303)
+    unlocked = urlencode({"unlocked": removal.holder.uuid or ""})
+    return redirect(f"{page}{'&' if '?' in page else '?'}{unlocked}", 303)
 
 
 @blueprint.post("/api/locks/<lock:name>/force-unlock")
@@ -99,8 +99,8 @@ def by_json(name: str | None = None) -> Response:
     """Force-unlock for a program."""
     name = name_asked_for(name)
     body = _body()
-    said = body if isinstance(body, dict) else {}
-    asked = _Request.read(body, **{key: said.get(key, False) for key in _DESPITE})
+    fields = body if isinstance(body, dict) else {}
+    asked = _Request.read(body, **{key: fields.get(key, False) for key in _DESPITE})
     try:
         removal = _unlock(name, asked)
     except StoreFull:

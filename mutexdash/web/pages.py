@@ -169,14 +169,14 @@ def _query(*taken: str) -> Query:
 
 
 def _span() -> float:
-    said = request.args.get("span")
-    if not said:
+    given = request.args.get("span")
+    if not given:
         return DEFAULT_SPAN_S
     with suppress(ValueError):
-        if (seconds := parse_duration(said)) in dict(SPANS_S):
+        if (seconds := parse_duration(given)) in dict(SPANS_S):
             return seconds
     offered = ", ".join(label for _, label in SPANS_S)
-    raise BadParameter(f"The parameter span must be one of {offered}; it is {said[:40]!r}.")
+    raise BadParameter(f"The parameter span must be one of {offered}; it is {given[:40]!r}.")
 
 
 def _render_list(

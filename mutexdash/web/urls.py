@@ -39,8 +39,8 @@ def _named(endpoint: str, name: str) -> str:
 
 def removal_url(gone: Removal) -> str:
     """Return the address of one removal's page."""
-    said = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
-    return f"{url_for('pages.removal')}?{said}"
+    parameters = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
+    return f"{url_for('pages.removal')}?{parameters}"
 
 
 def host_url(hostname: str) -> str:
@@ -58,8 +58,8 @@ def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
         "page": "" if changed.page == 1 else changed.page,
         "span": span,
     }
-    said = urlencode({key: value for key, value in wanted.items() if value})
-    return url_for(request.endpoint or "pages.locks") + (f"?{said}" if said else "")
+    parameters = urlencode({key: value for key, value in wanted.items() if value})
+    return url_for(request.endpoint or "pages.locks") + (f"?{parameters}" if parameters else "")
 
 
 class LockName(BaseConverter):

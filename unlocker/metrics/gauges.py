@@ -37,9 +37,9 @@ class MetricsSnapshot:
 
     Attributes:
         locks: how many in each state.
-        kept: locks that are past their auto-unlock and wait only because counting began anew.
-        lines: how many wait, lock by lock.
-        unlockers: how many show a sign of life.
+        carried_over: locks past their auto-unlock that wait only because counting began anew.
+        queue_lengths: how many wait, lock by lock.
+        unlockers: how many have a heartbeat.
         past_alert: locks past their alert, `LISTED` at most, the most urgent first.
         unlisted: how many locks past their alert are not among them, by state.
         failing: names of locks whose removal was tried in vain and is tried on.
@@ -50,8 +50,8 @@ class MetricsSnapshot:
         loads: how often all locks were read.
         restored: the last restore of the store that is known of.
         watch_restarts: how often the watch broke.
-        check: the last clock check.
-        braking: what the brake does.
+        clock_check: the last one.
+        rate_limit: what it does.
     """
 
     locks: Mapping[str, int]

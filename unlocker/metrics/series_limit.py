@@ -74,5 +74,5 @@ class SeriesLimit:
 
 def holder_labels(who: Holder | Ticket) -> tuple[str, str, str, str]:
     """Return a lock's name, as it is shown, and host, process and reason of its holder or head."""
-    said = (who.hostname or "", str(who.pid or ""), who.reason or "")
-    return told_apart(who.name), label(said[0]), label(said[1]), label(said[2])
+    texts = (who.hostname or "", str(who.pid or ""), who.reason or "")
+    return told_apart(who.name), label(texts[0]), label(texts[1]), label(texts[2])
