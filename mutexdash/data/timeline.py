@@ -123,17 +123,8 @@ def lanes(
         for holding in reversed(ended.get(name, ())):
             start = _start(holding.holder, begin, holding.at)
             place = _place(start, holding.at, begin, span)
-            lane.spans.append(
-                Span(
-                    holding.holder,
-                    start,
-                    holding.at,
-                    holding.how,
-                    *place,
-                    by=holding.by,
-                    why=holding.why,
-                )
-            )
+            how, by, why = holding.how, holding.by, holding.why
+            lane.spans.append(Span(holding.holder, start, holding.at, how, *place, by=by, why=why))
         if name in held:
             holder = held[name]
             start = _start(holder, begin, end)
