@@ -98,6 +98,8 @@ class ValkeyRequestExecutor:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
+        self._keys = rounds.keys
+        self._quorum = rounds.quorum
         self._takes = TakeExecutor(rounds)
         self._views = LockViews(rounds.keys, rounds.quorum)
 
@@ -135,12 +137,7 @@ class ValkeyRequestExecutor:
     # ------------------------------------------------------------ having it
 
     def _push(self, request: Push, sending: RequestState, deadline: Deadline) -> Outcome:
-        name, uuid, quorum, keys = (
-            request.name,
-            request.uuid,
-            self._rounds.quorum,
-            self._rounds.keys,
-        )
+        name, uuid, quorum, keys = request.name, request.uuid, self._quorum, self._keys
         unconfirmed = self._rounds.unconfirmed_pushes
         # A number that was tried may stand on some servers, with the stamps of then, or come to.
         known = max(push_of(request.revision), unconfirmed.get(uuid, 0))
@@ -155,7 +152,7 @@ class ValkeyRequestExecutor:
             ),
         )
         answers = self._rounds.until_enough(
-            lambda _: command, sending, deadline, lambda said: quorum.is_decided(said, "pushed")
+            command, sending, deadline, lambda said: quorum.is_decided(said, "pushed")
         )
         # Known now: it is confirmed, or who pushes next is told of a number that is no lower.
         if unconfirmed.get(uuid) == number:  # else another push of ours is under way
@@ -163,30 +160,27 @@ class ValkeyRequestExecutor:
         if quorum.agrees(answers, "pushed"):
             pushed = [int(reply.rest[0]) for reply in answers.values() if reply.kind == "pushed"]
             return Done(revision_of(uuid, max(pushed)))
-        moved = [
-            numbered(name, reply.rest[0]) for reply in answers.values() if reply.kind == "moved"
-        ]
+        replies = (reply.rest[0] for reply in answers.values() if reply.kind == "moved")
+        moved = [numbered(name, push) for push in replies]
         if moved and quorum.can_agree(answers, "pushed", "moved"):
             return Conflict(revision_of(uuid, max(moved)))
         return self._views.not_holder(name, uuid, answers, resent=sending.ambiguous)
 
     def _unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
         silent: set[int] = set()
-        answers = self._delete_by_majority(request, sending, deadline, silent, tombstone=False)
+        answers = self._delete_by_majority(request, sending, deadline, silent)
         # Who was sent it before, and did not answer, has done it then.
         gone = sum(
             reply.kind != "dropped" and not (i in silent and not any(reply.rest))
             for i, reply in answers.items()
         )
-        if gone < self._rounds.quorum.majority:
+        if gone < self._quorum.majority:
             self._notify_waiters(request.name, request.uuid, answers)
             return Done(0)
         return self._views.not_holder(request.name, request.uuid, answers, resent=sending.ambiguous)
 
     def _withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
-        answers = self._delete_by_majority(
-            request, sending, deadline, set(), tombstone=request.tombstone
-        )
+        answers = self._delete_by_majority(request, sending, deadline, set())
         self._notify_waiters(request.name, request.uuid, answers)
         return Done(0)
 
@@ -196,18 +190,17 @@ class ValkeyRequestExecutor:
         sending: RequestState,
         deadline: Deadline,
         silent: set[int],
-        *,
-        tombstone: bool,
     ) -> dict[int, Reply]:
         """Have a uuid's lock deleted by a majority; others that may have it do so later."""
         name, uuid = request.name, request.uuid
         rounds, everyone = self._rounds, frozenset(self._rounds.all)
         take = rounds.sent_takes.get(uuid) or SentTake(everyone, frozenset())
         with_tombstone = rounds.drop(name, uuid, "all", tombstone=True)
+        tombstone = isinstance(request, Withdraw) and request.tombstone
         command = with_tombstone if tombstone else rounds.drop(name, uuid, "all")
         answers = rounds.until_enough(
-            lambda i: with_tombstone if i in take.silent else command,
-            *(sending, deadline, rounds.is_majority, silent),
+            *(command, sending, deadline, rounds.is_majority, silent),
+            instead=dict.fromkeys(take.silent, with_tombstone),
         )
         sent = everyone if tombstone else take.sent
         rounds.undo_queue.add(sent - answers.keys(), with_tombstone)
@@ -219,7 +212,7 @@ class ValkeyRequestExecutor:
         """Tell who waits that it is free, where somebody listens; it is confirmed by now."""
         heard = [i for i, reply in answers.items() if reply.kind == "dropped" and reply.rest[0]]
         if heard:
-            command = Command(lua_scripts.TELL, (), (self._rounds.keys.channel(name), uuid))
+            command = Command(lua_scripts.TELL, (), (self._keys.channel(name), uuid))
             self._rounds.once(heard, command, enough=lambda said: len(said) > 0)
 
     # ------------------------------------------------------------ reading, removing
@@ -247,7 +240,7 @@ class ValkeyRequestExecutor:
 
     def _remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
-        seen, quorum, keys = request.stamp_revisions, self._rounds.quorum, self._rounds.keys
+        seen, quorum, keys = request.stamp_revisions, self._quorum, self._keys
         record = record_of(request.removal) if request.recorded else ""
         push = "" if seen is None else str(push_of(max(seen)))
         command = Command(
@@ -261,7 +254,7 @@ class ValkeyRequestExecutor:
             return impossible or self._views.holder_named(uuid, said)[0]
 
         answers = self._rounds.until_enough(
-            *(lambda _: command, sending, deadline, enough),
+            *(command, sending, deadline, enough),
             early=lambda said: quorum.agrees(said, "dropped") or quorum.agrees(said, "moved"),
         )
         held = self._views.holder_named(uuid, answers)[1] == uuid

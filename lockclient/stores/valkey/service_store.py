@@ -74,7 +74,7 @@ class ValkeyServiceStore(PolledServiceStore):
     def _do_by_majority(self, command: Command, deadline: Deadline) -> set[int]:
         """Have this done by a majority; return who did it."""
         rounds, sending = self._rounds, RequestState(Read(""))
-        answers = rounds.until_enough(lambda _: command, sending, deadline, rounds.is_majority)
+        answers = rounds.until_enough(command, sending, deadline, rounds.is_majority)
         return {*answers}
 
     # ------------------------------------------------------------ reading

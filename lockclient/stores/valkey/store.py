@@ -33,14 +33,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         place: which servers, and where in them.
     """
 
-    can = Capabilities(
-        "Valkey",
-        queue=False,
-        watch=False,
-        fencing=False,
-        guard=False,
-        hints=True,
-    )
+    can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False, hints=True)
     _name = "valkey"
 
     def __init__(self, place: ValkeyLocation) -> None:

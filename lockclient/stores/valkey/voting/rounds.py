@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import Final
 
 from lockclient.model.clocks import Deadline
@@ -77,20 +78,22 @@ class Rounds:
 
     def until_enough(
         self,
-        command: Callable[[int], Command],
+        command: Command,
         sending: RequestState,
         deadline: Deadline,
         enough: Enough,
         silent: set[int] | None = None,
         early: Enough | None = None,
         settled: float | None = None,
+        instead: Mapping[int, Command] = MappingProxyType({}),
     ) -> dict[int, Reply]:
         """Ask all servers, and those that have not answered again, until there are enough votes.
 
         For what may be sent twice to a server. `silent` is told those of which an earlier sending
         was never answered. With `early` each round waits for all whom it asks, until that holds.
         With `settled` each round forgets what the one before was told, and after so many rounds
-        the answers of a majority are enough whatever they say: see `read`.
+        the answers of a majority are enough whatever they say: see `read`. Some servers may be
+        asked something else `instead`.
         """
         answers: dict[int, Reply] = {}
         pauses, rounds = Backoff(*ROUND_PAUSES_S), 0
@@ -100,7 +103,7 @@ class Rounds:
             sending.in_flight = True
             if settled is not None:
                 answers.clear()
-            commands = {i: command(i) for i in self.all if i not in answers}
+            commands = {i: instead.get(i, command) for i in self.all if i not in answers}
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
             together = partial(_enough_with, early or enough, answers)
             result = self.servers.ask(commands, until, together)
@@ -148,7 +151,7 @@ class Rounds:
         it wants to be `sure`, and is told that too few have answered, as long as they do.
         """
         settled = inf if sure else _SETTLED_ROUNDS
-        return self.until_enough(lambda _: command, sending, deadline, enough, settled=settled)
+        return self.until_enough(command, sending, deadline, enough, settled=settled)
 
     def drop(self, name: str, uuid: str, up_to: str, *, tombstone: bool = False) -> Command:
         """Return what deletes a uuid's lock, and makes its takes do nothing up to that try."""

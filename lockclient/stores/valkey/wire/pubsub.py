@@ -39,15 +39,11 @@ class HintSubscription:
         self.channel = channel
         self.last_uuid: bytes | None = None
         """The acquisition of which it was notified last: each server tells of it."""
+        self.notify = notify
         self._pubsub = pubsub
-        self._notify = notify
-
-    def notify(self, event: WatchEvent) -> None:
-        """Notify it."""
-        self._notify(event)
 
     def close(self) -> None:
-        self._pubsub.unsubscribe(self)
+        self._pubsub.request(False, self)
 
 
 class PubSub:
@@ -71,9 +67,7 @@ class PubSub:
 
     def subscribe(self, name: str, notify: Callable[[WatchEvent], None]) -> HintSubscription:
         """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun."""
-        subscription = HintSubscription(self, self._keys.channel(name), notify)
-        self._request(True, subscription)
-        return subscription
+        return self._subscribe(self._keys.channel(name), notify)
 
     def subscribe_to_all(self, notify: Callable[[], None]) -> HintSubscription:
         """Tell of all locks' releases from now on, as far as they are told at all.
@@ -85,15 +79,15 @@ class PubSub:
             if not event.started or event.gap:  # from the begin all is read anyway
                 notify()
 
-        subscription = HintSubscription(self, self._keys.channels, on_event)
-        self._request(True, subscription)
+        return self._subscribe(self._keys.channels, on_event)
+
+    def _subscribe(self, channel: str, notify: Callable[[WatchEvent], None]) -> HintSubscription:
+        subscription = HintSubscription(self, channel, notify)
+        self.request(True, subscription)
         return subscription
 
-    def unsubscribe(self, subscription: HintSubscription) -> None:
-        """Notify it of nothing more."""
-        self._request(False, subscription)
-
-    def _request(self, comes: bool, subscription: HintSubscription) -> None:
+    def request(self, comes: bool, subscription: HintSubscription) -> None:
+        """Have the thread begin with a subscription, or end it."""
         self._requests.append((comes, subscription))
         self._wake()
         # First what is new, then the look: the thread does it the other way round as it ends.
@@ -159,15 +153,13 @@ class PubSub:
     def _wait(self, wakeup: WakeUp) -> None:
         poll = select.poll()
         poll.register(wakeup.fd, select.POLLIN)
-        by_fd = {
-            subscriber.fd: subscriber for subscriber in self._subscribers if subscriber.fd >= 0
-        }
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
-        full = any(subscriber.more for subscriber in self._subscribers)
+        connected = [subscriber for subscriber in self._subscribers if subscriber.fd >= 0]
+        for subscriber in connected:
+            poll.register(subscriber.fd, select.POLLIN)
+        full = any(subscriber.more for subscriber in connected)
         ready = {fd for fd, _ in poll.poll(0 if full else 1000 * _RECONNECT_PAUSE_S / 2)}
-        for fd, subscriber in by_fd.items():
-            if fd in ready or subscriber.more:
+        for subscriber in connected:
+            if subscriber.fd in ready or subscriber.more:
                 self._deliver(subscriber)
 
     def _deliver(self, subscriber: _Subscriber) -> None:
