@@ -1,5 +1,7 @@
 # ruff: noqa: T201 - a program that prints
-"""Make throw-away environments and run `matrix_check.py` in each: `matrix.py FOLDER WHEEL`.
+"""Make throw-away environments and run `matrix_check.py` in each.
+
+`matrix.py FOLDER WHEEL [--one]`: with `--one` in that of the oldest versions alone.
 
 All versions are pinned, so that the runs are the same each time. A Python that is not on this
 machine is named as such and is no failure: CI has one, developers may have more.
@@ -121,36 +123,33 @@ def environments(programs: dict[str, str]) -> list[Environment]:
 def show(tried: list[Environment], missing: list[str]) -> None:
     """Print the table, and below it what went wrong."""
     print(f"\n{'Python':8}{'grpcio':10}{'protobuf':10}{'beside':24}{'seconds':>8}  -W error, -O")
-    for each in tried:
-        result = each.result.partition(":")[0]
-        if each.noisy:
+    for environment in tried:
+        result = environment.result.partition(":")[0]
+        if environment.noisy:
             result += ", but for a warning of protobuf's own"
-        beside = " ".join(each.more)
-        print(
-            f"{each.python:8}{each.grpcio:10}{each.protobuf:10}{beside:24}"
-            f"{each.seconds:8.1f}  {result}"
-        )
+        versions = f"{environment.python:8}{environment.grpcio:10}{environment.protobuf:10}"
+        print(f"{versions}{' '.join(environment.more):24}{environment.seconds:8.1f}  {result}")
     print(f"Pythons that are not on this machine: {', '.join(missing) or 'none'}.")
-    for each in tried:
-        if each.result != "works":
-            print(f"\nPython {each.python}, grpcio {each.grpcio}, protobuf {each.protobuf}:")
-            print(each.result)
+    for failed in (environment for environment in tried if environment.result != "works"):
+        print(f"\nPython {failed.python}, grpcio {failed.grpcio}, protobuf {failed.protobuf}:")
+        print(failed.result)
 
 
-def main(folder: str, wheel: str) -> int:
-    """Try all; return how many failed."""
+def main(folder: str, wheel: str, *options: str) -> int:
+    """Try all, or one; return how many failed."""
     work = Path(folder)
     binary = find_etcd()
     if binary is None:
         sys.exit("There is no etcd: install etcd-server.")
-    programs = python_programs()
-    tried = environments(programs)
+    one = "--one" in options
+    programs = {OWN: sys.executable} if one else python_programs()
+    tried = environments(programs)[: 1 if one else None]
     etcd = Etcd(binary, work / "data", work / "etcd.log")
     with etcd:
-        for number, each in enumerate(tried):  # one by one: the tests run at the same time
-            each.try_out(work / f"env-{number}", wheel, etcd.endpoint)
-    show(tried, [each for each in PYTHONS if each not in programs])
-    return sum(each.result != "works" for each in tried)
+        for number, environment in enumerate(tried):  # one by one: beside the tests
+            environment.try_out(work / f"env-{number}", wheel, etcd.endpoint)
+    show(tried, [version for version in PYTHONS if version not in programs and not one])
+    return sum(environment.result != "works" for environment in tried)
 
 
 if __name__ == "__main__":

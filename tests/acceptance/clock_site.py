@@ -75,7 +75,7 @@ class Removals:
 
     def _note(self, changes: list[Transition]) -> None:
         now = time.monotonic()
-        self.at.update({each.name: now for each in changes if each.after is None})
+        self.at.update({change.name: now for change in changes if change.after is None})
 
     def stop(self) -> None:
         self._table.stop()

@@ -20,7 +20,7 @@ import lockclient
 from lockclient import ClusterMutex, LockNotHeld, LockTimeout, Settings, open_store
 
 OURS = str(Path(lockclient.__file__).parent)
-RAISED = {each.__name__: each for each in (KeyboardInterrupt, ValueError, TimeoutError)}
+RAISED = {kind.__name__: kind for kind in (KeyboardInterrupt, ValueError, TimeoutError)}
 """What a handler of SIGINT may raise: Ctrl-C's own, or what it is told to be like a soft limit."""
 
 

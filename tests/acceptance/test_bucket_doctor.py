@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +13,8 @@ from lockclient.stores.gcs.store import GcsStore
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.processes import wait_until
-from tests.support.terminal import COMMAND, environment
+from tests.support.terminal import called
 from tests.support.unlocker_process import unlocker
-
-PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -34,19 +31,15 @@ def store(settings: Settings) -> Iterator[GcsStore]:
 
 def examine(settings: Settings, *words: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the exit status and what was found."""
-    done = subprocess.run(
-        [COMMAND, "doctor", "--json", *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(settings),
-    )
+    done = called(settings, "doctor", "--json", *words, status=None)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)["findings"]
 
 
 def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
-    return [(each["level"], each["text"]) for each in findings if each["check"] == check]
+    return [
+        (finding["level"], finding["text"]) for finding in findings if finding["check"] == check
+    ]
 
 
 def test_a_healthy_one(settings: Settings, server: BucketServer, store: GcsStore) -> None:
@@ -59,11 +52,11 @@ def test_a_healthy_one(settings: Settings, server: BucketServer, store: GcsStore
         assert server.bucket.names() == before
     assert status == 0, found
     checks = ["bucket", "rights", "settings", "latency", "unlocker", "clock", "locks"]
-    assert [each["check"] for each in found] == checks
+    assert [finding["check"] for finding in found] == checks
     assert "1 running: unlocker@" in of(found, "unlocker")[0][1]
     assert "Google Cloud Storage" in of(found, "clock")[0][1]
     assert "1 lock held" in of(found, "locks")[0][1]
-    assert not [each for each in found if "etcd" in each["text"]]
+    assert not [finding for finding in found if "etcd" in finding["text"]]
 
 
 def test_an_ill_one(settings: Settings, server: BucketServer) -> None:
@@ -76,7 +69,7 @@ def test_an_ill_one(settings: Settings, server: BucketServer) -> None:
     }
     status, found = examine(settings, "--listen", "0")
     assert status == 2
-    assert all(each["advice"] for each in found if each["level"] != "ok")
+    assert all(finding["advice"] for finding in found if finding["level"] != "ok")
     assert [level for level, _ in of(found, "settings")] == ["error", "warning"]
     ((level, text),) = of(found, "rights")
     assert (level, "storage.objects.update" in text) == ("error", True)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from click.testing import CliRunner
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
+from mutexdash.cli import main as mutexdash_command
 from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.support.bucket.server import BucketServer, Fault
 from tests.support.bucket_store import die_with, settings_of, store_of
 from tests.support.http_requests import read
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.records import taker
-from tests.support.terminal import one_line, piped
+from tests.support.terminal import called, one_line
 from tests.support.unlocker_process import REMOVED, fetch, figure, figures, ready, unlocker
+from unlocker.cli import main as unlocker_command
 
 POLL = 1.0
 _SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
@@ -80,7 +81,7 @@ class TestUnlocker:
         with start(settings) as service:
             wait_until(lambda: ready(service))
             server.delay = 0.05
-            for number in range(8):
+            for number in range(3):
                 name = f"lock-{number}"
                 holder = taker(name, Runtime(1.0, 2.0))
                 outcome = store.ask(Take(holder), Deadline.after(60))
@@ -130,20 +131,16 @@ class TestUnlocker:
             wait_until(lambda: ready(service))
             wait_until(lambda: read(store, "due", holder.uuid).removal)
 
+    @pytest.mark.usefixtures("logging_as_before")
     def test_poll_is_for_what_is_looked_at(self, settings: Settings) -> None:
         """And has limits."""
         for words, said in (
             (["--url", "etcd://127.0.0.1:1", "--poll", "3"], "etcd tells what happens"),
             (["--url", settings.url(), "--poll", "0.1"], "not from 0.5 to 60 seconds"),
         ):
-            for program in ("unlocker", "mutexdash"):
-                done = subprocess.run(
-                    [sys.executable, "-m", program, "--listen", "127.0.0.1:0", *words],
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                )
-                assert done.returncode == 2, done.stderr
+            for program in (unlocker_command, mutexdash_command):
+                done = CliRunner().invoke(program, ["--listen", "127.0.0.1:0", *words])
+                assert done.exit_code == 2, done.stderr
                 assert said in done.stderr
 
 
@@ -151,32 +148,32 @@ class TestCommand:
     def test_ls_and_show(self, settings: Settings, store: GcsStore) -> None:
         """No line, so nobody is said to wait or not to; no number that is no fencing token."""
         with ClusterMutex("deploy/prod", reason="release 7", store=store) as mutex:
-            said = piped(settings, "ls").stdout
+            said = called(settings, "ls").stdout
             assert "deploy/prod" in said
-            (lock,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
+            (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
             assert (lock["uuid"], lock["fencing_token"]) == (mutex.uuid, 0)
             assert lock["waiters"] is None
-            lock = json.loads(piped(settings, "show", "deploy/prod", "--json").stdout)
+            lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
             assert (lock["waiters"], lock["queue"]) == (None, [])
-            said = piped(settings, "show", "deploy/prod").stdout
+            said = called(settings, "show", "deploy/prod").stdout
             assert "release 7" in said
             assert "test_ls_and_show" in said  # the backtrace, out of the body
             assert "waiters" not in said
             assert "Fencing" not in said
-        assert "Nobody holds" in one_line(piped(settings, "show", "deploy/prod", status=1))
+        assert "Nobody holds" in one_line(called(settings, "show", "deploy/prod", status=1))
 
     def test_force_unlock_and_removed(self, settings: Settings, store: GcsStore) -> None:
         """The holder is told; the list has it, and `show` names it."""
         mutex = ClusterMutex("deploy/prod", store=store)
         mutex.acquire()
         words = ("--reason", "it hangs", "--yes")
-        piped(settings, "force-unlock", "deploy/prod", *words)
+        called(settings, "force-unlock", "deploy/prod", *words)
         with pytest.raises(LockLost):
             mutex.alive(force=True)
-        (gone,) = json.loads(piped(settings, "removed", "--json").stdout)["removed"]
+        (gone,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
         assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
         assert gone["how"] == "force-unlock"
-        assert "it hangs" in one_line(piped(settings, "show", "deploy/prod", status=1))
+        assert "it hangs" in one_line(called(settings, "show", "deploy/prod", status=1))
 
     def test_watch(self, settings: Settings, store: GcsStore) -> None:
         """What is held at the begin, what is taken, and what is released."""
@@ -184,12 +181,12 @@ class TestCommand:
 
     def test_roles_of_etcd_s_are_not_for_it(self, settings: Settings) -> None:
         """But who runs an etcd beside it gets them by its root."""
-        said = one_line(piped(settings, "setup-auth", status=1))
+        said = one_line(called(settings, "setup-auth", status=1))
         assert "docs/stores.md says which, under Rights" in said
-        assert "etcdctl role add" in piped(settings, "setup-auth", "--root", "/r").stdout
+        assert "etcdctl role add" in called(settings, "setup-auth", "--root", "/r").stdout
 
     def test_restored_need_not_be_told(self, settings: Settings) -> None:
-        said = one_line(piped(settings, "restored", status=69))
+        said = one_line(called(settings, "restored", status=69))
         assert "need not be told" in said
 
 
@@ -201,7 +198,7 @@ class TestDashboard:
         with ExitStack() as stack:
             stack.enter_context(ClusterMutex("deploy/prod", reason="release 7", store=store))
             # It gets by with what only reads: the bucket's rights, docs/stores.md.
-            server.denied = {f"storage.objects.{each}" for each in ("create", "update", "delete")}
+            server.denied = {f"storage.objects.{verb}" for verb in ("create", "update", "delete")}
             stack.callback(server.denied.clear)
             service = stack.enter_context(start_service(command))
             wait_until(lambda: "deploy/prod" in _get(service, "/"))
@@ -241,7 +238,7 @@ def _removed(settings: Settings, store: GcsStore) -> str:
     holder = taker("old", Runtime(1.0, 2.0), backtrace="File old\n" * 200)
     store.ask(Take(holder), Deadline.after(60))
     words = ("--reason", "it was old", "--yes")
-    piped(settings, "force-unlock", "old", *words)
+    called(settings, "force-unlock", "old", *words)
     return holder.uuid or ""
 
 

@@ -17,7 +17,8 @@ from lockclient.cli.store_access import MAX_NAMES
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import BIN, needed, wait_until
-from tests.support.terminal import Terminal, environment, piped
+from tests.support.soak import soaking
+from tests.support.terminal import Terminal, called, environment
 
 NAMES = ("deploy/prod", "invoice run", "db:migrate", "it's, $(touch pwned)", "Grüße")
 ARGS = """
@@ -64,23 +65,26 @@ def _answers(terminal: Terminal) -> list[str]:
     return re.findall(r"<<(.*\|)>>\n", terminal.text)
 
 
-@pytest.mark.parametrize("name", ["bash", "zsh"])
-def test_at_a_prompt(name: str, env: dict[str, str], tmp_path: Path) -> None:
+TYPED = (
+    ("sho", "w", ["show"]),
+    ("force-unlock --reason x it", "pwned", [*["force-unlock", "--reason", "x"], NAMES[3]]),
+    ("ls --st", "ate", ["ls", "--state"]),
+    ("show db:mi", "grate", ["show", "db:migrate"]),
+    ("show dep", "prod", ["show", "deploy/prod"]),
+    ("show inv", "run", ["show", "invoice run"]),
+    ("show G", "e", ["show", "Grüße"]),
+    ("ls --state al", "ert", ["ls", "--state", "alert"]),
+)
+
+
+@pytest.mark.parametrize(("name", "lines"), [("bash", 8), ("zsh", 4), *soaking(("zsh", 8))])
+def test_at_a_prompt(name: str, lines: int, env: dict[str, str], tmp_path: Path) -> None:
     """Whatever a lock is called: its name comes as one word, and is never run."""
     for rc in ("rc", ".zshrc"):
         (tmp_path / rc).write_text(RC[name])
     words = ["env", "-C", str(tmp_path), needed(name), *START[name]]
     with Terminal(words, env, columns=200) as terminal:
-        for typed, until, wanted in (
-            ("sho", "w", ["show"]),
-            ("show dep", "prod", ["show", "deploy/prod"]),
-            ("show inv", "run", ["show", "invoice run"]),
-            ("show db:mi", "grate", ["show", "db:migrate"]),
-            ("force-unlock --reason x it", "pwned", [*["force-unlock", "--reason", "x"], NAMES[3]]),
-            ("show G", "e", ["show", "Grüße"]),
-            ("ls --st", "ate", ["ls", "--state"]),
-            ("ls --state al", "ert", ["ls", "--state", "alert"]),
-        ):
+        for typed, until, wanted in TYPED[:lines]:
             assert completed(terminal, f"clustermutex {typed}", until) == wanted
         if name == "bash":  # inside quotes that were opened already
             for quote in "'\"":
@@ -103,7 +107,7 @@ def test_fish(env: dict[str, str], tmp_path: Path) -> None:
             env=env,
             cwd=tmp_path,
         )
-        return [each.partition("\t")[0] for each in done.stdout.splitlines()]
+        return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
     assert sorted(offered("clustermutex show ")) == sorted(NAMES)
     assert offered("clustermutex show it") == [NAMES[3]]
@@ -117,7 +121,7 @@ def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None
     def offered(url: str) -> str:
         line = f"clustermutex show --url {url} de"
         asked = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "de"}
-        return piped(settings, status=0, CLUSTERMUTEX_URL="etcd://127.0.0.1:1", **asked).stdout
+        return called(settings, status=0, CLUSTERMUTEX_URL="etcd://127.0.0.1:1", **asked).stdout
 
     assert offered(settings.url()) == "plain,deploy/prod\n"
     assert offered("etcd://127.0.0.1:1").strip() == ""
@@ -128,7 +132,7 @@ def test_an_etcd_that_is_away_costs_a_second_and_no_error(own_etcd: Etcd) -> Non
     """A prompt is no place for one."""
     own_etcd.stop()
     line = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": "clustermutex show x"}
-    done = piped(Settings((own_etcd.endpoint,)), status=0, **line, COMP_CWORD="x")
+    done = called(Settings((own_etcd.endpoint,)), status=0, **line, COMP_CWORD="x")
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 

@@ -21,32 +21,30 @@ from lockclient.stores.etcd.store import EtcdStore
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
+from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line, piped
 
 
 def examine(
     settings: Settings, *words: str, status: int | None = None, **more: str
 ) -> list[dict[str, Any]]:
     """Return what it finds, having seen that the exit status is that of the worst."""
-    done = subprocess.run(
-        [COMMAND, "doctor", "--json", *(words or ("--listen", "0"))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(settings, **more),
-    )
+    run = piped if more else called  # what is to change a process needs one
+    words = (*("doctor", "--json"), *(words or ("--listen", "0")))
+    done = run(settings, *words, status=None, **more)
     said = json.loads(done.stdout)
     levels = ["ok", "warning", "error"]
     assert levels.index(said["status"]) == done.returncode
-    assert done.returncode == max(levels.index(each["level"]) for each in said["findings"])
+    assert done.returncode == max(levels.index(finding["level"]) for finding in said["findings"])
     assert status in (None, done.returncode), said
     found: list[dict[str, Any]] = said["findings"]
-    assert all(each["advice"] for each in found if each["level"] != "ok")
+    assert all(finding["advice"] for finding in found if finding["level"] != "ok")
     return found
 
 
 def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
-    return [(each["level"], each["text"]) for each in findings if each["check"] == check]
+    return [
+        (finding["level"], finding["text"]) for finding in findings if finding["check"] == check
+    ]
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_for_people(settings: Settings) -> None:
         assert "\x1b[31m\x1b[1merror" in terminal.raw
         *lines, total = terminal.text.splitlines()
         assert total.startswith("error: 1, warning: ")
-    said = piped(settings, "doctor", "--listen", "0", status=2).stdout
+    said = called(settings, "doctor", "--listen", "0", status=2).stdout
     assert "\x1b" not in said
     assert len(said.splitlines()) == len(lines) + 1
     with in_terminal(settings, "doctor", "--listen", "0", columns=50) as terminal:
@@ -214,7 +212,7 @@ def test_an_etcd_that_answers_web_pages(
         assert [level for level, _ in of(found, "pages")] == ["warning"] * told
         assert ", the leader" in of(found, "member")[0][1]
         assert of(found, "cluster")[0][1].startswith("1 member: default (")
-    advice = [each["advice"] for each in found if each["check"] == "pages"]
+    advice = [finding["advice"] for finding in found if finding["check"] == "pages"]
     assert all(flag.partition("=")[0] in advice[0] for flag in OPEN if told)
 
 
@@ -274,7 +272,7 @@ def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
 
 def test_bad_settings_are_one_line(settings: Settings) -> None:
     """Before anything is asked."""
-    told = one_line(piped(settings, "doctor", "--url", "http://x", status=2))
+    told = one_line(called(settings, "doctor", "--url", "http://x", status=2))
     assert "etcd://" in told
 
 

@@ -12,7 +12,7 @@ from lockclient import ClusterMutex, Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.polls import ALL, REAL
-from tests.support.terminal import in_terminal, piped
+from tests.support.terminal import called, in_terminal, piped
 
 HOSTILE = "h\x1b[2J\x9b\x7f\u202e\u3164\nclustermutex: all is well"
 
@@ -28,7 +28,7 @@ def held(store: EtcdStore, settings: Settings) -> Iterator[Settings]:
 
 def test_ls_and_watch_tell_all_look_alikes_apart(held: Settings) -> None:
     """Piped, and on a terminal, with a word on how many there are."""
-    rows = [line.split("\t") for line in piped(held, "ls").stdout.splitlines()[1:]]
+    rows = [line.split("\t") for line in called(held, "ls").stdout.splitlines()[1:]]
     names = {row[1] for row in rows}
     assert len(names) == len(ALL) + 1
     assert all(name.isascii() for name in names)
@@ -46,7 +46,7 @@ def test_ls_and_watch_tell_all_look_alikes_apart(held: Settings) -> None:
 def test_show_says_which_other_lock_it_looks_like(held: Settings) -> None:
     """Before a person acts on it."""
     for name in ALL.values():
-        first, second, *_ = piped(held, "show", name).stdout.splitlines()
+        first, second, *_ = called(held, "show", name).stdout.splitlines()
         assert first.partition("  ")[0] != REAL
         assert first.isascii()
         assert second.split() == ["looks", "like", f"{REAL},", "which", "is", "held,", "too"]

@@ -19,7 +19,7 @@ from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.terminal import COMMAND, environment, in_terminal, piped
+from tests.support.terminal import COMMAND, called, environment, in_terminal
 
 HOSTILE = "na\u202eme\u200b [red]x[/red]"
 
@@ -51,7 +51,7 @@ def _rows(text: str) -> list[list[str]]:
 
 def test_piped_it_is_plain_lines(held: Settings) -> None:
     """Tabs between the columns, the titles first, no colour, the most urgent lock first."""
-    said = piped(held, "ls").stdout
+    said = called(held, "ls").stdout
     assert "\x1b" not in said
     titles, *rows = _rows(said)
     assert titles == [
@@ -93,16 +93,16 @@ def test_hostile_texts_show_and_steer_nothing(held: Settings) -> None:
     """What is invisible or turns the writing around is written as an escape."""
     with in_terminal(held, "ls", columns=200) as terminal:
         assert terminal.ended() == 0
-        for said in (terminal.text, piped(held, "ls").stdout):
+        for said in (terminal.text, called(held, "ls").stdout):
             assert r"na\u202eme\u200b [red]x[/red]" in said
             assert r"a\u202eb" in said
             assert "\u202e" not in said
-    assert "\u202e" not in piped(held, "ls", "--json").stdout
+    assert "\u202e" not in called(held, "ls", "--json").stdout
 
 
 def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
     """Design, section 7.1: lock by lock and field by field."""
-    said = json.loads(piped(held, "ls", "--json").stdout)
+    said = json.loads(called(held, "ls", "--json").stdout)
     with start_service(["mutexdash", "--listen", "127.0.0.1:0"], environment(held)) as board:
         api = wait_until(lambda: _ready(board), what="the dashboard")
     assert said["locks"] == api["locks"]
@@ -111,7 +111,7 @@ def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
     assert said["unlockers"] == 0
     assert said["connected"] is True
     assert abs(said["server_time"] - time.time()) < 60
-    lock = next(each for each in said["locks"] if each["name"] == "deploy/prod")
+    lock = next(listed for listed in said["locks"] if listed["name"] == "deploy/prod")
     assert list(lock) == [
         *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
         "identity",
@@ -132,9 +132,8 @@ def test_filter_and_sort(held: Settings) -> None:
     """By words, by state, by any column, either way."""
 
     def names(*words: str) -> list[str]:
-        return [
-            each["name"] for each in json.loads(piped(held, "ls", "--json", *words).stdout)["locks"]
-        ]
+        said = json.loads(called(held, "ls", "--json", *words).stdout)
+        return [lock["name"] for lock in said["locks"]]
 
     assert names("DEPLOY", "release") == ["deploy/prod"]
     assert names("deploy", "nightly") == []
@@ -142,13 +141,13 @@ def test_filter_and_sort(held: Settings) -> None:
     assert names("--sort", "name") == ["deploy/prod", HOSTILE, "nightly report"]
     assert names("--sort", "-name") == ["nightly report", HOSTILE, "deploy/prod"]
     assert names("--sort", "locked_at") == ["deploy/prod", "nightly report", HOSTILE]
-    assert "'color'" in piped(held, "ls", "--sort", "color", status=2).stderr
+    assert "'color'" in called(held, "ls", "--sort", "color", status=2).stderr
 
 
 @pytest.mark.parametrize("command", ["ls", "watch"])
 def test_a_state_that_there_is_not(settings: Settings, command: str) -> None:
     """It is named, with those that there are: an empty list would look as if all were well."""
-    done = piped(settings, command, "state:foo", status=2)
+    done = called(settings, command, "state:foo", status=2)
     assert done.stdout == ""
     assert "No state is 'foo': there are ok, " in done.stderr
 
@@ -158,8 +157,8 @@ def test_nothing_held(settings: Settings) -> None:
     with in_terminal(settings, "ls") as terminal:
         assert terminal.ended() == 0
         assert "No lock is held" in terminal.text
-    assert len(_rows(piped(settings, "ls").stdout)) == 1
-    assert json.loads(piped(settings, "ls", "--json").stdout)["locks"] == []
+    assert len(_rows(called(settings, "ls").stdout)) == 1
+    assert json.loads(called(settings, "ls", "--json").stdout)["locks"] == []
 
 
 def test_broken_and_eternal_locks_are_listed(settings: Settings, etcdctl: Etcdctl) -> None:
@@ -169,7 +168,7 @@ def test_broken_and_eternal_locks_are_listed(settings: Settings, etcdctl: Etcdct
         etcdctl("put", f"{locks}/odd/{key}", value)
         etcdctl("put", f"{locks}/plain/{key}", value)
     etcdctl("put", f"{locks}/odd/auto_unlock_at", "soon")
-    _, odd, plain = _rows(piped(settings, "ls").stdout)
+    _, odd, plain = _rows(called(settings, "ls").stdout)
     assert (odd[:3], odd[7]) == (["broken", "odd", "h:?"], "unknown")
     assert (plain[:3], plain[7]) == (["ok", "plain", "h:?"], "never")
 
@@ -201,9 +200,11 @@ def test_watched_through_a_pipe(settings: Settings, store: EtcdStore, as_json: b
             said = watching.log_text()
             if as_json:
                 found = [json.loads(line) for line in said.splitlines()]
-                return [[lock["name"] for lock in each["locks"]] for each in found]
+                return [[lock["name"] for lock in document["locks"]] for document in found]
             return (
-                [[row[1] for row in _rows(each)[1:]] for each in said.split("\n\n")] if said else []
+                [[row[1] for row in _rows(table)[1:]] for table in said.split("\n\n")]
+                if said
+                else []
             )
 
         wait_until(lambda: lists() == [[]], what="the first list")
@@ -217,18 +218,18 @@ def test_watched_through_a_pipe(settings: Settings, store: EtcdStore, as_json: b
 
 def test_removed(settings: Settings, store: EtcdStore) -> None:
     """Who took which lock from whom and why, the newest first; searched by any of it."""
-    assert len(_rows(piped(settings, "removed").stdout)) == 1
+    assert len(_rows(called(settings, "removed").stdout)) == 1
     for number, who in enumerate(("ann", "unlocker@a:1", "bob")):
         mutex = ClusterMutex(f"lock {number}", reason="r", store=store)
         mutex.acquire()
         how = "auto-unlock" if number == 1 else "force-unlock"
         removal = Removal(mutex.record, time.time(), who, how, f"why {number}")
         assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
-    titles, *rows = _rows(piped(settings, "removed").stdout)
+    titles, *rows = _rows(called(settings, "removed").stdout)
     assert titles == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]
     assert [row[1] for row in rows] == ["lock 2", "lock 1", "lock 0"]
     assert rows[1][3:] == ["auto-unlock", "unlocker@a:1", "why 1"]
-    said = json.loads(piped(settings, "removed", "--json", "-n", "1", "force").stdout)
+    said = json.loads(called(settings, "removed", "--json", "-n", "1", "force").stdout)
     assert said["total"] == 2
     (newest,) = said["removed"]
     assert (newest["name"], newest["removed_by"], newest["why"]) == ("lock 2", "bob", "why 2")

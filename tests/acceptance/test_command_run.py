@@ -27,7 +27,8 @@ from tests.acceptance.shells import (
     written,
 )
 from tests.support.processes import wait_until
-from tests.support.terminal import COMMAND
+from tests.support.soak import soaking
+from tests.support.terminal import COMMAND, called
 
 NAME = "deploy/prod"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
@@ -163,7 +164,7 @@ def test_the_command_knows_its_lock(env: dict[str, str]) -> None:
     assert re.fullmatch(r"[0-9a-f-]{36}", told[0]["CLUSTERMUTEX_UUID"])
     assert told[0]["CLUSTERMUTEX_UUID"] != told[1]["CLUSTERMUTEX_UUID"]
     assert told[0]["CLUSTERMUTEX_OTHER"] == "kept"
-    tokens = [int(each["CLUSTERMUTEX_FENCING_TOKEN"]) for each in told]
+    tokens = [int(variables["CLUSTERMUTEX_FENCING_TOKEN"]) for variables in told]
     assert 0 < tokens[0] < tokens[1]
 
 
@@ -200,7 +201,7 @@ def test_it_may_end_its_output_early(env: dict[str, str]) -> None:
 # ---------------------------------------------------------------- its end
 
 
-@pytest.mark.parametrize("status", [0, 1, 75, 255])
+@pytest.mark.parametrize("status", [0, 75, *soaking(1, 255)])
 def test_its_exit_status_is_ours(env: dict[str, str], store: EtcdStore, status: int) -> None:
     """Also one that we have a meaning for: only we say something on stderr, too."""
     done = finished(["run", NAME, "--", "sh", "-c", f"exit {status}"], env)
@@ -208,7 +209,7 @@ def test_its_exit_status_is_ours(env: dict[str, str], store: EtcdStore, status: 
     assert holder_of(store, NAME) is None
 
 
-@pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM", "INT"])
+@pytest.mark.parametrize("name", ["KILL", "INT", *soaking("SEGV", "TERM")])
 def test_killed_by_a_signal_is_128_and_its_number(env: dict[str, str], name: str) -> None:
     """As in a shell."""
     done = finished(["run", NAME, "--", "sh", "-c", f"kill -{name} $$"], env)
@@ -246,7 +247,7 @@ def test_a_command_that_cannot_be_started(
 # ---------------------------------------------------------------- signals
 
 
-@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH"])
+@pytest.mark.parametrize("name", ["HUP", "INT", "TERM", "USR1", *soaking("QUIT", "USR2", "WINCH")])
 def test_signals_are_passed_on(env: dict[str, str], tmp_path: Path, name: str) -> None:
     """To the command and all that it has started; the lock is held until they are done with it."""
     child = f"trap 'echo child >> told; exit 0' {name}; echo > up; while :; do sleep 0.05; done"
@@ -287,16 +288,8 @@ def test_a_stopped_command_keeps_its_lock(
     env: dict[str, str], store: EtcdStore, tmp_path: Path
 ) -> None:
     """SIGSTOP by somebody is not our business; SIGTSTP and SIGCONT are passed on."""
-    words = [
-        "run",
-        NAME,
-        "--expected-runtime",
-        "0.5",
-        "--",
-        "sh",
-        "-c",
-        f"echo $$ > pid; {UNTIL_GO}",
-    ]
+    script = f"echo $$ > pid; {UNTIL_GO}"
+    words = ["run", NAME, "--expected-runtime", "0.5", "--", "sh", "-c", script]
     with running(words, env, tmp_path) as run:
         pid = int(written(tmp_path / "pid"))
         os.kill(pid, signal.SIGSTOP)
@@ -367,10 +360,10 @@ def test_a_signal_while_waiting_leaves_no_ticket(
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "n" * 256])
-def test_a_bad_name_is_one_line(env: dict[str, str], name: str) -> None:
+def test_a_bad_name_is_one_line(name: str) -> None:
     """Before etcd is asked."""
-    done = finished(["run", name, "--", "true"], env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1"})
-    assert done.returncode == 69
+    nowhere = Settings.load("etcd://127.0.0.1:1")
+    done = called(nowhere, "run", name, "--", "true", status=69)
     assert re.fullmatch(r"clustermutex: .*name.*\n", done.stderr)
 
 
@@ -390,9 +383,8 @@ def test_a_bad_name_is_one_line(env: dict[str, str], name: str) -> None:
         ([NAME, "--url", "http://x", "--", "true"], "etcd://"),
     ],
 )
-def test_a_bad_option_is_one_line(env: dict[str, str], words: list[str], told: str) -> None:
+def test_a_bad_option_is_one_line(settings: Settings, words: list[str], told: str) -> None:
     """A usage error has the status 2."""
-    done = finished(["run", *words], env)
-    assert done.returncode == 2
+    done = called(settings, "run", *words, status=2)
     assert told in done.stderr
     assert done.stderr.count("\n") == 1

@@ -60,7 +60,7 @@ def beating(tmp_path: Path) -> list[str]:
 
 def _beats(folder: Path) -> list[float]:
     file = folder / "beats"
-    return [float(each) for each in file.read_text().split()] if file.exists() else []
+    return [float(beat) for beat in file.read_text().split()] if file.exists() else []
 
 
 # ---------------------------------------------------------------- the lock is removed
@@ -220,6 +220,9 @@ def test_etcd_away_at_the_start_is_69(
 ) -> None:
     """Within the timeout; the message says which etcd, and the command is not run."""
     began = time.monotonic()
+    finished(["run", "--help"], env)
+    start = time.monotonic() - began
+    began = time.monotonic()
     done = finished(
         ["run", NAME, *options, "--", "echo", "ran"],
         env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1/clustermutex"},
@@ -229,7 +232,7 @@ def test_etcd_away_at_the_start_is_69(
     assert (done.returncode, done.stdout) == (69, "")
     assert "127.0.0.1:1" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert took < longest + 5, "start and end of a Python on a busy machine take a while"
+    assert took < longest + 2 + 3 * start, "start and end of a Python on a busy machine"
 
 
 def test_a_release_that_fails_is_told(
@@ -330,7 +333,7 @@ def test_its_own_word_as_a_sign_of_life(
     It counts also where somebody has spoilt what the lock says of itself.
     """
     script = """
-        until test -e enough; do clustermutex alive || exit; echo >> said-so; done
+        until test -e enough; do clustermutex alive || exit; echo >> said-so; sleep 1; done
         while :; do echo noise; sleep 0.05; done"""
     times = ["--expected-runtime", "2", "--auto-unlock-after", "8"]
     words = ["run", NAME, *times, "--alive", "manual", "--", "sh", "-c", script]

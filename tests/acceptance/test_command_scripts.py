@@ -84,6 +84,13 @@ def test_export_sets_the_variables(
     assert holder_of(store, name) is None
 
 
+SCRIPTS = (
+    'eval "$(clustermutex lock {} --export)" || exit; echo went on',
+    'set -e; eval "$(clustermutex lock {} --export)"; echo went on',
+    "lock=$(clustermutex lock {}) || exit; echo went on",
+)
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [
@@ -101,12 +108,8 @@ def test_a_script_never_goes_on_without_its_lock(
 ) -> None:
     """`eval` of nothing would succeed: what is printed makes it fail, also under `set -e`."""
     with ClusterMutex(NAME, store=store):
-        for script in (
-            f'eval "$(clustermutex lock {words} --export)" || exit; echo went on',
-            f'set -e; eval "$(clustermutex lock {words} --export)"; echo went on',
-            f"lock=$(clustermutex lock {words}) || exit; echo went on",
-        ):
-            done = _shell(script, env)
+        for script in SCRIPTS if status == 75 else SCRIPTS[:1]:
+            done = _shell(script.format(words), env)
             assert (done.returncode, done.stdout) == (status, ""), done.stderr
             assert done.stderr.startswith("clustermutex: ")
             assert done.stderr.count("\n") == 1

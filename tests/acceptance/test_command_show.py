@@ -21,7 +21,7 @@ from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import wait_until
-from tests.support.terminal import in_terminal, one_line, piped
+from tests.support.terminal import called, in_terminal, one_line
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def held(store: EtcdStore) -> Iterator[ClusterMutex]:
 
 def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
     """Holder, times as a bar, waiters, and the backtrace with its frames."""
-    said = piped(settings, "show", "deploy/prod").stdout
+    said = called(settings, "show", "deploy/prod").stdout
     record = held.record
     assert "\x1b" not in said
     for fact in (
@@ -80,20 +80,20 @@ def test_on_a_terminal_it_has_colours(held: ClusterMutex, settings: Settings) ->
 
 def test_json_has_backtrace_and_queue(held: ClusterMutex, settings: Settings) -> None:
     """Beside what a lock of the list has, and whose deadlock it is in."""
-    lock = json.loads(piped(settings, "show", "--json", "deploy/prod").stdout)
-    (listed,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
+    lock = json.loads(called(settings, "show", "--json", "deploy/prod").stdout)
+    (listed,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
     assert {key: lock[key] for key in listed} == listed
     assert lock.keys() - listed.keys() == {"backtrace", "queue", "deadlock"}
     assert __file__ in lock["backtrace"]
-    assert [each["reason"] for each in lock["queue"]] == ["release 8"]
+    assert [waiter["reason"] for waiter in lock["queue"]] == ["release 8"]
 
 
 def test_nobody_holds_it(settings: Settings, store: EtcdStore) -> None:
     """Status 1 and a line; its last removal, if there was one."""
-    assert "Nobody holds the lock 'x'." in one_line(piped(settings, "show", "x", status=1))
+    assert "Nobody holds the lock 'x'." in one_line(called(settings, "show", "x", status=1))
     ClusterMutex("x", store=store).acquire()
-    piped(settings, "force-unlock", "x", "--reason", "gone", "--yes")
-    told = one_line(piped(settings, "show", "x", status=1))
+    called(settings, "force-unlock", "x", "--reason", "gone", "--yes")
+    told = one_line(called(settings, "show", "x", status=1))
     assert re.search("force-unlock by .*@.*: gone", told)
 
 
@@ -102,8 +102,8 @@ def test_nobody_holds_it_and_some_wait(settings: Settings, store: EtcdStore) -> 
     requests: list[Request] = [
         Take(Holder("free", "u1")),
         *(
-            TakeOrQueue(Holder("free", each.uuid), each)
-            for each in (
+            TakeOrQueue(Holder("free", ticket.uuid), ticket)
+            for ticket in (
                 Ticket("free", "w1", "host-1", 71, reason="my turn"),
                 Ticket("free", "w2", "host-2", 72),
             )
@@ -112,12 +112,12 @@ def test_nobody_holds_it_and_some_wait(settings: Settings, store: EtcdStore) -> 
     ]
     for request in requests:
         store.ask(request, Deadline.after(10))
-    done = piped(settings, "show", "free", status=1)
+    done = called(settings, "show", "free", status=1)
     assert re.search(
         r"waiters +2\n +1\. host-1, pid 71, for 'my turn'\n +2\. host-2, pid 72", done.stdout
     )
     assert "Nobody holds the lock 'free'. 2 wait for it; the first" in done.stderr
-    assert piped(settings, "show", "free", "--json", status=1).stdout == ""
+    assert called(settings, "show", "free", "--json", status=1).stdout == ""
 
 
 def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) -> None:
@@ -125,7 +125,7 @@ def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) 
     about = json.dumps({"pid": "twelve", "backtrace": "no \x1b[31mframes\x07"})
     lock = f"{settings.root}/locks/odd"
     etcdctl("txn", input=f"\nput {lock}/uuid u\nput {lock}/about {json.dumps(about)}\n\n\n")
-    said = piped(settings, "show", "odd").stdout
+    said = called(settings, "show", "odd").stdout
     for words in (
         *("odd  broken", "hostname: is missing", "about: pid is not a whole number"),
         r"no \x1b[31mframes\x07",
@@ -148,13 +148,13 @@ def needy(store: EtcdStore) -> Holder:
 def test_what_is_undecided_is_told(needy: Holder, settings: Settings) -> None:
     """By a sentence, and no auto-unlock is promised."""
     why = "it needs what this version does not know (two-keys)"
-    said = piped(settings, "show", "new").stdout
+    said = called(settings, "show", "new").stdout
     assert re.search(rf"  undecided +{re.escape(why)}\. People are alerted", said)
     assert re.search(r"  auto-unlock +undecided, [\d-]+ [\d:]+ UTC\n", said)
     assert re.search(r"  needs +two-keys\n", said)
-    lock = json.loads(piped(settings, "show", "--json", "new").stdout)
+    lock = json.loads(called(settings, "show", "--json", "new").stdout)
     assert (lock["undecided"], lock["state"], lock["needs"]) == (why, "undecided", ["two-keys"])
-    assert "\tundecided\t" in piped(settings, "ls").stdout
+    assert "\tundecided\t" in called(settings, "ls").stdout
 
 
 # ---------------------------------------------------------------- force-unlock
@@ -180,7 +180,7 @@ def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Se
     wait_until(lambda: not held.healthy, what="the holder to know")
     with pytest.raises(LockLost, match="it hangs"):
         held.release()
-    (removal,) = json.loads(piped(settings, "removed", "--json").stdout)["removed"]
+    (removal,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
     assert removal["uuid"] == uuid
     assert removal["how"] == "force-unlock"
     assert "@" in removal["removed_by"]
@@ -216,25 +216,25 @@ def test_a_lock_that_changed_hands_is_not_removed(
         assert "changed hands" in terminal.text
         assert "release 8" in terminal.text
     assert next_one() == uuid
-    assert json.loads(piped(settings, "removed", "--json").stdout)["removed"] == []
+    assert json.loads(called(settings, "removed", "--json").stdout)["removed"] == []
 
 
 def test_without_a_terminal_it_wants_yes(held: ClusterMutex, settings: Settings) -> None:
     """A script says --yes, or nothing happens; a reason is needed either way."""
     words = ["force-unlock", "deploy/prod"]
-    assert "--yes" in one_line(piped(settings, *words, "--reason", "x", status=2))
-    assert "--reason" in one_line(piped(settings, *words, "--yes", status=2))
-    assert "--reason" in one_line(piped(settings, *words, "--yes", "--reason", " ", status=2))
+    assert "--yes" in one_line(called(settings, *words, "--reason", "x", status=2))
+    assert "--reason" in one_line(called(settings, *words, "--yes", status=2))
+    assert "--reason" in one_line(called(settings, *words, "--yes", "--reason", " ", status=2))
     held.alive(force=True)
 
 
 def test_a_script_may_name_the_holder_it_means(held: ClusterMutex, settings: Settings) -> None:
     """--uuid: only if that one still has it."""
     words = ["force-unlock", "deploy/prod", "--yes", "--reason", "x"]
-    told = one_line(piped(settings, *words, "--uuid", "another", status=1))
+    told = one_line(called(settings, *words, "--uuid", "another", status=1))
     assert str(held.uuid) in told
     held.alive(force=True)
-    said = piped(settings, *words, "--uuid", str(held.uuid)).stdout
+    said = called(settings, *words, "--uuid", str(held.uuid)).stdout
     assert "Removed: deploy/prod" in said
     wait_until(lambda: not held.healthy, what="the loss")
     with pytest.raises(LockLost):
@@ -249,7 +249,7 @@ def test_a_person_can_remove_what_nobody_can_read(
     etcdctl("put", f"{settings.root}/locks/x/hostname", "h")
     etcdctl("put", f"{settings.root}/locks/x/uuid", uuid)
     words = ["force-unlock", "x", "--yes", "--reason", os.fsdecode(b"\xff burnt")]
-    assert "Removed" in piped(settings, *words).stdout
+    assert "Removed" in called(settings, *words).stdout
     assert ClusterMutex("x", store=store).holder() is None
 
 
@@ -258,7 +258,7 @@ def test_what_a_lock_needs_is_asked_for_a_second_time(
 ) -> None:
     """On a terminal by a question, without one by a second --yes; else nothing is removed."""
     words = ["force-unlock", "new", "--reason", "x"]
-    told = one_line(piped(settings, *words, "--yes", status=1))
+    told = one_line(called(settings, *words, "--yes", status=1))
     assert "needs what this version does not know (two-keys)" in told
     assert "--yes a second time" in told
     for more, answers in (([], ["y\n", "n\n"]), ([], ["n\n"]), (["--yes"], ["\n"])):
@@ -280,17 +280,17 @@ def test_what_a_lock_needs_is_asked_for_a_second_time(
 
 
 def test_a_script_says_yes_twice(needy: Holder, settings: Settings, store: EtcdStore) -> None:
-    piped(settings, "force-unlock", "new", "--reason", "x", "--yes", "--yes")
+    called(settings, "force-unlock", "new", "--reason", "x", "--yes", "--yes")
     assert ClusterMutex("new", store=store).holder() is None
 
 
 def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
     """Nobody holds it, or there are only the remains of a foreign client."""
     words = ["--yes", "--reason", "x"]
-    told = one_line(piped(settings, "force-unlock", "free", *words, status=1))
+    told = one_line(called(settings, "force-unlock", "free", *words, status=1))
     assert "Nobody holds the lock 'free'" in told
     etcdctl("put", f"{settings.root}/locks/odd/hostname", "h")
-    assert "no uuid" in one_line(piped(settings, "force-unlock", "odd", *words, status=1))
+    assert "no uuid" in one_line(called(settings, "force-unlock", "odd", *words, status=1))
 
 
 def test_out_of_space_it_asks_before_it_removes_without_a_record(
@@ -311,11 +311,11 @@ def test_out_of_space_it_asks_before_it_removes_without_a_record(
     with pytest.raises(AssertionError, match="space"):
         fill()
     words = ["force-unlock", "full", "--reason", "we need it"]
-    done = piped(settings, *words, "--yes", status=1)
+    done = called(settings, *words, "--yes", status=1)
     assert "no record of it can be kept" in one_line(done)
     assert "give --yes a second time" in one_line(done)
     assert ClusterMutex("full", store=own_store).holder() is not None
-    done = piped(settings, *words, "--yes", "--yes")
+    done = called(settings, *words, "--yes", "--yes")
     assert '"we need it"' in done.stderr
     assert "Removed: full" in done.stdout
     assert ClusterMutex("full", store=own_store).holder() is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
-from tests.support.terminal import in_terminal, one_line, piped
+from tests.support.terminal import called, in_terminal, one_line, piped
 from tests.support.valkey_servers import Servers, running
 
 
@@ -28,30 +28,30 @@ def test_it_shows_who_waits_asks_and_tells(servers: Servers, settings: Settings)
     """After that a lock is had at once; the errors before it have named the command."""
     told = piped(settings, "run", "a", "--timeout", "1", "--", "true", status=69).stderr
     assert "`clustermutex vouch` lets servers vote at once" in told
-    assert "`clustermutex vouch`" in piped(settings, "doctor", status=2).stdout
+    assert "`clustermutex vouch`" in called(settings, "doctor", status=2).stdout
     with in_terminal(settings, "vouch") as terminal:
         terminal.wait_for("[y/N]")
-        for each in servers.all:
-            assert f"{each.endpoint}  waits, and votes in " in terminal.text
+        for server in servers.all:
+            assert f"{server.endpoint}  waits, and votes in " in terminal.text
         terminal.enter("n\n")
         assert terminal.ended() == 1
         assert "The answer was no" in terminal.text
-    piped(settings, "ls", status=69)
+    called(settings, "ls", status=69)
     with in_terminal(settings, "vouch") as terminal:
         terminal.wait_for("[y/N]")
         terminal.enter("y\n")
         assert terminal.ended() == 0
         assert "3 servers need not wait any more" in terminal.text
     assert piped(settings, "run", "a", "--", "echo", "had").stdout == "had\n"
-    assert "None of those that answer waits" in piped(settings, "vouch", "--yes").stdout
+    assert "None of those that answer waits" in called(settings, "vouch", "--yes").stdout
 
 
 def test_without_a_terminal_it_wants_a_yes(settings: Settings) -> None:
     """And tells nobody without one."""
-    assert "--yes" in one_line(piped(settings, "vouch", status=2))
-    piped(settings, "ls", status=69)
-    assert "3 servers need not wait any more" in piped(settings, "vouch", "--yes").stdout
-    piped(settings, "ls")
+    assert "--yes" in one_line(called(settings, "vouch", status=2))
+    called(settings, "ls", status=69)
+    assert "3 servers need not wait any more" in called(settings, "vouch", "--yes").stdout
+    called(settings, "ls")
 
 
 def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
@@ -59,14 +59,14 @@ def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
     with servers.store() as store:
         mutex = ClusterMutex("deploy/prod", store=store)
         mutex.acquire()
-        for each in servers.all[:2]:
-            each.empty()
+        for server in servers.all[:2]:
+            server.empty()
         with in_terminal(settings, "vouch") as terminal:
             assert terminal.ended() == 1
             assert "1 lock ('deploy/prod') stands there" in " ".join(terminal.text.split())
-        piped(settings, "ls", status=69)
-        assert "2 servers need not wait any more" in piped(settings, "vouch", "--yes").stdout
-        piped(settings, "ls")
+        called(settings, "ls", status=69)
+        assert "2 servers need not wait any more" in called(settings, "vouch", "--yes").stdout
+        called(settings, "ls")
 
 
 def test_one_that_is_away_is_named_and_the_others_are_told(
@@ -80,15 +80,15 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
         assert f"Beware: which locks stand on {away}, nobody could look." in terminal.text
         terminal.enter("n\n")
         assert terminal.ended() == 1
-    done = piped(settings, "vouch", "--yes", status=69)
+    done = called(settings, "vouch", "--yes", status=69)
     assert f"{away}  has no vote: connection refused" in done.stdout
     assert f"could be told that nobody holds a lock ({away}: connection refused)" in done.stderr
-    piped(settings, "ls")
+    called(settings, "ls")
 
 
 def test_a_store_without_votes_needs_none(tmp_path: Path) -> None:
     """etcd: nothing is asked of it."""
-    said = one_line(piped(Settings.load("etcd://127.0.0.1:1"), "vouch", "--yes", status=1))
+    said = one_line(called(Settings.load("etcd://127.0.0.1:1"), "vouch", "--yes", status=1))
     assert "etcd speaks with one voice" in said
 
 
@@ -98,5 +98,5 @@ def test_all_are_told_that_can_be(servers: Servers) -> None:
     with servers.store(vouched=False) as store:
         with pytest.raises(StoreUnavailable, match="connection refused"):
             store.vouch()
-        assert [bool(each.trouble) for each in store.voters()] == [True, False, False]
-        assert not any(each.waits for each in store.voters())
+        assert [bool(voter.trouble) for voter in store.voters()] == [True, False, False]
+        assert not any(voter.waits for voter in store.voters())

@@ -29,11 +29,11 @@ def watching(settings: Settings, *words: str) -> Service:
 def events(service: Service, name: str | None = None) -> list[dict[str, Any]]:
     """Return what it has told of one lock, or of the connection."""
     found = [json.loads(line) for line in service.log_text().splitlines() if line.endswith("}")]
-    return [each for each in found if each.get("name") == name]
+    return [event for event in found if event.get("name") == name]
 
 
 def kinds(service: Service, name: str | None = None) -> list[str]:
-    return [each["event"] for each in events(service, name)]
+    return [event["event"] for event in events(service, name)]
 
 
 def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
@@ -70,7 +70,7 @@ def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdct
             mutex.acquire()
             removal = Removal(mutex.record, time.time(), who, how, "because")
             store.ask(Remove(removal, None), Deadline.after(10))
-            wait_until(lambda each=how: kinds(service, each) == ["taken", each], what=how)  # type: ignore[misc]
+            wait_until(lambda kind=how: kinds(service, kind) == ["taken", kind], what=how)  # type: ignore[misc]
             told = events(service, how)[-1]
             assert (told["removed_by"], told["why"]) == (who, "because")
             with pytest.raises(LockLost):
@@ -95,11 +95,11 @@ def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
 
         def told() -> list[dict[str, Any]]:
             # It may be seen to wait before it has the lock.
-            return [each for each in events(service, "x") if each["event"] != "waiting"]
+            return [event for event in events(service, "x") if event["event"] != "waiting"]
 
         wait_until(lambda: len(told()) == 4, what="the events")
-        assert [each["event"] for each in told()] == ["taken", "released", "taken", "released"]
-        uuids = [each["uuid"] for each in told()]
+        assert [event["event"] for event in told()] == ["taken", "released", "taken", "released"]
+        uuids = [event["uuid"] for event in told()]
         assert uuids[0] == uuids[1] != uuids[2] == uuids[3]
 
 

@@ -18,9 +18,10 @@ from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Tak
 from lockclient.stores.requests import Push, Read, Remove, Take
 from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
+from tests.support.soak import soaking
 from unlocker import unlocker as unlocker_module
 
-THREADS, ROUNDS = 8, 40
+THREADS = 8
 AUTO_UNLOCK = 0.3
 
 
@@ -74,7 +75,8 @@ def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
 
 @pytest.mark.promise(number=2)
 @pytest.mark.usefixtures("_eager_unlocker")
-def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -> None:
+@pytest.mark.parametrize("rounds", [10, *soaking(40)])
+def test_either_the_push_wins_or_the_removal(rounds: int, store: EtcdStore, figure: Figure) -> None:
     """Pushed: the lock stays. `LockLost`: the lock goes. Never both, never neither."""
     won: Counter[str] = Counter()
     errors: list[BaseException] = []
@@ -82,7 +84,7 @@ def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -
     def run(number: int) -> None:
         chance = random.Random(number)
         try:
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 won[_race(store, f"edge-{number}", chance)] += 1
         except BaseException as error:  # noqa: BLE001 - it is raised in the main thread
             errors.append(error)
@@ -95,21 +97,22 @@ def test_either_the_push_wins_or_the_removal(store: EtcdStore, figure: Figure) -
     figure(f"{sum(won.values())} races at the edge: {dict(won)}")
     if errors:
         raise errors[0]
-    assert sum(won.values()) == THREADS * ROUNDS
+    assert sum(won.values()) == THREADS * rounds
     assert won["pushed first"]
     assert won["given up in time"] + won["removed first"]
 
 
 @pytest.mark.promise(number=2)
+@pytest.mark.parametrize("rounds", [60, *soaking(300)])
 def test_the_two_transactions_never_both_win(
-    settings: Settings, store: EtcdStore, figure: Figure
+    rounds: int, settings: Settings, store: EtcdStore, figure: Figure
 ) -> None:
     """The same without the holder's own caution: push and removal sent at the same moment."""
     won: Counter[str] = Counter()
     other = open_store(settings)
     together = threading.Barrier(2)
     runtime = Runtime(300, 900)
-    for round_number in range(300):
+    for round_number in range(rounds):
         name = f"both-{round_number}"
         holder = taker(name, runtime, uuid="mine")
         taken = store.ask(Take(holder), Deadline.after(10))
@@ -140,6 +143,6 @@ def test_the_two_transactions_never_both_win(
             assert seen.holder is None
             won["removal"] += 1
     other.close()
-    figure(f"300 races of the bare transactions: {dict(won)}")
+    figure(f"{rounds} races of the bare transactions: {dict(won)}")
     assert won["push"]
     assert won["removal"]

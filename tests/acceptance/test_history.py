@@ -17,9 +17,10 @@ from lockclient import Settings
 from lockclient.cli.setup.stack import fetch
 from tests.acceptance.history_worker import AUTO_UNLOCK, NAMES
 from tests.support.processes import Figure, start_service, wait_until
+from tests.support.soak import soaking
 
 WORKER = Path(__file__).with_name("history_worker.py")
-PROCESSES, ROUNDS = 4, 3
+PROCESSES = 4
 
 
 @dataclass
@@ -68,13 +69,16 @@ class Worker:
 
 def overlaps(holds: list[Hold]) -> list[tuple[Hold, Hold]]:
     """Return the neighbours of which the second began before the first was over."""
-    line = sorted(holds, key=lambda each: each.got)
+    line = sorted(holds, key=lambda hold: hold.got)
     return [(one, next_) for one, next_ in itertools.pairwise(line) if next_.got < one.end]
 
 
 @pytest.mark.promise(number=1)
 @pytest.mark.promise(number=4)
-def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure: Figure) -> None:
+@pytest.mark.parametrize("rounds", [1, *soaking(3)])
+def test_no_two_hold_one_lock_at_once(
+    rounds: int, settings: Settings, tmp_path: Path, figure: Figure
+) -> None:
     """And the tokens rise in the order in which the lock was had."""
     choose = random.Random(11)
     began = time.monotonic()
@@ -86,8 +90,8 @@ def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure
         workers = [Worker(settings, next(files)) for _ in range(PROCESSES)]
         everyone = list(workers)
         try:
-            wait_until(lambda: all(each.file.exists() for each in workers), what="all workers")
-            for _ in range(ROUNDS):
+            wait_until(lambda: all(worker.file.exists() for worker in workers), what="all workers")
+            for _ in range(rounds):
                 time.sleep(choose.uniform(0.3, 0.8))
                 victim = workers.pop(0)
                 victim.kill()
@@ -100,17 +104,17 @@ def test_no_two_hold_one_lock_at_once(settings: Settings, tmp_path: Path, figure
                 frozen.send_signal(signal.SIGCONT)
             time.sleep(1)
         finally:
-            for each in workers:
-                each.kill()
+            for worker in workers:
+                worker.kill()
     total = 0
     for name in NAMES:
-        holds = [hold for each in everyone for hold in each.holds()[name]]
+        holds = [hold for worker in everyone for hold in worker.holds()[name]]
         assert overlaps(holds) == []
-        tokens = [hold.token for hold in sorted(holds, key=lambda each: each.got)]
+        tokens = [hold.token for hold in sorted(holds, key=lambda had: had.got)]
         assert tokens == sorted(set(tokens))
         total += len(holds)
     assert total > 50
     figure(
-        f"{total} holds in {time.monotonic() - began:.0f} s, with {ROUNDS} processes killed and "
-        f"{ROUNDS} frozen: no overlap"
+        f"{total} holds in {time.monotonic() - began:.0f} s, with {rounds} processes killed and "
+        f"{rounds} frozen: no overlap"
     )

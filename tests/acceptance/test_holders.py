@@ -20,32 +20,33 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from tests.support.processes import Figure, start_service, wait_until
+from tests.support.soak import soaking
 
 HERE = Path(__file__).parent
-PROCESSES, TIMES = 8, 200
 
 
 @pytest.mark.promise(number=1)
 @pytest.mark.promise(number=4)
-def test_eight_processes_never_interleave(
-    settings: Settings, tmp_path: Path, figure: Figure
+@pytest.mark.parametrize(("processes", "times"), [(4, 60), *soaking((8, 200))])
+def test_processes_never_interleave(
+    processes: int, times: int, settings: Settings, tmp_path: Path, figure: Figure
 ) -> None:
-    """Each takes the lock 200 times: the file is in whole pairs, the tokens only rise."""
+    """Each takes the lock again and again: the file is in whole pairs, the tokens only rise."""
     path = tmp_path / "shared"
     began = time.monotonic()
-    words = [settings.url(), "append", str(path), str(TIMES)]
+    words = [settings.url(), "append", str(path), str(times)]
     workers = [
         subprocess.Popen([sys.executable, str(HERE / "append_worker.py"), *words])
-        for _ in range(PROCESSES)
+        for _ in range(processes)
     ]
     try:
-        assert [worker.wait(240) for worker in workers] == [0] * PROCESSES
+        assert [worker.wait(240) for worker in workers] == [0] * processes
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
     lines = [line.split() for line in path.read_text().splitlines()]
-    assert len(lines) == 2 * PROCESSES * TIMES
+    assert len(lines) == 2 * processes * times
     begins, ends = lines[::2], lines[1::2]
     assert all(
         begin[:2] == end[:2] and (begin[2], end[2]) == ("begin", "end")
@@ -147,19 +148,19 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
     )
 
 
-@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "..", "💥 boom", "<b>bold</b>", "a b+c"])
-def test_a_name_is_what_it_is_everywhere(name: str, settings: Settings, store: EtcdStore) -> None:
+def test_a_name_is_what_it_is_everywhere(settings: Settings, store: EtcdStore) -> None:
     """Two names never share a key, whatever they look like; the dashboard shows them so."""
+    names = ["a/b", "a%2Fb", "..", "💥 boom", "<b>bold</b>", "a b+c"]
     others = ["a", "b", "a%2fb", "%", ".", "bold"]
-    with ClusterMutex(name, store=open_store(settings)) as mutex:
-        for other in others:
-            assert ClusterMutex(other, store=store).acquire(blocking=False)
-        assert not ClusterMutex(name, store=store).acquire(blocking=False)
-        assert mutex.healthy
-        with start_service(
-            ["mutexdash", "--listen", "127.0.0.1:0", "--url", settings.url()]
-        ) as dash:
-            wait_until(lambda: fetch(dash.url, "/readyz")[0] == 200, what="the dashboard")
-            status, body = fetch(dash.url, f"/api/locks?q={quote(name, safe='')}")
+    theirs = open_store(settings)
+    mutexes = [ClusterMutex(name, store=theirs) for name in names]
+    for mutex in (*mutexes, *(ClusterMutex(other, store=store) for other in others)):
+        assert mutex.acquire(blocking=False)
+    with start_service(["mutexdash", "--listen", "127.0.0.1:0", "--url", settings.url()]) as dash:
+        wait_until(lambda: fetch(dash.url, "/readyz")[0] == 200, what="the dashboard")
+        for mutex in mutexes:
+            assert not ClusterMutex(mutex.name, store=store).acquire(blocking=False)
+            assert mutex.healthy
+            status, body = fetch(dash.url, f"/api/locks?q={quote(mutex.name, safe='')}")
             assert status == 200
             assert mutex.uuid.encode() in body

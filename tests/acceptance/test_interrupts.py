@@ -16,13 +16,13 @@ import pytest
 from lockclient import Settings
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import Figure, wait_until
+from tests.support.soak import soaking
 
 WORKER = Path(__file__).with_name("interrupt_worker.py")
 NAMES = ("shared", "shared", "shared", "mine", "yours")
 """The locks of the workers: some contend for one, some have theirs to themselves."""
 KINDS = ("KeyboardInterrupt", "ValueError", "TimeoutError", "KeyboardInterrupt", "ValueError")
 """What the handler of the signal raises in each of them."""
-ROUNDS = 80
 
 
 class Worker:
@@ -57,20 +57,26 @@ def workers(settings: Settings, tmp_path: Path) -> Iterator[list[Worker]]:
     for number, (name, kind) in enumerate(zip(NAMES, KINDS, strict=True)):
         team.append(Worker(settings, name, kind, tmp_path / f"said-{number}", tmp_path / "stop"))
     yield team
-    for each in team:
-        each.process.kill()
-        each.process.wait()
+    for worker in team:
+        worker.process.kill()
+        worker.process.wait()
 
 
 @pytest.mark.promise(number=6)
+@pytest.mark.parametrize("rounds", [25, *soaking(80)])
 def test_nothing_is_left_behind(
-    workers: list[Worker], settings: Settings, etcdctl: Etcdctl, tmp_path: Path, figure: Figure
+    rounds: int,
+    workers: list[Worker],
+    settings: Settings,
+    etcdctl: Etcdctl,
+    tmp_path: Path,
+    figure: Figure,
 ) -> None:
     """Though the processes live on, so that no ticket of theirs would ever expire."""
     choose = random.Random(7)
     for worker in workers:
         wait_until(worker.dealt, what="all to begin")
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for worker in workers:
             # Not before it has dealt with the last one: what it does then is not under test.
             wait_until(worker.dealt, what="the interrupt to be dealt with")
@@ -89,5 +95,5 @@ def test_nothing_is_left_behind(
         f"{hit.total()} signals to {len(workers)} processes: {where}; orphans 0, "
         f"{time.monotonic() - stopped:.1f} s after the last"
     )
-    assert hit.total() == ROUNDS * len(workers)
+    assert hit.total() == rounds * len(workers)
     assert hit["interrupted in outside"] < hit.total() / 2

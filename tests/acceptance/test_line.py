@@ -16,9 +16,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import Figure, wait_until
+from tests.support.soak import soaking
 
 WORKER = Path(__file__).with_name("line_worker.py")
-WAITERS, PROCESSES = 200, 8
 KILLED, INTERRUPTED, TIMED_OUT = 3, 5, 7
 """By the last digit of a waiter's number: every tenth each."""
 NAME = "deploy/prod"
@@ -78,21 +78,27 @@ def _in_line(store: EtcdStore) -> list[int]:
 @pytest.mark.promise(number=4)
 @pytest.mark.promise(number=5)
 @pytest.mark.promise(number=6)
-def test_200_waiters_in_8_processes_keep_their_order(
-    store: EtcdStore, table: Table, workers: Workers, figure: Figure
+@pytest.mark.parametrize(("waiters", "processes"), [(40, 3), *soaking((200, 8))])
+def test_waiters_in_several_processes_keep_their_order(
+    waiters: int,
+    processes: int,
+    store: EtcdStore,
+    table: Table,
+    workers: Workers,
+    figure: Figure,
 ) -> None:
     """Every tenth is killed, every tenth times out, every tenth is interrupted while it waits."""
     holder = ClusterMutex(NAME, store=store)
     holder.acquire()
-    hosts = [workers.start() for _ in range(PROCESSES)]
+    hosts = [workers.start() for _ in range(processes)]
     killed, interrupted = [], []
-    for number in range(WAITERS):
+    for number in range(waiters):
         if number % 10 == KILLED:
             killed.append(workers.start(str(number)))
         elif number % 10 == INTERRUPTED:
             interrupted.append(workers.start(str(number)))
         else:
-            host = hosts[number % PROCESSES]
+            host = hosts[number % processes]
             timeout = 5 if number % 10 == TIMED_OUT else 600
             assert host.stdin is not None
             host.stdin.write(f"{number} {timeout}\n")
@@ -102,7 +108,7 @@ def test_200_waiters_in_8_processes_keep_their_order(
         worker.send_signal(signal.SIGINT)
     for worker in killed:
         worker.kill()
-    left = [n for n in range(WAITERS) if n % 10 not in (INTERRUPTED, TIMED_OUT)]
+    left = [n for n in range(waiters) if n % 10 not in (INTERRUPTED, TIMED_OUT)]
     wait_until(lambda: set(_in_line(store)) <= set(left), what="those who gave up to leave")
     holder.release()
     released = time.monotonic()
@@ -110,12 +116,12 @@ def test_200_waiters_in_8_processes_keep_their_order(
     served = [number for number in left if number % 10 != KILLED]
     wait_until(lambda: set(served) <= workers.said().keys(), 120, "all others to be served")
     figure(
-        f"{len(served)} of {WAITERS} waiters served in {time.monotonic() - released:.1f} s, "
+        f"{len(served)} of {waiters} waiters served in {time.monotonic() - released:.1f} s, "
         "the wait for the leases of the killed included"
     )
     said = workers.said()
-    assert all(said[n] == "timeout" for n in range(WAITERS) if n % 10 == TIMED_OUT)
-    assert all(said[n] == "interrupt" for n in range(WAITERS) if n % 10 == INTERRUPTED)
+    assert all(said[n] == "timeout" for n in range(waiters) if n % 10 == TIMED_OUT)
+    assert all(said[n] == "interrupt" for n in range(waiters) if n % 10 == INTERRUPTED)
     tokens = [int(said[number]) for number in served]
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == len(served)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
@@ -25,6 +26,7 @@ from tests.support.etcd_store import etcd_store
 from tests.support.processes import BIN, start_service, wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import UNLOCKER, fetch, figure, ready, unlocker
+from unlocker.cli import main
 
 IN_TIME = 20
 """Seconds in which it is gone: its own patience is four, the rest is a busy machine's."""
@@ -275,10 +277,6 @@ class TestWithoutEtcd:
 
 
 class TestBadFlags:
-    def run(self, *options: str) -> tuple[int, str]:
-        done = subprocess.run([*UNLOCKER, *options], capture_output=True, text=True, timeout=30)
-        return done.returncode, done.stderr
-
     @pytest.mark.parametrize(
         ("options", "word"),
         [
@@ -289,21 +287,24 @@ class TestBadFlags:
             (["--no-such-thing"], "--no-such-thing"),
         ],
     )
+    @pytest.mark.usefixtures("logging_as_before")
     def test_say_what_is_wrong(self, options: list[str], word: str) -> None:
-        status, text = self.run("--listen", "127.0.0.1:0", *options)
-        assert status == 2
-        assert word in text.splitlines()[-1]
-        assert "Traceback" not in text
+        done = CliRunner().invoke(main, ["--listen", "127.0.0.1:0", *options])
+        assert done.exit_code == 2
+        assert word in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
 
     def test_a_port_in_use_is_named(self) -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen()
             address = f"127.0.0.1:{other.getsockname()[1]}"
-            status, text = self.run("--listen", address)
-        assert status == 1
-        assert address in text
-        assert len(text.splitlines()) == 1
+            done = subprocess.run(
+                [*UNLOCKER, "--listen", address], capture_output=True, text=True, timeout=30
+            )
+        assert done.returncode == 1
+        assert address in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_console_script_is_the_same(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -19,6 +19,7 @@ from lockclient.cli.setup.etcd_server import embedded_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port
 from lockclient.cli.setup.stack import fetch
 from tests.support.processes import BIN, Service, start_service, wait_until
+from tests.support.soak import soaking
 
 
 @pytest.fixture
@@ -44,12 +45,22 @@ def _gone(pid: int) -> bool:
         return True
 
 
+def _until_ready(up: Service) -> None:
+    """Wait until `up` runs all; see what it said if it has ended instead."""
+
+    def ready() -> bool:
+        assert up.process.poll() is None, up.log_text()
+        return "Ctrl-C" in up.log_text()
+
+    wait_until(ready, what="up to be ready")
+
+
 def _lists(dashboard: str, text: bytes) -> bool:
     return text in fetch(dashboard, "/api/locks")[1]
 
 
 @pytest.mark.usefixtures("_path")
-@pytest.mark.parametrize("store", ["etcd", "valkey"])
+@pytest.mark.parametrize("store", ["etcd", *soaking("valkey")])
 def test_the_demo_happens_as_promised(store: str) -> None:
     """Taken, alerted on, auto-unlocked, handed over (etcd: in order): the story checks itself."""
     with start_service(["clustermutex", "demo", "--store", store, "--exit-after-story"]) as demo:
@@ -82,7 +93,7 @@ def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
     urls = set()
     for held in (False, True):
         with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as up:
-            wait_until(lambda: "Ctrl-C" in up.log_text(), what="up to be ready")
+            _until_ready(up)
             children = _pids_below(up)
             url = re.search(r"export CLUSTERMUTEX_URL=(\S+)", up.log_text())
             dashboard = re.search(r"Dashboard +(\S+)", up.log_text())
@@ -111,7 +122,7 @@ def test_up_with_valkey_is_for_who_has_its_password(tmp_path: Path) -> None:
         with start_service(
             ["clustermutex", "up", "--store", "valkey", "--data", str(tmp_path)]
         ) as up:
-            wait_until(lambda up=up: "Ctrl-C" in up.log_text(), what="up to be ready")  # type: ignore[misc]
+            _until_ready(up)
             url = re.search(r"export CLUSTERMUTEX_URL=valkey://127.0.0.1:(\S+)/\S+", up.log_text())
             assert url
             urls.add(url[0])
@@ -151,26 +162,28 @@ def _own_ports(folder: Path) -> None:
 def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:
     """Return what in a folder, or the folder itself, anybody else on this machine may look at."""
     found = [folder, *folder.rglob("*")]
-    names = {each.name for each in found}
+    names = {path.name for path in found}
     assert {"unlocker.log", "mutexdash.log", store_log, "in-use"} <= names
-    return [f"{each} {each.stat().st_mode:o}" for each in found if each.stat().st_mode & 0o077]
+    return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
 
 
 @pytest.mark.usefixtures("_path")
 def test_what_up_keeps_is_for_nobody_else(tmp_path: Path) -> None:
     """Data, logs and sockets; also what an older release has made wider, on a lavish umask."""
     folder = tmp_path / "up"
-    lavish = ["sh", "-c", 'umask 0; exec "$0" "$@"']
-    command = [*lavish, str(BIN / "clustermutex"), "up", "--data", str(folder)]
+    lavish = ["/bin/sh", "-c", 'umask 0; exec "$0" "$@"']
+    # Not the usual ports: somebody else's etcd may be about to take those.
+    ports = ["--etcd-port", f"{free_port()}", "--listen", f"127.0.0.1:{free_port()}"]
+    command = [*lavish, str(BIN / "clustermutex"), "up", "--data", str(folder), *ports]
     for round_ in range(2):
         with start_service(command) as up:
-            wait_until(lambda up=up: "Ctrl-C" in up.log_text(), what="up to be ready")  # type: ignore[misc]
-            assert any(each.is_socket() for each in folder.iterdir())
+            _until_ready(up)
+            assert any(path.is_socket() for path in folder.iterdir())
             assert _open_to_others(folder) == [], f"round {round_}"
             assert up.terminate() == 0
         folder.chmod(0o777)
-        for each in folder.iterdir():
-            each.chmod(0o777 if each.is_dir() else 0o666)
+        for path in folder.iterdir():
+            path.chmod(0o777 if path.is_dir() else 0o666)
 
 
 @pytest.mark.usefixtures("_path")
@@ -183,7 +196,7 @@ def test_up_takes_no_folder_that_others_write_to(tmp_path: Path, mode: int) -> N
         assert up.process.wait(60) == 1
         assert "Others than you may write" in up.log_text()
         assert "--data" in up.log_text()
-    assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
@@ -205,25 +218,15 @@ def test_up_writes_through_nobody_else_s_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_path")
-def test_nothing_survives_a_crash_of_up(tmp_path: Path) -> None:
-    """SIGKILL of the parent ends etcd, unlocker and dashboard, too."""
-    _own_ports(tmp_path)
-    with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as up:
-        wait_until(lambda: "Ctrl-C" in up.log_text(), what="up to be ready")
-        children = _pids_below(up)
-        assert len(children) == 3
-        up.process.kill()
-        up.process.wait()
-        wait_until(lambda: all(map(_gone, children)), what="its programs to end")
+def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(tmp_path: Path) -> None:
+    """What can't be started is named, what was started before is ended.
 
-
-@pytest.mark.usefixtures("_path")
-def test_a_port_in_use_is_one_clear_line(tmp_path: Path, etcd_binary: str) -> None:
-    """What can't be started is named, what was started before is ended."""
+    SIGKILL of the parent ends etcd, unlocker and dashboard, too.
+    """
     _own_ports(tmp_path)
     _own_ports(tmp_path / "other")
     with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as first:
-        wait_until(lambda: "Ctrl-C" in first.log_text(), what="up to be ready")
+        _until_ready(first)
         found = re.search(r"Dashboard +http://(\S+)", first.log_text())
         assert found
         with start_service(
@@ -232,6 +235,11 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path, etcd_binary: str) -> No
             assert second.process.wait(60) == 1
             assert f"Can't listen on {found[1]}" in second.log_text()
             assert "Traceback" not in second.log_text()
+        children = _pids_below(first)
+        assert len(children) == 3
+        first.process.kill()
+        first.process.wait()
+        wait_until(lambda: all(map(_gone, children)), what="its programs to end")
 
 
 def test_without_etcd_it_says_how_to_get_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,16 +15,19 @@ from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.support.bucket_store import die_with
 from tests.support.http_requests import read
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.terminal import COMMAND, environment, one_line, piped
+from tests.support.soak import soaking
+from tests.support.terminal import COMMAND, called, environment, one_line
 from tests.support.unlocker_process import fetch, figures, ready, unlocker
 from tests.support.valkey_servers import Servers, running
 
+ONE_SERVER = pytest.mark.parametrize("servers", [1, *soaking(5)], indirect=True)
+FIVE_SERVERS = pytest.mark.parametrize("servers", [5, *soaking(1)], indirect=True)
+"""A store is of either; what is of the one in `make test` is of both in `make soak`."""
 
-@pytest.fixture(params=[1, 5], ids=["one", "five"])
-def servers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
-    with running(tmp_path_factory.mktemp("valkeys"), request.param) as some:
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    with running(tmp_path, request.param) as some:
         yield some
 
 
@@ -39,6 +43,7 @@ def settings(servers: Servers, store: ValkeyStore) -> Settings:
     return Settings.load(servers.place().url())
 
 
+@FIVE_SERVERS
 def test_a_killed_holder_is_alerted_on_removed_and_shown(
     settings: Settings, store: ValkeyStore, servers: Servers
 ) -> None:
@@ -64,6 +69,7 @@ def test_a_killed_holder_is_alerted_on_removed_and_shown(
             assert "etcd" not in fetch(pages, path)[1], path
 
 
+@ONE_SERVER
 def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: ValkeyStore) -> None:
     """Each push is seen by a look, and its time counts from then."""
     mutex = ClusterMutex(
@@ -77,6 +83,7 @@ def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: Valke
         assert "kept" not in service.log_text()
 
 
+@FIVE_SERVERS
 def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
     """By each program, which and why; and nothing is done until a majority is back."""
     dashboard = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", "--poll", "0.5"]
@@ -87,20 +94,22 @@ def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) ->
         start_service(listing, environment(settings)) as watching,
     ):
         wait_until(lambda: ready(service) and ready(pages))
-        both, where = (service, pages), [each.endpoint for each in servers.all]
-        assert [votes(each) for each in both] == [dict.fromkeys(where, 1.0)] * 2
-        for each in servers.all:
-            each.freeze()
+        # It ends with an error if nobody answers as it begins.
+        wait_until(lambda: '"connected"' in watching.log_text(), what="the watched list")
+        both, where = (service, pages), [server.endpoint for server in servers.all]
+        assert [votes(program) for program in both] == [dict.fromkeys(where, 1.0)] * 2
+        for server in servers.all:
+            server.freeze()
         wait_until(lambda: not ready(service), 90)
-        wait_until(lambda: [votes(each) for each in both] == [dict.fromkeys(where, 0.0)] * 2)
+        wait_until(lambda: [votes(program) for program in both] == [dict.fromkeys(where, 0.0)] * 2)
         for program in both:
             wait_until(partial(tells_of, program, where), what="all servers in /readyz")
         wait_until(
-            lambda: all(f"{each} has no vote" in watching.log_text() for each in where),
+            lambda: all(f"{endpoint} has no vote" in watching.log_text() for endpoint in where),
             what="all servers in the watched list",
         )
-        for each in servers.all:
-            each.thaw()
+        for server in servers.all:
+            server.thaw()
         wait_until(lambda: ready(service), 90)
         wait_until(lambda: votes(service) == dict.fromkeys(where, 1.0))
 
@@ -114,29 +123,33 @@ def votes(service: Service) -> dict[str, float]:
 def tells_of(service: Service, endpoints: list[str]) -> bool:
     """Tell whether it says that each of these has no vote, and why."""
     said = fetch(service, "/readyz")[1]
-    return "have no vote" in said and all(f"{each} (no answer" in said for each in endpoints)
+    return "have no vote" in said and all(
+        f"{endpoint} (no answer" in said for endpoint in endpoints
+    )
 
 
+@ONE_SERVER
 def test_the_command(settings: Settings, store: ValkeyStore) -> None:
     """`ls`, `show`, `force-unlock`, `removed`; no line, and no number that is no fencing token."""
     mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
     mutex.acquire()
-    assert "deploy/prod" in piped(settings, "ls").stdout
-    (lock,) = json.loads(piped(settings, "ls", "--json").stdout)["locks"]
+    assert "deploy/prod" in called(settings, "ls").stdout
+    (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
     assert (lock["uuid"], lock["fencing_token"]) == (mutex.uuid, 0)
-    said = piped(settings, "show", "deploy/prod").stdout
+    said = called(settings, "show", "deploy/prod").stdout
     assert "release 7" in said
     assert "test_the_command" in said  # the backtrace
     assert "waiters" not in said
     assert "Fencing" not in said
-    piped(settings, "force-unlock", "deploy/prod", "--reason", "it hangs", "--yes")
+    called(settings, "force-unlock", "deploy/prod", "--reason", "it hangs", "--yes")
     with pytest.raises(LockLost):
         mutex.alive(force=True)
-    (gone,) = json.loads(piped(settings, "removed", "--json").stdout)["removed"]
+    (gone,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
     assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
-    assert "it hangs" in one_line(piped(settings, "show", "deploy/prod", status=1))
-    assert "can't be told" in one_line(piped(settings, "restored", status=69))
+    assert "it hangs" in one_line(called(settings, "show", "deploy/prod", status=1))
+    assert "can't be told" in one_line(called(settings, "restored", status=69))
 
 
+@FIVE_SERVERS
 def test_watch(settings: Settings, store: ValkeyStore) -> None:
     watch_tells(settings, store)

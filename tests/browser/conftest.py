@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.request
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -24,8 +26,10 @@ from lockclient.stores.etcd.location import DEFAULT_ROOT
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Remove, Request, Take, TakeOrQueue, Unlock
+from mutexdash.security.access import Access
+from tests.support.dashboard import Dashboard, dashboard
 from tests.support.etcd_binary import Etcdctl, put_at_once
-from tests.support.processes import Service, needed, start_service, wait_until
+from tests.support.processes import needed, wait_until
 
 expect.set_options(timeout=30_000)  # milliseconds: five seconds can be too few for a busy machine
 
@@ -37,15 +41,29 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser for a module: the event loop of its driver is this thread's for as long."""
+@pytest.fixture(scope="session")
+def _chromium() -> Iterator[tuple[Browser, AbstractEventLoop | None]]:
+    """A browser for all tests, and the event loop of its driver, which is this thread's.
+
+    It is that only for the time of each test of a browser: others have loops of their own.
+    """
     program = needed("chromium")
     with sync_playwright() as playwright:
         # Without its sandbox it also runs as root and in containers; it only sees our own pages.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
+        loop = asyncio.events._get_running_loop()
+        asyncio.events._set_running_loop(None)
+        yield browser, loop
+        asyncio.events._set_running_loop(loop)
         browser.close()
+
+
+@pytest.fixture
+def chromium(_chromium: tuple[Browser, AbstractEventLoop | None]) -> Iterator[Browser]:
+    browser, loop = _chromium
+    asyncio.events._set_running_loop(loop)
+    yield browser
+    asyncio.events._set_running_loop(None)
 
 
 Viewer = Callable[..., Any]
@@ -88,17 +106,17 @@ def viewer(chromium: Browser, request: pytest.FixtureRequest) -> Viewer:
 
 
 @pytest.fixture
-def dash(settings: Settings) -> Iterator[Service]:
-    command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
-    with start_service(command) as service:
-        yield service
+def dash(settings: Settings) -> Iterator[Dashboard]:
+    with dashboard(settings) as running:
+        yield running
 
 
 @pytest.fixture
-def forcing(settings: Settings) -> Iterator[Service]:
+def forcing(settings: Settings) -> Iterator[Dashboard]:
     """A dashboard with all that it can have: force-unlock, and a Prometheus to link to."""
-    with start_service(forcing_command(settings)) as service:
-        yield service
+    access = Access(allow_force_unlock=True)
+    with dashboard(settings, access=access, prometheus_url="http://127.0.0.1:9090") as running:
+        yield running
 
 
 def forcing_command(settings: Settings) -> list[str]:

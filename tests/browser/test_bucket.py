@@ -52,7 +52,9 @@ def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
         page.get_by_text("Google Cloud Storage has no line").wait_for()
         assert page.get_by_text("Fencing").count() == 0
         found = Axe().run(page).response["violations"]
-        assert not [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+        assert not [
+            violation["id"] for violation in found if violation["impact"] in ("serious", "critical")
+        ]
         page.get_by_role("link", name="Force-unlock…").click()
         page.get_by_label("Type the lock's name").fill("deploy/prod")
         page.get_by_label("Why?").fill("it hangs")

@@ -14,8 +14,9 @@ from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer, forcing_command
+from tests.support.dashboard import Dashboard
 from tests.support.etcd_store import etcd_store
-from tests.support.processes import Service, start_service, wait_until
+from tests.support.processes import start_service, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +24,7 @@ SOON = 60_000
 
 
 @pytest.fixture
-def dash(forcing: Service) -> Service:
+def dash(forcing: Dashboard) -> Dashboard:
     return forcing
 
 
@@ -34,7 +35,7 @@ def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
 
 
 def test_a_stuck_lock_is_found_read_and_released(
-    dash: Service, store: EtcdStore, viewer: Viewer
+    dash: Dashboard, store: EtcdStore, viewer: Viewer
 ) -> None:
     """From the list to the line of code to the release; the holder is told, it is recorded."""
     stuck = ClusterMutex("deploy/prod", store=store, reason="release", expected_runtime=600)
@@ -58,7 +59,7 @@ def test_a_stuck_lock_is_found_read_and_released(
 
 
 def test_the_name_must_be_typed_and_a_reason_given(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("deploy/prod")
     with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
@@ -73,7 +74,7 @@ def test_the_name_must_be_typed_and_a_reason_given(
 
 
 def test_what_a_lock_needs_must_be_said_to_be_known(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """By a box that the browser wants ticked; the lock's page says why."""
     story.hold("deploy/prod", needs=("two-keys",))
@@ -88,7 +89,7 @@ def test_what_a_lock_needs_must_be_said_to_be_known(
         expect(page.get_by_text("Force-unlocked.")).to_be_visible()
 
 
-def test_two_people_one_holder(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_two_people_one_holder(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     """The second one's form is for a holder that is gone: nothing happens to the next holder."""
     first = story.hold("deploy/prod", hostname="old-host")
     path = f"{dash.url}/locks/deploy%2Fprod/force-unlock?uuid={first.uuid}"
@@ -108,7 +109,7 @@ def test_two_people_one_holder(dash: Service, story: Story, viewer: Viewer) -> N
 
 
 def test_a_holder_that_changes_under_an_open_form_closes_it(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """And what was typed stays as long as it has not changed."""
     first = story.hold("a", hostname="old-host")
@@ -128,7 +129,7 @@ def test_a_holder_that_changes_under_an_open_form_closes_it(
     ids=["slash", "dots", "emoji", "markup"],
 )
 def test_without_javascript_and_whatever_the_name(
-    dash: Service, story: Story, viewer: Viewer, name: str
+    dash: Dashboard, story: Story, viewer: Viewer, name: str
 ) -> None:
     story.hold(name)
     with viewer(f"{dash.url}/lock?name={quote(name, safe='')}", java_script_enabled=False) as page:

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Story, Viewer
+from tests.support.dashboard import Dashboard
 from tests.support.polls import ALL, REAL
-from tests.support.processes import Service
+from tests.support.soak import soaking
 
 pytestmark = pytest.mark.browser
 
@@ -28,10 +29,13 @@ def elements(page: Page) -> Any:
     return page.locator("main :is(script, img, iframe, style, [onerror], [onfocus], [onload])")
 
 
-def test_markup_in_any_field_shows_as_text(forcing: Service, story: Story, viewer: Viewer) -> None:
+@pytest.mark.parametrize("texts", [TEXTS[:4], *soaking((TEXTS[4:],))], ids=["some", "others"])
+def test_markup_in_any_field_shows_as_text(
+    texts: tuple[str, ...], forcing: Dashboard, story: Story, viewer: Viewer
+) -> None:
     held, gone = {}, {}
     kinds = ("hostname", "thread", "reason", "identity", "client")
-    for text in TEXTS:
+    for text in texts:
         fields: dict[str, Any] = dict.fromkeys(kinds, text)
         holder = story.hold(text, **fields, backtrace=text * 5)
         held[text] = holder.uuid
@@ -40,8 +44,8 @@ def test_markup_in_any_field_shows_as_text(forcing: Service, story: Story, viewe
         gone[text] = dead.uuid
         story.remove(dead, removed_at=5.0, removed_by=text, how=text, why=text)
     with viewer(forcing.url) as page:
-        expect(page.locator("tbody tr:not(.ended)")).to_have_count(len(TEXTS))
-        for text in TEXTS:
+        expect(page.locator("tbody tr:not(.ended)")).to_have_count(len(texts))
+        for text in texts:
             path = quote(text, safe="")
             for address in (
                 *(f"/lock/-{path}", f"/removal?name=-{path}&uuid={gone[text]}"),
@@ -56,13 +60,13 @@ def test_markup_in_any_field_shows_as_text(forcing: Service, story: Story, viewe
             expect(elements(page)).to_have_count(0)
         for address in ("/removed", "/timeline"):
             page.goto(forcing.url + address)
-            for text in TEXTS:
+            for text in texts:
                 expect(page.get_by_text(text, exact=True).first).to_be_visible()
             expect(elements(page)).to_have_count(0)
 
 
 def test_hostile_text_that_comes_in_later_is_text_too(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """The way through the script that puts new answers into an open page."""
     with viewer(dash.url) as page:
@@ -73,7 +77,7 @@ def test_hostile_text_that_comes_in_later_is_text_too(
 
 
 def test_controls_and_direction_marks_show_and_move_nothing(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     evil = "\u202eexe.gnp\u2066\x1b[2J\x07\u200b"
     shown = "\\u202eexe.gnp\\u2066\\x1b[2J\\x07\\u200b"
@@ -94,7 +98,7 @@ def test_controls_and_direction_marks_show_and_move_nothing(
 
 
 def test_two_names_that_look_alike_look_different(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     names = ["a b", "a  b", "a\u200bb", "ab", " ab"]
     for name in names:
@@ -107,7 +111,7 @@ def test_two_names_that_look_alike_look_different(
 
 
 def test_names_that_look_like_another_s_say_so_on_any_width(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     for name in (REAL, *ALL.values()):
         story.hold(name)
@@ -125,7 +129,7 @@ def _width(link: Any) -> float:
 
 
 def test_a_backtrace_of_angle_brackets_scrolls_inside_its_box(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("a", backtrace="<" * 16_000)
     with viewer(f"{dash.url}/lock/a", viewport={"width": 360, "height": 740}) as page:

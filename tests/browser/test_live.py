@@ -14,8 +14,9 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
+from tests.support.dashboard import Dashboard
 from tests.support.etcd_store import etcd_store
-from tests.support.processes import Figure, Service, start_service
+from tests.support.processes import Figure, start_service
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +34,7 @@ def marked(page: Page) -> bool:
 
 
 def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
-    dash: Service, store: EtcdStore, viewer: Viewer
+    dash: Dashboard, store: EtcdStore, viewer: Viewer
 ) -> None:
     with viewer(dash.url) as page:
         expect(page.get_by_text("No lock is held right now.")).to_be_visible()
@@ -55,7 +56,7 @@ def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
 
 
 def test_a_change_is_seen_within_three_seconds(
-    dash: Service, store: EtcdStore, viewer: Viewer, figure: Figure
+    dash: Dashboard, store: EtcdStore, viewer: Viewer, figure: Figure
 ) -> None:
     seen = []
     with viewer(dash.url) as page:
@@ -71,7 +72,7 @@ def test_a_change_is_seen_within_three_seconds(
     assert middle < 15, "as often as a page asks that is in sight"
 
 
-def test_a_lock_page_follows_its_holder(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_a_lock_page_follows_its_holder(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     """Taken, waited for, removed; the page tells each, and the code that took it."""
     with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
         expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
@@ -88,7 +89,7 @@ def test_a_lock_page_follows_its_holder(dash: Service, story: Story, viewer: Vie
 
 
 def test_times_and_bars_go_on_between_two_answers(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("a", held_for=10, unlock=60, alert=30)
     with viewer(dash.url) as page:
@@ -101,7 +102,7 @@ def test_times_and_bars_go_on_between_two_answers(
 
 
 def test_how_old_the_page_is_goes_on_and_back_with_each_answer(
-    dash: Service, viewer: Viewer
+    dash: Dashboard, viewer: Viewer
 ) -> None:
     """Also where nothing has changed, so that the answer is 304; without answers it grows."""
     with viewer(dash.url) as page:
@@ -114,7 +115,7 @@ def test_how_old_the_page_is_goes_on_and_back_with_each_answer(
 
 
 def test_the_page_writes_durations_as_the_server_does(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     expected = {-50: "0 s", 40: r"\d\d s", 150: r"2 min \d+ s", 9010: "2 h 30 min"}
     expected |= {90100: "1 d 1 h", 10**7 + 3000: "115 d 1[78] h"}
@@ -136,7 +137,7 @@ def test_the_page_writes_durations_as_the_server_does(
 
 
 def test_focus_and_opened_details_stay_while_rows_come_and_go(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     first, middle = story.hold("a-first"), story.hold("m-middle")
     with viewer(f"{dash.url}/?sort=name") as page:
@@ -159,7 +160,7 @@ def test_focus_and_opened_details_stay_while_rows_come_and_go(
 
 
 def test_search_goes_on_while_typing_and_into_the_address(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("deploy", reason="release")
     story.hold("report", reason="totals")
@@ -183,7 +184,7 @@ def test_search_goes_on_while_typing_and_into_the_address(
         expect(page.locator("tbody tr")).to_have_count(3)
 
 
-def test_sort_filter_and_page_by_links(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_sort_filter_and_page_by_links(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     for number in range(101):
         story.hold(f"lock-{number:03}", held_for=400 if number == 50 else 0)
     with viewer(dash.url) as page:
@@ -233,7 +234,7 @@ def test_banners_come_and_go(own_etcd: Etcd, viewer: Viewer) -> None:
     store.close()
 
 
-def test_the_theme_is_chosen_and_kept(dash: Service, viewer: Viewer) -> None:
+def test_the_theme_is_chosen_and_kept(dash: Dashboard, viewer: Viewer) -> None:
     def ground(page: Page) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -253,7 +254,7 @@ def test_the_theme_is_chosen_and_kept(dash: Service, viewer: Viewer) -> None:
 
 
 def test_without_javascript_everything_works_by_reload(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("deploy/prod", reason="release")
     story.hold("..", reason="dots")
@@ -270,7 +271,7 @@ def test_without_javascript_everything_works_by_reload(
 
 
 def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """Greyed and in its place; then it goes. The numbers count only what is held."""
     first, second, third = (story.hold(name) for name in ("a-first", "b-second", "c-third"))
@@ -294,7 +295,7 @@ def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
 
 
 def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     held = {name: story.hold(name) for name in ("b", "d", "f")}
     with viewer(f"{dash.url}/?sort=name") as page:
@@ -316,7 +317,7 @@ def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
 
 
 def test_focus_and_scroll_stay_when_rows_come_in_above(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     for number in range(60):
         story.hold(f"lock-{number:02}")
@@ -335,7 +336,7 @@ def test_focus_and_scroll_stay_when_rows_come_in_above(
         assert abs(after["y"] - place["y"]) < 2
 
 
-def test_keys_reach_everything(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_keys_reach_everything(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     """`/` searches, arrows go through the rows, Enter opens, Escape leaves the search."""
     for name in ("one", "two", "three"):
         story.hold(name)
@@ -362,7 +363,7 @@ def test_keys_reach_everything(dash: Service, story: Story, viewer: Viewer) -> N
 
 
 def test_a_paused_page_stands_still_until_it_goes_on(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("before")
     with viewer(dash.url) as page:
@@ -382,7 +383,7 @@ def test_a_paused_page_stands_still_until_it_goes_on(
         expect(page.locator("#paused")).to_be_hidden()
 
 
-def test_two_viewers_see_the_same(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_two_viewers_see_the_same(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     with viewer(dash.url) as ann, viewer(f"{dash.url}/timeline") as ben:
         story.hold("shared", hostname="host-1")
         for page in (ann, ben):

@@ -22,9 +22,10 @@ from lockclient.model.holder import Holder
 from lockclient.settings import Settings
 from tests.browser.conftest import Story, Viewer
 from tests.browser.pictures import draw
+from tests.support.dashboard import Dashboard
 from tests.support.etcd_binary import Etcdctl
 from tests.support.etcd_store import etcd_store
-from tests.support.processes import Service, start_service
+from tests.support.processes import start_service
 
 pytestmark = pytest.mark.browser
 
@@ -65,9 +66,9 @@ _AXE = 'axe.run({resultTypes: ["violations"], preload: false}).then(found => fou
 def barriers(page: Page) -> list[str]:
     """Return what axe, which the page has, finds serious, a line each."""
     return [
-        f"{each['impact']} {each['id']}: {[node['target'] for node in each['nodes']][:5]}"
-        for each in page.evaluate(_AXE)
-        if each["impact"] in ("serious", "critical")
+        f"{rule['impact']} {rule['id']}: {[node['target'] for node in rule['nodes']][:5]}"
+        for rule in page.evaluate(_AXE)
+        if rule["impact"] in ("serious", "critical")
     ]
 
 
@@ -171,7 +172,8 @@ def go_on(story: Story, release: Holder) -> None:
     )
 
 
-def test_pages_without_locks(forcing: Service, story: Story, viewer: Viewer) -> None:
+@pytest.mark.soak
+def test_pages_without_locks(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
     paths = {
         "empty": "/",
         "waiting-empty": "/waiting",
@@ -182,20 +184,22 @@ def test_pages_without_locks(forcing: Service, story: Story, viewer: Viewer) -> 
     take(viewer, forcing.url, paths)
 
 
-def test_pages_of_a_day(forcing: Service, story: Story, viewer: Viewer) -> None:
+def test_pages_of_a_day(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
     release = tell(story)
     go_on(story, release)
     paths = {
         "locks": "/",
-        "lock-overdue": "/lock/billing%2Finvoice-run",
         "lock-alert": "/lock/deploy%2Fprod",
+        "waiting": "/waiting",
+        "host": f"/host?name=ci-runner-3{AT}",
         "force": f"/locks/deploy%2Fprod/force-unlock?uuid={release.uuid}",
     }
     take(viewer, forcing.url, paths)
 
 
+@pytest.mark.soak
 def test_pages_of_what_went_wrong(
-    forcing: Service, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
+    forcing: Dashboard, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
 ) -> None:
     tell(story)
     half = f"{root}/locks/half-written"
@@ -203,6 +207,7 @@ def test_pages_of_what_went_wrong(
     puts = f"put {half}/uuid u1\nput {half}/alert_at tomorrow\nput {half}/about {about}"
     etcdctl("txn", input=f"\n{puts}\n\n\n")
     paths = {
+        "lock-overdue": "/lock/billing%2Finvoice-run",
         "removed": "/removed",
         "removal": f"/removal?name=sync%2Fregion-2&uuid={story.removals[2].uuid}",
         "timeline": "/timeline?span=21600",
@@ -226,10 +231,11 @@ OTHERS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("held", [8, 500])
 @pytest.mark.parametrize("paths", [LISTS, OTHERS], ids=["lists", "others"])
 def test_ordinary_names(
-    held: int, paths: Mapping[str, str], forcing: Service, story: Story, viewer: Viewer
+    held: int, paths: Mapping[str, str], forcing: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """Few locks and many, of hosts as they are called: who waits, who waits for each other."""
     migration = story.hold(
@@ -257,7 +263,7 @@ def test_ordinary_names(
              "reason": f"release 2026.12.{number}", "since": since + number}
         )  # fmt: skip
     for holder, line in zip((migration, release), lines, strict=True):
-        story.line_up(holder, sorted(line, key=lambda each: float(each["since"])))
+        story.line_up(holder, sorted(line, key=lambda ticket: float(ticket["since"])))
     with viewer(forcing.url) as page:
         expect(page.get_by_text("This may be a deadlock.")).to_be_visible(timeout=60_000)
     named = {f"{held}-{name}": path for name, path in paths.items()}
@@ -265,13 +271,15 @@ def test_ordinary_names(
     take(viewer, forcing.url, named, axe=held < 100)
 
 
+@pytest.mark.soak
 def test_pictures_of_the_documentation(chromium: Browser) -> None:
     """`make pictures` puts the same into `docs/pictures/`."""
     draw(chromium, FOLDER / "docs")
 
 
+@pytest.mark.soak
 def test_pages_of_what_nobody_can_decide(
-    forcing: Service, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
+    forcing: Dashboard, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
 ) -> None:
     facts: dict[str, Any] = {"hostname": "ci-runner-1", "pid": 44, "reason": "release 2026.11.4"}
     new = story.hold(
@@ -292,7 +300,7 @@ def test_pages_of_what_nobody_can_decide(
     take(viewer, forcing.url, paths)
 
 
-def test_hostile_pages(forcing: Service, story: Story, viewer: Viewer) -> None:
+def test_hostile_pages(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
     text = "<img src=x onerror=alert(1)>\u202egnp.exe\u200b"
     holder = story.hold(text, hostname=text, reason=text * 3, thread=text, backtrace=text * 40)
     story.hold("🔒" * 63, hostname="h" * 500, reason="Z̷̛͓a̴l̸g̶o̵" * 20)
@@ -309,6 +317,7 @@ def test_hostile_pages(forcing: Service, story: Story, viewer: Viewer) -> None:
     take(viewer, forcing.url, paths)
 
 
+@pytest.mark.soak
 def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     store = etcd_store(settings)
@@ -323,6 +332,7 @@ def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer
     store.close()
 
 
+@pytest.mark.soak
 def test_a_page_before_anything_was_read(own_etcd: Etcd, viewer: Viewer) -> None:
     store = etcd_store(settings := Settings(endpoints=(own_etcd.endpoint,)))
     Story(store).hold("deploy/prod")

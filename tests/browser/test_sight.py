@@ -9,13 +9,13 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Story, Viewer
 from tests.browser.test_screenshots import SIZES
-from tests.support.processes import Service
+from tests.support.dashboard import Dashboard
 
 pytestmark = pytest.mark.browser
 
 
 def test_twenty_locks_are_in_sight_in_one_line_each(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     """At 1400 by 900, with ordinary names: what is looked for at night is not below the fold."""
     for number in range(40):
@@ -34,13 +34,13 @@ def test_twenty_locks_are_in_sight_in_one_line_each(
         assert seen >= 20
         for part in (".pid", ".c-locked_at", ".c-alive_at", ".left", ".host .head"):
             cut = page.locator(f"tbody {part}").evaluate_all(
-                "all => all.filter(each => each.scrollWidth > each.clientWidth + 1 && "
-                "each.clientWidth > 0).length"
+                "all => all.filter(part => part.scrollWidth > part.clientWidth + 1 && "
+                "part.clientWidth > 0).length"
             )
             assert cut == 0, part
 
 
-def test_a_click_on_a_row_opens_it(dash: Service, story: Story, viewer: Viewer) -> None:
+def test_a_click_on_a_row_opens_it(dash: Dashboard, story: Story, viewer: Viewer) -> None:
     story.hold("deploy/prod", hostname="ci-1.example.com", reason="see https://ci.example.com/7")
     with viewer(dash.url) as page:
         link = page.get_by_role("link", name="https://ci.example.com/7")
@@ -53,7 +53,7 @@ def test_a_click_on_a_row_opens_it(dash: Service, story: Story, viewer: Viewer) 
 
 
 def test_times_are_in_the_viewers_zone_and_in_utc_on_demand(
-    dash: Service, story: Story, viewer: Viewer
+    dash: Dashboard, story: Story, viewer: Viewer
 ) -> None:
     story.hold("a", 3600)
     with viewer(f"{dash.url}/lock/a", timezone_id="Asia/Kolkata") as page:

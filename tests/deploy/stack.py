@@ -59,7 +59,7 @@ class Receiver(Webhook):
         """Return what came about an alert, each change of its status once."""
         wanted = {"alertname": alertname, **labels}
         found: list[dict[str, Any]] = []
-        for alert in (each for message in list(self.messages) for each in message["alerts"]):
+        for alert in (told for message in list(self.messages) for told in message["alerts"]):
             same = wanted.items() <= alert["labels"].items()
             if same and (not found or alert["status"] != found[-1]["status"]):
                 found.append(alert)

@@ -29,7 +29,7 @@ def queries() -> dict[str, str]:
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in PANELS
         for target in panel["targets"]
-    } | {each["name"]: each["expr"] for each in BOARD["annotations"]["list"]}
+    } | {annotation["name"]: annotation["expr"] for annotation in BOARD["annotations"]["list"]}
     return {
         name: text.replace("$cluster", ".*").replace("$__rate_interval", "20s")
         for name, text in found.items()
@@ -79,7 +79,7 @@ def test_it_can_be_provisioned_from_a_file() -> None:
 
 def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
     """And each variable that is used is there."""
-    kinds = {each["name"]: each["type"] for each in BOARD["templating"]["list"]}
+    kinds = {variable["name"]: variable["type"] for variable in BOARD["templating"]["list"]}
     assert kinds["datasource"] == "datasource"
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     for panel in PANELS:
@@ -106,12 +106,12 @@ def test_panels_have_numbers_of_their_own_and_do_not_lie_on_each_other() -> None
 def test_it_shows_what_was_asked_for() -> None:
     """Held, past alert, overdue; waiters; time held as a heat map; auto-unlocks; the unlockers."""
     titles = {panel["title"]: panel for panel in PANELS}
-    assert [each["legendFormat"] for each in titles["Locks"]["targets"]][:3] == [
+    assert [target["legendFormat"] for target in titles["Locks"]["targets"]][:3] == [
         "held",
         "past alert",
         "overdue",
     ]
-    assert [each["legendFormat"] for each in titles["Waiters"]["targets"]] == [
+    assert [target["legendFormat"] for target in titles["Waiters"]["targets"]] == [
         "all",
         "longest line",
         "locks free all the same",
@@ -139,7 +139,7 @@ def test_its_figures_are_right(busy: Stack) -> None:
 
     def at_least(name: str, least: float) -> bool:
         samples = busy.query(asked[name])
-        return bool(samples) and max(float(each["value"][1]) for each in samples) >= least
+        return bool(samples) and max(float(sample["value"][1]) for sample in samples) >= least
 
     for name, least in {
         "Locks A": 1,
@@ -152,5 +152,5 @@ def test_its_figures_are_right(busy: Stack) -> None:
     }.items():
         wait_until(lambda name=name, least=least: at_least(name, least), what=name)  # type: ignore[misc]
     late = busy.query(asked["Past their alert now A"])
-    (mine,) = [each["metric"] for each in late if each["metric"]["name"] == "board-late"]
+    (mine,) = [sample["metric"] for sample in late if sample["metric"]["name"] == "board-late"]
     assert mine["reason"] == "shows"

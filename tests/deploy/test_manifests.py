@@ -35,7 +35,9 @@ VERSIONS = ("1.28", "1.37")
 def named(kind: str, name: str) -> dict[str, Any]:
     """Return an object of the manifest."""
     (found,) = [
-        each for each in OBJECTS if each["kind"] == kind and each["metadata"]["name"] == name
+        document
+        for document in OBJECTS
+        if document["kind"] == kind and document["metadata"]["name"] == name
     ]
     return found
 
@@ -43,7 +45,9 @@ def named(kind: str, name: str) -> dict[str, Any]:
 def monitor(kind: str, name: str) -> dict[str, Any]:
     """Return an object of those for the Prometheus Operator."""
     (found,) = [
-        each for each in MONITORS if each["kind"] == kind and each["metadata"]["name"] == name
+        document
+        for document in MONITORS
+        if document["kind"] == kind and document["metadata"]["name"] == name
     ]
     return found
 
@@ -65,8 +69,8 @@ class TestKubernetes:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_each_object_is_valid_by_the_schema(self, version: str) -> None:
         """Strictly: a field that is misspelt or stands at the wrong place is an error."""
-        for each in OBJECTS:
-            kubernetes_validate.validate(each, version, strict=True)
+        for document in OBJECTS:
+            kubernetes_validate.validate(document, version, strict=True)
 
     @pytest.mark.parametrize("name", SERVICES)
     def test_a_pod_has_no_more_rights_than_it_needs(self, name: str) -> None:
@@ -93,7 +97,9 @@ class TestKubernetes:
         labels = named("Namespace", "clustermutex")["metadata"]["labels"]
         assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
         assert {
-            each["metadata"].get("namespace") for each in OBJECTS if each["kind"] != "Namespace"
+            document["metadata"].get("namespace")
+            for document in OBJECTS
+            if document["kind"] != "Namespace"
         } == {"clustermutex"}
 
     def test_the_user_is_the_images_and_the_image_this_version(self) -> None:
@@ -111,10 +117,10 @@ class TestKubernetes:
             f"{image['name']}:{image['newTag']}"
         }
         more = YAML(typ="safe").load(MONITORING / "kustomization.yaml")
-        assert {*more["resources"]} == {each.name for each in MONITORING.iterdir()} - {
+        assert {*more["resources"]} == {file.name for file in MONITORING.iterdir()} - {
             "kustomization.yaml"
         }
-        assert {each["kind"] for each in (whole, more)} == {"Kustomization"}
+        assert {document["kind"] for document in (whole, more)} == {"Kustomization"}
 
     def test_a_node_can_be_drained_while_etcd_is_down(self) -> None:
         """No unlocker is ready then: a budget that waits for one would wait for ever."""
@@ -130,16 +136,16 @@ class TestKubernetes:
     ) -> None:
         """Its very command and variables; only addresses and mounted folders are replaced."""
         spec = container(name)
-        given = {each["name"]: each["value"] for each in spec["env"]}
-        mounted = {each["mountPath"]: tmp_path for each in spec["volumeMounts"]}
+        given = {variable["name"]: variable["value"] for variable in spec["env"]}
+        mounted = {mount["mountPath"]: tmp_path for mount in spec["volumeMounts"]}
         (tmp_path / "htpasswd").write_text(f"ann:{hashed('secret')}\n", encoding="utf-8")
         for variable, value in given.items():
             if Path(value).parent.as_posix() in mounted:
                 given[variable] = str(tmp_path / Path(value).name)
         (settings,) = [
-            named("ConfigMap", each["configMapRef"]["name"])["data"]
-            for each in spec["envFrom"]
-            if "configMapRef" in each
+            named("ConfigMap", source["configMapRef"]["name"])["data"]
+            for source in spec["envFrom"]
+            if "configMapRef" in source
         ]
         (port,) = spec["ports"]
         listen = f"{name.upper()}_LISTEN"
@@ -169,7 +175,7 @@ class TestKubernetes:
         for policy in policies():
             assert policy["podSelector"]["matchLabels"].items() <= labels.items()
         jobs = YAML(typ="safe").load(DEPLOY / "prometheus/kubernetes.yml")["scrape_configs"]
-        (job,) = [each for each in jobs if each["job_name"] == name]
+        (job,) = [scraped for scraped in jobs if scraped["job_name"] == name]
         assert f"'{name}.clustermutex.svc.cluster.local" in str(job)
         assert str(port["port"]) in str(job)
 
@@ -184,24 +190,24 @@ class TestKubernetes:
 
     def test_nobody_looks_without_a_login(self) -> None:
         """It does not even start without its users; and it answers to names of its own only."""
-        env = {each["name"]: each["value"] for each in container("mutexdash")["env"]}
+        env = {variable["name"]: variable["value"] for variable in container("mutexdash")["env"]}
         assert env["MUTEXDASH_AUTH"] == "basic"
         assert env["MUTEXDASH_ALLOWED_HOST"]
         assert "MUTEXDASH_NO_AUTH" not in env
-        (login,) = [each for each in pod("mutexdash")["volumes"] if each["name"] == "login"]
+        (login,) = [volume for volume in pod("mutexdash")["volumes"] if volume["name"] == "login"]
         assert login["secret"].keys() == {"secretName"}, "not optional"
 
     def test_traffic_is_let_through_by_the_names_of_namespaces(self) -> None:
         """A selector of all namespaces lets in every pod that gives itself the label."""
-        assert {kind for each in policies() for kind in each["policyTypes"]} == {
+        assert {kind for policy in policies() for kind in policy["policyTypes"]} == {
             "Ingress",
             "Egress",
         }
         rules = [
             rule
-            for each in policies()
+            for policy in policies()
             for way in ("ingress", "egress")
-            for rule in each.get(way, [])
+            for rule in policy.get(way, [])
         ]
         for rule in rules:
             for peer in [*rule.get("from", []), *rule.get("to", [])]:
@@ -212,7 +218,7 @@ class TestKubernetes:
                         ("kubernetes.io/metadata.name", "kube-system"),
                     }
                     assert peer["podSelector"]["matchLabels"]
-        out = [rule for each in policies() for rule in each.get("egress", [])]
+        out = [rule for policy in policies() for rule in policy.get("egress", [])]
         assert {port["port"] for rule in out for port in rule["ports"]} == {53, 2379}
         assert all(rule["ports"] for rule in rules)
 
@@ -253,12 +259,12 @@ class TestOperator:
         (endpoint,) = spec["podMetricsEndpoints"]
         assert endpoint.keys() == {"port", "path", "interval"}
         assert endpoint["path"] == "/metrics"
-        assert endpoint["port"] in {each["name"] for each in container(name)["ports"]}
+        assert endpoint["port"] in {port["name"] for port in container(name)["ports"]}
 
     def test_all_live_where_the_pods_do(self) -> None:
         objects = [*MONITORS, YAML(typ="safe").load(operator_rules.OBJECT)]
-        assert {each["apiVersion"] for each in objects} == {"monitoring.coreos.com/v1"}
-        assert {each["metadata"]["namespace"] for each in objects} == {"clustermutex"}
+        assert {document["apiVersion"] for document in objects} == {"monitoring.coreos.com/v1"}
+        assert {document["metadata"]["namespace"] for document in objects} == {"clustermutex"}
 
 
 class TestSystemd:
@@ -312,16 +318,18 @@ class TestSystemd:
 
 def policies() -> list[dict[str, Any]]:
     """Return what the network policies say."""
-    return [each["spec"] for each in OBJECTS if each["kind"] == "NetworkPolicy"]
+    return [document["spec"] for document in OBJECTS if document["kind"] == "NetworkPolicy"]
 
 
 def secrets_of(name: str) -> set[str]:
     """Return the secrets that a service is given."""
     given = {
-        each["secretRef"]["name"] for each in container(name)["envFrom"] if "secretRef" in each
+        source["secretRef"]["name"]
+        for source in container(name)["envFrom"]
+        if "secretRef" in source
     }
     return given | {
-        each["secret"]["secretName"] for each in pod(name)["volumes"] if "secret" in each
+        volume["secret"]["secretName"] for volume in pod(name)["volumes"] if "secret" in volume
     }
 
 

@@ -102,7 +102,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     wait_until(
         lambda: (
             not stack.query('ALERTS{alertname="LockPastAlert"}')
-            and not [each for each in stack.alerts() if each["labels"].get("name") == "kept"]
+            and not [alert for alert in stack.alerts() if alert["labels"].get("name") == "kept"]
         ),
         what="LockPastAlert to end",
     )
@@ -120,6 +120,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     figure(f"the whole story took {time.monotonic() - began:.0f} s")
 
 
+@pytest.mark.soak
 def test_a_free_lock_that_nobody_in_its_line_takes_rings(
     stack: Stack, etcdctl: Etcdctl, figure: Figure
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_free_lock_that_nobody_in_its_line_takes_rings(
     receiver.told("resolved", "LockFreeWithWaiters", name="deploy/prod")
 
 
+@pytest.mark.soak
 def test_an_undecided_lock_rings_and_is_not_called_overdue(
     stack: Stack, etcdctl: Etcdctl, figure: Figure
 ) -> None:
@@ -162,13 +164,15 @@ def held_back(stack: Stack) -> set[str]:
     """Return the names of the alerts that UnlockerDown holds back, once that is all but itself."""
     alerts = stack.alerts()
     (down,) = [
-        each
-        for each in alerts
-        if each["labels"]["alertname"] == "UnlockerDown"
-        and each["labels"]["severity"] == "critical"
+        alert
+        for alert in alerts
+        if alert["labels"]["alertname"] == "UnlockerDown"
+        and alert["labels"]["severity"] == "critical"
     ]
     # The Watchdog is held back by nothing.
-    rest = [each for each in alerts if each is not down and each["labels"]["severity"] != "none"]
-    if not all(down["fingerprint"] in each["status"]["inhibitedBy"] for each in rest):
+    rest = [
+        alert for alert in alerts if alert is not down and alert["labels"]["severity"] != "none"
+    ]
+    if not all(down["fingerprint"] in alert["status"]["inhibitedBy"] for alert in rest):
         return set()
-    return {each["labels"]["alertname"] for each in rest}
+    return {alert["labels"]["alertname"] for alert in rest}

@@ -97,11 +97,11 @@ def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receive
 def test_what_an_unlocker_does_not_tell_is_not_held_back_when_all_are_down() -> None:
     """The rules that are made of others' metrics, and no others."""
     target = inhibitions("UnlockerDown")[0]["target_matchers"]
-    (names,) = [each.partition("!~")[2].strip('"') for each in target if "!~" in each]
+    (names,) = [matcher.partition("!~")[2].strip('"') for matcher in target if "!~" in matcher]
     others = {
-        each["alert"]
-        for each in rules()
-        if "clustermutex_" not in each["expr"] and each["alert"] != "UnlockerDown"
+        rule["alert"]
+        for rule in rules()
+        if "clustermutex_" not in rule["expr"] and rule["alert"] != "UnlockerDown"
     }
     assert {*names.split("|")} == others
 
@@ -114,7 +114,11 @@ def test_the_brake_holds_no_alert_back() -> None:
 def inhibitions(source: str) -> list[dict[str, Any]]:
     """Return what an alert holds back."""
     config = YAML(typ="safe").load(DEPLOY / "alertmanager/alertmanager.yml")
-    return [each for each in config["inhibit_rules"] if source in str(each["source_matchers"])]
+    return [
+        inhibition
+        for inhibition in config["inhibit_rules"]
+        if source in str(inhibition["source_matchers"])
+    ]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))

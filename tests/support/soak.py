@@ -8,5 +8,9 @@ import pytest
 
 
 def soaking(*values: Any) -> list[Any]:
-    """Return parameters that are for `make soak` only, beside those of the cut."""
-    return [pytest.param(value, marks=pytest.mark.soak) for value in values]
+    """Return parameters that are for `make soak` only, beside those of the cut.
+
+    For several arguments at once, each of `values` is a tuple of as many.
+    """
+    rows = (value if isinstance(value, tuple) else (value,) for value in values)
+    return [pytest.param(*row, marks=pytest.mark.soak) for row in rows]
