@@ -185,9 +185,9 @@ class Attempt:
         finally:
             # First the end, then whether it was wanted: `let_go` does it the other way round.
             self._over = True
-            for each in (self._ear, self._hints):
-                if each is not None:
-                    each.close()
+            for subscription in (self._ear, self._hints):
+                if subscription is not None:
+                    subscription.close()
             if left or self._given_up:
                 self._leave_nothing()
 

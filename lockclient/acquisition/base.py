@@ -219,7 +219,7 @@ class Handle:
         """Take note that the caller has the lock."""
         assert holding is not None
         others = _mine.get().items()
-        mine = {each: held for each, held in others if each is not self and not held.ended}
+        mine = {other: held for other, held in others if other is not self and not held.ended}
         _mine.set({**mine, self: holding})
         self._holding = holding
 

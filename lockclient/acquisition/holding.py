@@ -290,8 +290,8 @@ _tellers = WorkerPool("on-lost", 1000)
 def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
     global _tellers
-    for each in own.values():
-        each.end()  # another process's: nothing of it is to be let go of here
+    for holding in own.values():
+        holding.end()  # another process's: nothing of it is to be let go of here
     _tellers = WorkerPool("on-lost", 1000)
 
 

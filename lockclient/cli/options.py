@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from lockclient.cli.store_access import MAX_NAMES, opened_store
 from lockclient.errors import ClusterMutexError, InvalidLockName
-from lockclient.model.clocks import LONGEST, Deadline
+from lockclient.model.clocks import MAX_DURATION_S, Deadline
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
@@ -174,7 +174,7 @@ class Duration(click.ParamType[Any]):
     name = "time"
 
     def __init__(
-        self, least: float = 0.0, most: float = LONGEST, words: dict[str, Any] | None = None
+        self, least: float = 0.0, most: float = MAX_DURATION_S, words: dict[str, Any] | None = None
     ) -> None:
         self._least, self._most = least, most
         self._words = words or {}

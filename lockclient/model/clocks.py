@@ -88,7 +88,9 @@ class Runtime:
     def of(cls, expected: float, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
         """Return one; "auto" is three times the expected runtime."""
         _require_seconds("expected_runtime", expected)
-        return cls(expected, min(3 * expected, LONGEST) if auto_unlock == AUTO else auto_unlock)
+        return cls(
+            expected, min(3 * expected, MAX_DURATION_S) if auto_unlock == AUTO else auto_unlock
+        )
 
     def __post_init__(self) -> None:
         _require_seconds("expected_runtime", self.expected)
@@ -108,17 +110,17 @@ class Runtime:
         return tuple.__new__(Stamps, (wall + self.expected, unlock_at))  # as in `Now.read`
 
 
-LONGEST = 10 * 365 * 86400.0
+MAX_DURATION_S = 10 * 365 * 86400.0
 """The longest duration taken, ten years: more is a unit gone wrong (milliseconds, say)."""
 
-LATEST = 253_402_300_799
+MAX_STAMP = 253_402_300_799
 """The last stamp that can be shown, the end of the year 9999, in Unix seconds."""
 
 
 def _require_seconds(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} must be a number of seconds, not {value!r}.")
-    if not (math.isfinite(value) and 0 < value <= LONGEST):
+    if not (math.isfinite(value) and 0 < value <= MAX_DURATION_S):
         raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
 
 
@@ -128,7 +130,7 @@ def require_timeout(what: str, value: float | None) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} must be a number of seconds or None, not {value!r}.")
-    if not 0 <= value <= LONGEST:
+    if not 0 <= value <= MAX_DURATION_S:
         raise ValueError(f"{what} must be from 0 s to ten years, or None, not {value!r}.")
     return value
 
@@ -146,6 +148,6 @@ def parse_stamp(text: str) -> float:
     if not text.replace(".", "", 1).isdecimal() or not text.isascii():
         raise ValueError(f"{text[:40]!r} is no decimal number of Unix seconds")
     value = float(text)
-    if value > LATEST:
+    if value > MAX_STAMP:
         raise ValueError(f"{text[:40]!r} is after the year 9999")
     return value

@@ -75,7 +75,7 @@ def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[
             holder = holders.get(waits[actor].name)
             actor = (holder.actor if holder is not None else None) or ""
         if walked.get(actor) == number and actor in way:  # came back to itself, in this walk
-            circle = [waits[each] for each in way[way.index(actor) :]]
+            circle = [waits[waiter] for waiter in way[way.index(actor) :]]
             first = min(range(len(circle)), key=lambda place: circle[place].name)
             found.append(Deadlock((*circle[first:], *circle[:first])))
-    return sorted(found, key=lambda each: each.names)
+    return sorted(found, key=lambda deadlock: deadlock.names)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lockclient.model.clocks import LATEST, LONGEST
+from lockclient.model.clocks import MAX_DURATION_S, MAX_STAMP
 
 TEXT: Final = "a text"
 COUNT: Final = "a whole number"
@@ -108,13 +108,13 @@ def of_kind(kind: str, item: Any) -> Any:
     if kind == TEXT:
         return writable(item) if isinstance(item, str) else None
     if kind == NAMES:
-        named = isinstance(item, list) and all(isinstance(each, str) for each in item)
+        named = isinstance(item, list) and all(isinstance(name, str) for name in item)
         return tuple(map(writable, item)) if named else None
     if isinstance(item, bool) or not isinstance(item, (int, float)):
         return None
     if kind == SECONDS:
-        return item if 0 < item <= LONGEST else None
-    if not 0 <= item <= LATEST or (kind == COUNT and item != int(item)):
+        return item if 0 < item <= MAX_DURATION_S else None
+    if not 0 <= item <= MAX_STAMP or (kind == COUNT and item != int(item)):
         return None
     return int(item) if kind == COUNT else item  # some languages write all numbers as floats
 

@@ -35,13 +35,13 @@ from lockclient.text.durations import period
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
-MAX_VALUE: Final = 64 * 1024
+MAX_VALUE_BYTES: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
-MAX_UUID: Final = 255
+MAX_UUID_BYTES: Final = 255
 """And of a `uuid`, which no picture of all locks can cut."""
 MOST_FENCING: Final = 1 << 53
 """Every fencing token is smaller, so that all who read JSON have it whole."""
-_LONGEST_BACKTRACE, LONGEST_TEXT = 16 * 1024, 4 * 1024
+MAX_BACKTRACE_CHARS, MAX_TEXT_CHARS = 16 * 1024, 4 * 1024
 """Characters that the record of a removal keeps."""
 
 _Item = TypeVar("_Item", str, float)
@@ -195,10 +195,10 @@ class Holder:
 
     def unknown_needs(self) -> str:
         """Say what the lock needs and this version does not know; empty if there is nothing."""
-        unknown = [each for each in self.needs or () if each not in KNOWN_NEEDS]
+        unknown = [need for need in self.needs or () if need not in KNOWN_NEEDS]
         if not unknown:
             return ""
-        told = (plain(each[:_LONGEST_NEED]) or "''" for each in unknown[:_NEEDS_TOLD])
+        told = (plain(need[:_LONGEST_NEED]) or "''" for need in unknown[:_NEEDS_TOLD])
         more = len(unknown) - _NEEDS_TOLD
         rest = f" and {more} more" if more > 0 else ""
         return f"it needs what this version does not know ({', '.join(told)}{rest})"
@@ -247,10 +247,10 @@ class Holder:
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
-        said = {each.name: getattr(self, each.name) for each in FACTS if each.told}
-        return said | {"fencing_token": self.token_told()}
+        said = {fact.name: getattr(self, fact.name) for fact in FACTS if fact.told}
+        return said | {"fencing_token": self.shown_token()}
 
-    def token_told(self) -> int:
+    def shown_token(self) -> int:
         """Return the fencing token for people and programs; 0: there is none.
 
         What a store without such tokens has there names the acquisition, for that store alone.
@@ -264,12 +264,12 @@ class Holder:
         store takes, and the lock could never be removed.
         """
         texts = {
-            name: text[:LONGEST_TEXT]
+            name: text[:MAX_TEXT_CHARS]
             for name in ("hostname", *sorted(_SHARED))
             if (text := getattr(self, name)) is not None
         }
         # Its innermost frames are the last ones.
-        backtrace = self.backtrace and self.backtrace[-_LONGEST_BACKTRACE:]
+        backtrace = self.backtrace and self.backtrace[-MAX_BACKTRACE_CHARS:]
         return replace(self, backtrace=backtrace, needs=(self.needs or ())[:10] or None, **texts)
 
     def describe(self) -> str:
@@ -279,7 +279,7 @@ class Holder:
         return f"{where}{reason}, since {utc(self.locked_at)}"
 
 
-LISTED_TEXT: Final = 200
+MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
 _TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
 _texts_of: Final = attrgetter(*_TEXTS)
@@ -295,7 +295,7 @@ def listed(holder: Holder) -> Holder:
     cut = tuple(text and shortened(text) for text in texts)
     if not holder.needs and cut == texts:
         return holder
-    needs = tuple(each[: _LONGEST_NEED + 1] for each in (holder.needs or ())[: _NEEDS_TOLD + 1])
+    needs = tuple(need[: _LONGEST_NEED + 1] for need in (holder.needs or ())[: _NEEDS_TOLD + 1])
     shown: dict[str, Any] = dict(zip(_TEXTS, cut, strict=True))
     return replace(holder, needs=needs or holder.needs, **shown)
 
@@ -306,10 +306,10 @@ def shortened(text: str) -> str:
     Half as long if one of its characters has more than 16 bits: then Python keeps four bytes of
     each of them.
     """
-    if len(text) <= LISTED_TEXT // 2:
+    if len(text) <= MAX_LISTED_TEXT_CHARS // 2:
         return text
     wide = not text.isascii() and max(text) > "\uffff"
-    room = LISTED_TEXT // 2 if wide else LISTED_TEXT
+    room = MAX_LISTED_TEXT_CHARS // 2 if wide else MAX_LISTED_TEXT_CHARS
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
@@ -327,25 +327,25 @@ ALIVE_AT: Final = Fact(
     absent=UNKNOWN,
 )  # fmt: skip
 _OWN: Final = tuple(
-    replace(each.metadata["fact"], name=each.name)
-    for each in dataclasses.fields(Holder)
-    if each.metadata
+    replace(attribute.metadata["fact"], name=attribute.name)
+    for attribute in dataclasses.fields(Holder)
+    if attribute.metadata
 )
 FACTS: Final = tuple(
-    each for own in _OWN for each in ((ALIVE_AT, own) if own.name == "alert_at" else (own,))
+    fact for own in _OWN for fact in ((ALIVE_AT, own) if own.name == "alert_at" else (own,))
 )
 """All facts about a lock, in the order in which they are told."""
 
-_FIELDS: Final = tuple(each.name for each in dataclasses.fields(Holder))
+_FIELDS: Final = tuple(attribute.name for attribute in dataclasses.fields(Holder))
 _values_of: Final = attrgetter(*_FIELDS)
-_KEYS: Final = tuple(each.name for each in FACTS if each.place == KEY)
+_KEYS: Final = tuple(fact.name for fact in FACTS if fact.place == KEY)
 SUBKEYS: Final = (*_KEYS, ABOUT)
 REQUIRED: Final = ("uuid", "hostname", "alert_at")
 """Without these nobody knows who holds the lock, where, or when to ring: the lock is broken."""
 STAMPS: Final = ("alert_at", "auto_unlock_at")
 """What a push writes."""
 _BOUND: Final = (*STAMPS, ABOUT)
-_ABOUT: Final = {each.name: each.kind for each in FACTS if each.place == ABOUT}
+_ABOUT: Final = {fact.name: fact.kind for fact in FACTS if fact.place == ABOUT}
 _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **{part: {part: None} for part in SUBKEYS},
     ABOUT: dict.fromkeys(_ABOUT),
@@ -395,7 +395,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
 
 def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
     """Put what a subkey's value says into the fields, and return what is wrong with it."""
-    longest = MAX_UUID if part == "uuid" else MAX_VALUE
+    longest = MAX_UUID_BYTES if part == "uuid" else MAX_VALUE_BYTES
     if len(value) > longest:
         fields.update(_FIELDS_OF[part])
         return f"has {len(value)} bytes, more than {longest}"

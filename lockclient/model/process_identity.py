@@ -84,7 +84,7 @@ def _find_thread() -> threading.Thread | None:
     main = threading.main_thread()
     # Not by `enumerate` for the main thread: a signal's handler may run while that is in there.
     found = [main] if ident == main.ident else threading.enumerate()
-    _here.thread = next((each for each in found if each.ident == ident), None)
+    _here.thread = next((thread for thread in found if thread.ident == ident), None)
     return _here.thread  # type: ignore[no-any-return]
 
 

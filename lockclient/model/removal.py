@@ -59,7 +59,7 @@ class Removal:
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON: the holder's and the removal's on one level."""
-        own = {each.name: getattr(self, each.name) for each in REMOVAL_FACTS}
+        own = {fact.name: getattr(self, fact.name) for fact in REMOVAL_FACTS}
         return self.holder.facts() | own
 
     @classmethod
@@ -108,10 +108,10 @@ REMOVAL_FACTS: Final = (
     Fact("why", TEXT, KNOWN, "Why", "The reason.", optional=False),
 )
 """What the record of a removal says beside the holder's facts."""
-_REMOVAL: Final = {each.name: each.kind for each in REMOVAL_FACTS} | {"code": TEXT}
+_REMOVAL: Final = {fact.name: fact.kind for fact in REMOVAL_FACTS} | {"code": TEXT}
 _is_code: Final = re.compile("[0-9a-f]{64}").fullmatch
 _RECORDED: Final = {
-    each.name: each.kind
-    for each in FACTS
-    if each.told and each.name not in ("name", "uuid", ALIVE_AT.name)
+    fact.name: fact.kind
+    for fact in FACTS
+    if fact.told and fact.name not in ("name", "uuid", ALIVE_AT.name)
 }

@@ -29,7 +29,7 @@ class BoundedQueue:
 
     def put(self, batch: Batch, *, wait: bool = True) -> None:
         """Add a batch; with `wait` only as soon as there is room for it."""
-        size = sum(_EACH + len(each.value or b"") for each in batch.changes)
+        size = sum(_EACH + len(change.value or b"") for change in batch.changes)
         with self._changed:
             while wait and self._size > ROOM and not self._closed:
                 self._changed.wait()

@@ -48,20 +48,20 @@ UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
 def lock_facts(holder: Holder, state: str, waiters: int | None) -> dict[str, Any]:
     """Return a lock for JSON as a list has it; `waiters` None: nobody knows who waits."""
     now = {"state": state, "undecided": undecided(holder) or None, "waiters": waiters}
-    return _picked(LOCK_FACTS, holder.facts() | now)
+    return _selected(LOCK_FACTS, holder.facts() | now)
 
 
 def whole_lock(holder: Holder, state: str, line: Sequence[Ticket] | None) -> dict[str, Any]:
     """Return a lock for JSON with all that is known of it, its line included, if it has one."""
     waiters = None if line is None else len(line)
-    listed, rest = lock_facts(holder, state, waiters), _picked(UNLISTED, holder.facts())
+    listed, rest = lock_facts(holder, state, waiters), _selected(UNLISTED, holder.facts())
     return listed | rest | {"queue": [ticket.facts() for ticket in line or ()]}
 
 
 def removal_facts(removal: Removal) -> dict[str, Any]:
     """Return a removal for JSON as a list has it."""
-    return _picked(REMOVED_FACTS, removal.facts())
+    return _selected(REMOVED_FACTS, removal.facts())
 
 
-def _picked(wanted: Sequence[Fact], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _selected(wanted: Sequence[Fact], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {fact.name: facts[fact.name] for fact in wanted}

@@ -56,7 +56,7 @@ def fact_rows(holder: Holder) -> list[FactRow]:
     """Return what people see of a lock, in their order."""
     found, no_auto_unlock = [], no_unlock(holder)
     for fact in _TITLED:
-        value = holder.token_told() if fact.name == "fencing_token" else getattr(holder, fact.name)
+        value = holder.shown_token() if fact.name == "fencing_token" else getattr(holder, fact.name)
         timed = fact.kind == TIME
         missing = value is None if timed else not value
         if fact.absent == NEVER and (missing or timed):

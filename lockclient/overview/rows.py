@@ -16,7 +16,7 @@ from lockclient.model.restore_marker import Restored
 from lockclient.stores.service_protocol import Batch, Change
 
 _STAMPING = frozenset({"uuid", "about", *STAMPS})
-MOST_UNLOCKERS = 1000
+MAX_UNLOCKERS = 1000
 """Of which no more are kept."""
 
 
@@ -73,11 +73,11 @@ class Transition:
     live: bool
 
 
-Told = tuple[Change, Removal]
+RecordedRemoval = tuple[Change, Removal]
 """The record of a removal, and the change that told of it, its value aside."""
 
 
-class Newest:
+class NewestRemovals:
     """The newest records of removals, and no more than so many of them.
 
     In the order in which the store wrote them; where it is looked at, which shows no order, by when
@@ -91,7 +91,7 @@ class Newest:
     def __init__(self, most: int = 0, *, by_time: bool = False) -> None:
         self._most = most
         self._by_time = by_time
-        self._kept: dict[tuple[str, str], tuple[float, Told]] = {}
+        self._kept: dict[tuple[str, str], tuple[float, RecordedRemoval]] = {}
         self._least = -math.inf
 
     def __contains__(self, key: tuple[str, str]) -> bool:
@@ -111,7 +111,7 @@ class Newest:
             self._keep(self._most)
         return removal
 
-    def only(self, most: int) -> Newest:
+    def only(self, most: int) -> NewestRemovals:
         """Keep no more than so many from now on."""
         self._most = most
         self._keep(most)
@@ -121,7 +121,7 @@ class Newest:
         """Leave one out that is gone."""
         self._kept.pop((name, part), None)
 
-    def oldest_first(self) -> list[Told]:
+    def oldest_first(self) -> list[RecordedRemoval]:
         """Return those that are kept."""
         return [told for _, told in self._sorted()][-self._most :] if self._most else []
 
@@ -132,7 +132,7 @@ class Newest:
         self._kept = {(told[0].name, told[0].part): (order, told) for order, told in kept}
         self._least = kept[0][0] if kept else math.inf
 
-    def _sorted(self) -> list[tuple[float, Told]]:
+    def _sorted(self) -> list[tuple[float, RecordedRemoval]]:
         return sorted(self._kept.values(), key=itemgetter(0))
 
 
@@ -149,7 +149,9 @@ class Reading:
         told: the revision up to which all removals were told; later ones are kept, too.
     """
 
-    def __init__(self, known: dict[str, Row], *, found: bool, newest: Newest, told: int) -> None:
+    def __init__(
+        self, known: dict[str, Row], *, found: bool, newest: NewestRemovals, told: int
+    ) -> None:
         self.rows: dict[str, Row] = {}
         self.lines: dict[str, QueueLength] = {}
         self.unlockers: dict[str, str] = {}
@@ -161,7 +163,7 @@ class Reading:
         self._known = known
         self.newest = newest
         self._told = math.inf if found else told
-        self._untold: list[Told] = []
+        self._pending: list[RecordedRemoval] = []
         self._arrived = 0.0
         self._lock = ""
         self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
@@ -184,8 +186,8 @@ class Reading:
                 known = self.lines.get(name, NOBODY)
                 self.lines[name] = QueueLength(known.waiting + 1, max(known.revision, revision))
             elif kind == "unlockers":
-                if len(self.unlockers) < MOST_UNLOCKERS:
-                    self.unlockers[name] = saying_of(value or b"")
+                if len(self.unlockers) < MAX_UNLOCKERS:
+                    self.unlockers[name] = announcement_text(value or b"")
             elif kind == "removed":
                 self._add_removal(change)
             elif kind == "restored" and value is not None:
@@ -195,18 +197,18 @@ class Reading:
         """Take note that this was all."""
         self._end_lock()
 
-    def untold(self) -> list[Told]:
+    def pending(self) -> list[RecordedRemoval]:
         """Return the removals that are to be told, the oldest first."""
         if self._found:
             return self.newest.oldest_first()
-        return sorted(self._untold, key=lambda told: told[0].created)
+        return sorted(self._pending, key=lambda told: told[0].created)
 
     def _add_removal(self, change: Change) -> None:
         self.recorded += 1
         removal = self.newest.add(change)
         if change.created > self._told:
             said = removal or Removal.listed(change.name, change.part, change.value or b"")
-            self._untold.append((change._replace(value=None), said))
+            self._pending.append((change._replace(value=None), said))
 
     def _end_lock(self) -> None:
         name, values, self._values = self._lock, self._values, {}
@@ -251,6 +253,6 @@ def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Trans
             yield Transition(name, old, row, live=False)
 
 
-def saying_of(value: bytes) -> str:
+def announcement_text(value: bytes) -> str:
     """Return what an unlocker says of itself."""
     return value[:1000].decode(errors="replace")

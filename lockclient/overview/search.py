@@ -110,14 +110,14 @@ class Search:
     def of(cls, words: Iterable[str]) -> Search:
         """Read what a shell has split already: blanks inside a word are a part of it."""
         return cls(
-            tuple(_terms(each for word in words for each in _GIVEN.findall(word.casefold())))
+            tuple(_terms(given for word in words for given in _GIVEN.findall(word.casefold())))
         )
 
     @property
     def said(self) -> list[str]:
         """Say what it was taken for, where that is more than words; else nothing."""
-        plain = not any(each.field or each.without or each.misread for each in self.terms)
-        return [] if plain else [each.said for each in self.terms]
+        plain = not any(term.field or term.without or term.misread for term in self.terms)
+        return [] if plain else [term.said for term in self.terms]
 
     def check(self) -> None:
         """Look whether there is what it asks for: for who is told so at once, and types no more.
@@ -125,17 +125,17 @@ class Search:
         Raises:
             ValueError: there is no such state.
         """
-        for each in self.terms:
-            if each.stateless:
+        for term in self.terms:
+            if term.stateless:
                 states = ", ".join(STATES)
-                raise ValueError(f"No state is {each.word!r}: there are {states}.")
+                raise ValueError(f"No state is {term.word!r}: there are {states}.")
 
     def finds(self, holder: Holder, state: str, *, also: str = "") -> bool:
         """Tell whether all of it is so for a holder; `also` is a text that words may be in, too."""
         if not self.terms:
             return True
         text = searchable(holder) + also.casefold()
-        return all(each.holds(holder, text, state) for each in self.terms)
+        return all(term.holds(holder, text, state) for term in self.terms)
 
     def finds_removal(self, removal: Removal) -> bool:
         """Tell the same for a removal: its state is how it went, and who did it and why count."""
@@ -152,8 +152,8 @@ class Search:
     ) -> list[_Item]:
         """Return the items of which all of it is so; `known` are their holder, text and state."""
         found = [*items]
-        for each in self.terms:  # the next one looks at what is left only
-            found = [item for item in found if each.holds(*known(item))]
+        for term in self.terms:  # the next one looks at what is left only
+            found = [item for item in found if term.holds(*known(item))]
         return found
 
 

@@ -26,15 +26,15 @@ from lockclient.model.removal import Removal
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import (
-    MOST_UNLOCKERS,
+    MAX_UNLOCKERS,
     NOBODY,
-    Newest,
+    NewestRemovals,
     QueueLength,
     Reading,
     Row,
     Transition,
+    announcement_text,
     differences,
-    saying_of,
     updated,
 )
 from lockclient.overview.table_listeners import ChangeListener, RemovalListener, TableListeners
@@ -82,7 +82,7 @@ class Table:
         self._rows: dict[str, Row] = {}
         self._lines: dict[str, QueueLength] = {}
         self._unlockers: dict[str, str] = {}
-        self._removals = Newest()
+        self._removals = NewestRemovals()
         self._recorded = 0
         self._revision = self._term = 0
         self._known_at = -math.inf
@@ -262,14 +262,14 @@ class Table:
 
     def _load(self, deadline: Deadline) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
-        first, newest = not self._ready.is_set(), Newest()
+        first, newest = not self._ready.is_set(), NewestRemovals()
         if self._keep_removals or self._listeners.on_removal:
             kinds += ("removed",)
             most = max(
                 self._keep_removals,
                 MAX_FOUND_REMOVALS if first and self._listeners.on_removal else 0,
             )
-            newest = Newest(most, by_time=not self._store.can.watch)
+            newest = NewestRemovals(most, by_time=not self._store.can.watch)
         fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
@@ -280,7 +280,7 @@ class Table:
             before, self._rows = self._rows, fresh.rows
             self._lines, self._unlockers = fresh.lines, fresh.unlockers
             self._recorded = fresh.recorded
-            for change, removal in fresh.untold():
+            for change, removal in fresh.pending():
                 self._listeners.note(change, removal, self._revision)
             self._removals = newest.only(self._keep_removals)
             self._said = fresh.said or said
@@ -409,8 +409,8 @@ class Table:
         elif change.kind == "unlockers":
             if value is None:
                 self._unlockers.pop(name, None)
-            elif name in self._unlockers or len(self._unlockers) < MOST_UNLOCKERS:
-                self._unlockers[name] = saying_of(value)
+            elif name in self._unlockers or len(self._unlockers) < MAX_UNLOCKERS:
+                self._unlockers[name] = announcement_text(value)
         elif change.kind == "restored" and value is not None:
             now = time.time()  # not by its writer's clock: people are to hear of it for a while
             self._said = replace(Restored.read(value, change.revision, now), time=now)

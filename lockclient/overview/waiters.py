@@ -60,7 +60,9 @@ class WaitQueues:
         for ticket in self.tickets:
             name = ticket.name
             if read[name] >= self._read.get(name, NOBODY).waiting:
-                firsts[name] = min(ticket, firsts.get(name, ticket), key=lambda each: each.revision)
+                firsts[name] = min(
+                    ticket, firsts.get(name, ticket), key=lambda known: known.revision
+                )
         return firsts
 
     def holders(self) -> dict[str, Holder]:

@@ -15,7 +15,7 @@ import click
 from lockclient.default_store import open_store
 from lockclient.service.request_filter import read_hosts
 from lockclient.settings import Settings
-from lockclient.stores.common.polling import POLL
+from lockclient.stores.common.polling import POLL_INTERVAL_S
 from lockclient.stores.registry import LIKE
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import parse_duration
@@ -172,7 +172,7 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
             metavar="DURATION",
             help="Of a store that can only be looked at, like a bucket or Valkey: how long from "
             "one look to the next, 0.5 to 60 s. Each costs a listing; see docs/stores.md. "
-            f"[default: {POLL:g}]",
+            f"[default: {POLL_INTERVAL_S:g}]",
         ),
         click.option(
             "--listen",

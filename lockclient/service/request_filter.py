@@ -75,7 +75,7 @@ def read_hosts(text: str | None) -> frozenset[str]:
     Raises:
         ValueError: one is none, or has a port.
     """
-    names = [each.strip().lower() for each in (text or "").split(",") if each.strip()]
+    names = [host.strip().lower() for host in (text or "").split(",") if host.strip()]
     for name in names:
         if not _HOST.fullmatch(name):
             raise ValueError(f"--allowed-host must be host names without port, not {name!r}.")

@@ -70,7 +70,7 @@ class Pulse:
 
 def first_trouble(pulses: Iterable[Pulse], limit: float) -> str | None:
     """Return what the first of them says that is late by more than `limit` seconds."""
-    return next((why for each in pulses if (why := each.trouble(limit)) is not None), None)
+    return next((why for pulse in pulses if (why := pulse.trouble(limit)) is not None), None)
 
 
 class Loop:

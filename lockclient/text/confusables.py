@@ -95,4 +95,4 @@ class Looks:
         if look != name and held(look):
             return look
         alike = tuple(self._odd.get(look, ()))  # at once: another thread may add to it
-        return next((each for each in alike if each != name and held(each)), "")
+        return next((other for other in alike if other != name and held(other)), "")

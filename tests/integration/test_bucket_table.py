@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lockclient.model.clocks import Deadline, Runtime, Stamps
-from lockclient.model.holder import MAX_UUID, Holder
+from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
@@ -296,11 +296,11 @@ def test_what_others_have_put_there_does_no_harm(
     for name in ("locksmith", "locks/a/b", "locks/%2f", "locks/%zz", "locks/", "removed/x", "x"):
         put(f"{root}/{name}", b"", nothing, metadata={"uuid": "1"})
     put(f"{root}/locks/odd", b"", nothing, metadata={"uuid": "u" * 5000, "about": "[" * 2000})
-    put(f"{root}/locks/trace", b"", nothing, metadata={"gone": "g" * (MAX_UUID + 1)})
+    put(f"{root}/locks/trace", b"", nothing, metadata={"gone": "g" * (MAX_UUID_BYTES + 1)})
     put(f"{root}/locks/late", b"", nothing, metadata={"gone": "g", "late_until": "soon"})
     put(f"{root}/locks-unlockers/x", b"", nothing, metadata={"said": "[" * 5000})
     put(f"{root}/removed/a/b", b"", nothing, metadata={"record": "{"})
-    put(f"{root}/removed/a/{'b' * (MAX_UUID + 1)}", b"", nothing)
+    put(f"{root}/removed/a/{'b' * (MAX_UUID_BYTES + 1)}", b"", nothing)
     take(writer, "good")
     watcher = Watcher(store)
     assert set(watcher.table.rows()) == {"good", "odd"}

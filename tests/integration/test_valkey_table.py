@@ -12,7 +12,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, Runtime, Stamps
-from lockclient.model.holder import MAX_UUID, Holder
+from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, ReadResult, Taken
@@ -107,7 +107,7 @@ def test_what_happens_is_told(watcher: Watcher, writer: ValkeyStore) -> None:
     shown, there = watcher.held()["one/lock"], seen(writer, "one/lock")
     assert (shown.uuid, shown.alert_at) == (there.uuid, there.alert_at)
     assert (shown.hostname, shown.stamp_revisions) == (there.hostname, there.stamp_revisions)
-    assert shown.token_told() == there.token_told() == 0
+    assert shown.shown_token() == there.shown_token() == 0
     stamps = Stamps(time.time() + 500, time.time() + 1000)
     push = Push("one/lock", holder.uuid or "", stamps, max(there.stamp_revisions))
     assert isinstance(writer.ask(push, Deadline.after(30)), Done)
@@ -258,7 +258,7 @@ def test_hostile_values_are_bounded(
         each.command("HSET", f"{locks}bytes", "uuid", b'\xff\n"\x00', "push", b"\xff")
         each.command("HSET", writer.keys.record("r", "list"), "a", "b")
         each.command("SET", writer.keys.record("r", "u"), "z" * (MAX_RECORD + 10))
-        each.command("SET", writer.keys.record("r", "x" * (MAX_UUID + 1)), "{}")
+        each.command("SET", writer.keys.record("r", "x" * (MAX_UUID_BYTES + 1)), "{}")
         each.command("HSET", writer.keys.announcement("s"), "said", "q" * 10**6, "number", "1e9")
         each.command("SET", writer.keys.announcement("t"), "x")
     wait_until(lambda: {"long", "about", "bytes"} <= set(watcher.held()))

@@ -59,7 +59,7 @@ class Background:
         self.tickets = TicketKeeper(store)
         self._store = store
         self._cleaners = WorkerPool("clean-up", MAX_IN_FLIGHT)
-        self._deputies = WorkerPool("deputy", 1000)
+        self._shielded = WorkerPool("deputy", 1000)
         self._unfinished: dict[object, None] = {}
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
@@ -95,13 +95,13 @@ class Background:
             ended.release()
             self._unfinished.pop(do, None)
 
-        self._deputies.submit(do)
+        self._shielded.submit(do)
         waited = 0.0
         # Not for ever in one go: a signal that comes just before the wait begins, or to another
         # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
         while not ended.acquire(timeout=SIGNAL_CHECK_INTERVAL_S):
             waited += SIGNAL_CHECK_INTERVAL_S
-            if not begun and waited >= ONE_ANSWER_S and self._deputies.refused:
+            if not begun and waited >= ONE_ANSWER_S and self._shielded.refused:
                 raise _no_thread("none could be started")
         if error is not None:
             try:
@@ -158,7 +158,7 @@ class Background:
         """Wake all waiters, who find the store closed; end all threads when they are done."""
         self.tickets.close()
         self.settle(patience)
-        for pool in (self.pushes, self._cleaners, self._deputies):
+        for pool in (self.pushes, self._cleaners, self._shielded):
             pool.close()
 
 

@@ -34,24 +34,24 @@ from lockclient.stores.service_protocol import Batch, Change, Kind
 
 log = logging.getLogger(__name__)
 
-POLL: Final = 5.0
+POLL_INTERVAL_S: Final = 5.0
 """Seconds from the begin of one look to that of the next, if nobody says otherwise."""
-_PATIENCE: Final = 30.0
+POLL_TIMEOUT_S: Final = 30.0
 """Seconds for a look: as long as one is tried no other one begins."""
-_HINTED: Final = 0.2
+HINT_DELAY_S: Final = 0.2
 """Seconds from a hint to the look for which it is a reason: whoever waited for that has it then."""
-_SHARE: Final = 4
+HINTED_POLLS_SHARE: Final = 4
 """Of the time at most one part in so many goes into looks for which hints are the reason."""
-_WINDOW: Final = 60.0
+CLOCK_WINDOW_S: Final = 60.0
 """Seconds for which an answer tells how the store's clock and ours are to each other."""
-_TICKS: Final = 4096 * 1000
+REVISIONS_PER_S: Final = 4096 * 1000
 """Of a second. (That makes revisions of less than 2 to the 53rd: all JSON has them whole.)"""
 
 Key = tuple[Kind, str, str]
 """Of an item: its kind, name and part."""
 
 
-class Item(NamedTuple):
+class StoredItem(NamedTuple):
     """What stands in the store under one name: a lock with all its subkeys, or one value.
 
     Attributes:
@@ -74,7 +74,7 @@ class Item(NamedTuple):
         return self.kind, self.name, self.part
 
 
-class Known(NamedTuple):
+class KnownItem(NamedTuple):
     """What is known of an item: the revision is that of the look that found it."""
 
     version: int
@@ -88,20 +88,24 @@ class Source(Protocol):
     An item whose version is `known` may come without its values: nobody asks for them.
     """
 
-    def live(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def live(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         """Read all locks, what stands in the place of some (`withdrawn`), and all unlockers."""
 
-    def records(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def records(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         """Read all records of removals, as lists have them."""
 
-    def told_of(self) -> int:
+    def record_version(self) -> int:
         """Return a number that is another one when `live` has read signs of a new record."""
 
     def now(self) -> float:
         """Return the store's time, Unix seconds; 0 before its first answer."""
 
 
-Hints = Callable[[Callable[[], None]], Subscription]
+HintSource = Callable[[Callable[[], None]], Subscription]
 
 LIVE: Final[frozenset[Kind]] = frozenset(("locks", "withdrawn", "unlockers"))
 """What is read by each look."""
@@ -113,11 +117,11 @@ class PollSnapshot:
     not followed."""
 
     revision: int
-    items: Mapping[Key, Known]
+    items: Mapping[Key, KnownItem]
     records: int | None
 
 
-class Clock:
+class StoreClock:
     """The store's clock, by ours.
 
     An answer tells the time in whole seconds, and takes a while. So what is taken for the store's
@@ -134,7 +138,7 @@ class Clock:
         """Return how many seconds it is ahead of our monotonic clock."""
         said, here = self._now(), monotonic()
         with self._lock:
-            if here > self._began + _WINDOW:
+            if here > self._began + CLOCK_WINDOW_S:
                 self._began, self._before, self._ahead = here, self._ahead, -inf
             self._ahead = max(self._ahead, said - here if said else -inf)
             return max(self._before, self._ahead, -here)
@@ -149,10 +153,10 @@ class Polling:
         hints: calls what it is given at each hint that something has changed, if there are any.
     """
 
-    def __init__(self, source: Source, name: str, hints: Hints | None = None) -> None:
-        self.every = POLL
+    def __init__(self, source: Source, name: str, hints: HintSource | None = None) -> None:
+        self.every = POLL_INTERVAL_S
         self.hints = hints
-        self.clock = Clock(source.now)
+        self.clock = StoreClock(source.now)
         self._source = source
         self._name = name
         self._lock = threading.Lock()
@@ -168,7 +172,7 @@ class Polling:
 
         0 before the store's first answer: nobody knows its time.
         """
-        return max(0, int((moment + self.clock.ahead()) * _TICKS))
+        return max(0, int((moment + self.clock.ahead()) * REVISIONS_PER_S))
 
     def _next(self, begun: float) -> int:
         """Return the revision of a look that began then."""
@@ -182,22 +186,26 @@ class Polling:
     def load(self, kinds: Iterable[Kind], deadline: Deadline) -> Iterator[Batch]:
         """See `ServiceStore.load`: by a look of its own."""
         wanted, begun, source = set(kinds), monotonic(), self._source
-        told_of = source.told_of()  # before: what is told of meanwhile is read once more
-        before, items, revision = self._seen.items, dict[Key, Known](), 0
+        record_version = (
+            source.record_version()
+        )  # before: what is told of meanwhile is read once more
+        before, items, revision = self._seen.items, dict[Key, KnownItem](), 0
         pages = chain(
             source.live(deadline, {}) if wanted & LIVE else (),
             source.records(deadline, {}) if "removed" in wanted else (),
         )
         for page in pages:
             revision = revision or self._next(begun)
-            for kind in dict.fromkeys(each.kind for each in page):
+            for kind in dict.fromkeys(item.kind for item in page):
                 changes: list[Change] = []
-                for item in (each for each in page if each.kind == kind):
+                for item in (found for found in page if found.kind == kind):
                     # What was told is no news, though it may have been written during the look that
                     # found it. All else is put in order by the store's own time.
                     known = before.get(item.key)
-                    first = min(int(item.at * _TICKS), known.revision if known else revision)
-                    items[item.key] = Known(item.version, first, tuple(item.values))
+                    first = min(
+                        int(item.at * REVISIONS_PER_S), known.revision if known else revision
+                    )
+                    items[item.key] = KnownItem(item.version, first, tuple(item.values))
                     changes += _changes(item, first, first)
                 if kind in wanted:
                     yield Batch(tuple(changes), revision, known_at=begun)
@@ -205,7 +213,9 @@ class Polling:
         if pages_asked := wanted & {*LIVE, "removed"}:
             self.fine = True
         if "locks" in pages_asked:
-            self._seen = PollSnapshot(revision, items, told_of if "removed" in wanted else None)
+            self._seen = PollSnapshot(
+                revision, items, record_version if "removed" in wanted else None
+            )
         yield Batch((), revision, known_at=begun)
 
     # ------------------------------------------------------------ following
@@ -216,7 +226,7 @@ class Polling:
             self, seen if seen.revision == revision - 1 else None, notify, self._name
         )
         with self._lock:
-            self._following = [each for each in self._following if not each.closed]
+            self._following = [running for running in self._following if not running.closed]
             self._following.append(following)
         following.start()
         return following
@@ -224,42 +234,44 @@ class Polling:
     def look(self, before: PollSnapshot, deadline: Deadline) -> tuple[Batch, PollSnapshot]:
         """Look once; return what has changed since then, and what was seen now."""
         begun, source = monotonic(), self._source
-        items, changed = dict[Key, Known](), list[Item]()
+        items, changed = dict[Key, KnownItem](), list[StoredItem]()
         _compare(source.live(deadline, before.items), before, items, changed)
-        told_of = source.told_of()
+        record_version = source.record_version()
         # After them: whoever removes a lock writes the record before it can be seen to be gone.
-        if before.records not in (None, told_of):
+        if before.records not in (None, record_version):
             _compare(source.records(deadline, before.items), before, items, changed)
         else:
-            records = (each for each in before.items.items() if each[0][0] == "removed")
+            records = (entry for entry in before.items.items() if entry[0][0] == "removed")
             items.update(records)
         revision = self._next(begun)
         changes: list[Change] = []
         for item in sorted(changed, key=attrgetter("at")):
             known = before.items.get(item.key)
             first = revision if known is None else known.revision
-            items[item.key] = Known(item.version, first, tuple(item.values))
+            items[item.key] = KnownItem(item.version, first, tuple(item.values))
             changes += _changes(item, revision, first)
             if known is not None:
                 changes += _gone(item.key, [*{*known.parts} - {*item.values}], revision)
         for key in before.items.keys() - items.keys():
             changes += _gone(key, before.items[key].parts, revision)
         batch = Batch(tuple(changes), revision, known_at=begun)
-        return batch, PollSnapshot(revision, items, None if before.records is None else told_of)
+        return batch, PollSnapshot(
+            revision, items, None if before.records is None else record_version
+        )
 
-    def told(self, seen: PollSnapshot) -> None:
+    def seen_by_follower(self, seen: PollSnapshot) -> None:
         """Take note of what a follower was told: another one may go on from there."""
         self._seen = seen
 
     def look_soon(self) -> None:
         """Look at once, and not only when it is time: something has just been written."""
-        for each in self._following:
-            each.look_soon()
+        for following in self._following:
+            following.look_soon()
 
     def close(self) -> None:
         """End all that follows."""
-        for each in self._following:
-            each.close()
+        for following in self._following:
+            following.close()
 
 
 class Following(threading.Thread):
@@ -280,24 +292,24 @@ class Following(threading.Thread):
         self._polling = polling
         self._seen = seen
         self._notify = notify
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._soon = self._hinted = False
-        self._ear: Subscription | None = None
+        self._hints: Subscription | None = None
         self.closed = False
 
     def look_soon(self) -> None:
         """See `Polling.look_soon`; one that is under way may have read it already, or not."""
         self._soon = True
-        self._bell.set()
+        self._wakeup.set()
 
     def hint(self) -> None:
         """Look sooner: somebody says that something has changed, and nothing else of it."""
         self._hinted = True
-        self._bell.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         self.closed = True
-        self._bell.set()
+        self._wakeup.set()
 
     def run(self) -> None:
         """Look until it is closed."""
@@ -306,16 +318,16 @@ class Following(threading.Thread):
         try:
             self._keep_looking(self._seen)
         finally:
-            self._hear_no_more()
+            self._unsubscribe_hints()
 
     def _keep_looking(self, seen: PollSnapshot | None) -> None:
         begun = ended = monotonic()
-        self._hear()
+        self._subscribe_hints()
         while seen is not None:
-            self._rest(begun + self._polling.every, begun + _SHARE * (ended - begun))
+            self._rest(begun + self._polling.every, begun + HINTED_POLLS_SHARE * (ended - begun))
             if self.closed:
                 return
-            self._hear()  # before the look: else of what is written during it nobody would tell
+            self._subscribe_hints()  # before the look: nobody tells of what is written during it
             begun = monotonic()
             seen = self._look(seen)
             ended = monotonic()
@@ -324,28 +336,28 @@ class Following(threading.Thread):
         """Wait until the next look is due: sooner after a hint, but not before `least`, and at once
         if one is asked for."""
         while not (self.closed or self._soon) and (left := due - monotonic()) > 0:
-            self._bell.wait(left)
-            self._bell.clear()  # first: what rings from here on is found by the next turn
+            self._wakeup.wait(left)
+            self._wakeup.clear()  # first: what rings from here on is found by the next turn
             if self._hinted:
-                self._hear_no_more()  # one is enough, however many there are
+                self._unsubscribe_hints()  # one is enough, however many there are
                 self._hinted = False
-                due = min(due, max(monotonic() + _HINTED, least))
+                due = min(due, max(monotonic() + HINT_DELAY_S, least))
         self._soon = False  # before the look: it reads what was written by now
 
-    def _hear(self) -> None:
-        if self._ear is None and self._polling.hints is not None:
-            self._ear = self._polling.hints(self.hint)
+    def _subscribe_hints(self) -> None:
+        if self._hints is None and self._polling.hints is not None:
+            self._hints = self._polling.hints(self.hint)
 
-    def _hear_no_more(self) -> None:
-        if self._ear is not None:
-            self._ear.close()
-            self._ear = None
+    def _unsubscribe_hints(self) -> None:
+        if self._hints is not None:
+            self._hints.close()
+            self._hints = None
 
     def _look(self, before: PollSnapshot) -> PollSnapshot | None:
         """Look once, and tell; return what was seen, or None if this ends."""
         polling, refused = self._polling, ""
         try:
-            batch, seen = polling.look(before, Deadline.after(_PATIENCE))
+            batch, seen = polling.look(before, Deadline.after(POLL_TIMEOUT_S))
         except StoreUnavailable:
             polling.fine = False
             polling.failures += 1
@@ -357,7 +369,7 @@ class Following(threading.Thread):
         else:
             polling.fine = True
             self._tell(batch)  # first: who goes on from what was seen has been told of it
-            polling.told(seen)
+            polling.seen_by_follower(seen)
             return seen
         polling.fine = False
         polling.failures += 1
@@ -370,10 +382,10 @@ class Following(threading.Thread):
 
 
 def _compare(
-    pages: Iterator[Sequence[Item]],
+    pages: Iterator[Sequence[StoredItem]],
     before: PollSnapshot,
-    items: dict[Key, Known],
-    changed: list[Item],
+    items: dict[Key, KnownItem],
+    changed: list[StoredItem],
 ) -> None:
     """Take what is as before into `items`, and all else into `changed`."""
     for item in chain.from_iterable(pages):
@@ -384,7 +396,7 @@ def _compare(
             changed.append(item)
 
 
-def _changes(item: Item, revision: int, created: int) -> list[Change]:
+def _changes(item: StoredItem, revision: int, created: int) -> list[Change]:
     return [
         Change(item.kind, item.name, part, value, revision, created, version)
         for part, (value, version) in item.values.items()

@@ -14,7 +14,7 @@ from typing import get_args
 from urllib.parse import quote, unquote
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.holder import MAX_UUID, SUBKEYS
+from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.model.lock_name import MAX_NAME_BYTES, check_name
 from lockclient.stores.service_protocol import Kind
 
@@ -91,7 +91,7 @@ class Keys:
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
         # Root, kind, name and part, each byte of the latter two percent-encoded.
-        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME_BYTES + MAX_UUID)
+        self._longest = len(self.everything[0]) + 16 + 3 * (MAX_NAME_BYTES + MAX_UUID_BYTES)
         self._lock_of = lru_cache(maxsize=4096)(self._name_of)
 
     def _keys_of(self, name: str) -> LockKeys:
@@ -167,7 +167,7 @@ class Keys:
         if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
             return None
         part = unquote(segments[1]) if len(segments) > 1 else ""
-        return (known, name, part) if len(part.encode()) <= MAX_UUID else None
+        return (known, name, part) if len(part.encode()) <= MAX_UUID_BYTES else None
 
 
 def _below(prefix: bytes) -> tuple[bytes, bytes]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE
+from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
@@ -93,7 +93,7 @@ class Listing:
             for kv in answer.kvs[: limit - len(found)]:
                 if (parsed := self._keyspace.parse(kv.key)) is None:
                     continue
-                value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
                 ticket = Ticket.read(parsed[1], parsed[2], value, kv.create_revision)
                 found.append(ticket.listed())
             if len(found) >= limit or read > MAX_TICKET_BYTES:
@@ -108,7 +108,7 @@ class Listing:
             txn = self._transactions.get(key for _, key in places[start : start + SURE])
             for answer in self._ask(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
-                    value = kv.value if len(kv.value) <= MAX_VALUE else b""
+                    value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
                     uuid = unquote(segment_of(kv.key))
                     yield Ticket.read(name, uuid, value, kv.create_revision)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE
+from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
 from lockclient.stores.common.background import Background
 from lockclient.stores.diagnosis_protocol import History, Member
@@ -123,7 +123,7 @@ class EtcdServiceStore:
     def _code(self, code: str, deadline: Deadline) -> bytes | None:
         page = wire.Range(key=self._keyspace.code(code))
         kvs = self._channels.call(RANGE, page, deadline).kvs
-        return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE else None
+        return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE_BYTES else None
 
     def _with_code(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
         """Return what was read with the backtrace of its removal, if that stands apart."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE
+from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectState, Version
 from lockclient.stores.gcs.wire.http_answer import HttpAnswer
@@ -44,7 +44,7 @@ class GuardedObjects:
         return state
 
     def body(
-        self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE
+        self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE_BYTES
     ) -> bytes | None:
         """Return an object's body, of this generation; None: it is gone."""
         query = {"alt": "media"}

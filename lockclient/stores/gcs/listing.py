@@ -25,8 +25,8 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_UUID, SUBKEYS
-from lockclient.stores.common.polling import Item, Key, Known
+from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
+from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import lock_name_of
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
@@ -84,7 +84,7 @@ class ObjectListing:
     def now(self) -> float:
         return self._client.now()
 
-    def told_of(self) -> int:
+    def record_version(self) -> int:
         return self._told_of
 
     # ------------------------------------------------------------ reading all
@@ -92,8 +92,8 @@ class ObjectListing:
     def live(
         self,
         deadline: Deadline,
-        known: Mapping[Key, Known],
-    ) -> Iterator[Sequence[Item]]:
+        known: Mapping[Key, KnownItem],
+    ) -> Iterator[Sequence[StoredItem]]:
         """See `polling.Source`.
 
         A removal that was only just decided is not seen yet: its record may not stand there before
@@ -120,7 +120,9 @@ class ObjectListing:
                         decided[name] = self._decision_seen(name, state)
                         before = known.get(("locks", name, ""))
                         if before is not None and not decided[name][1]:
-                            found.append(Item("locks", name, "", before.version, self.now(), {}))
+                            found.append(
+                                StoredItem("locks", name, "", before.version, self.now(), {})
+                            )
                     elif (item := _lock_or_tombstone(name, state)) is not None:
                         found.append(item)
             yield found
@@ -141,18 +143,20 @@ class ObjectListing:
     def records(
         self,
         deadline: Deadline,
-        known: Mapping[Key, Known],  # noqa: ARG002
-    ) -> Iterator[Sequence[Item]]:
+        known: Mapping[Key, KnownItem],  # noqa: ARG002
+    ) -> Iterator[Sequence[StoredItem]]:
         for page in self._objects(self._names.removed, deadline, whole=False):
             found = []
             for path, state in page:
                 folder, _, uuid = path.rpartition("/")
                 name, uuid = self._lock_name(folder, self._names.removed), unquote(uuid)
-                if name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID:
+                if name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES:
                     value = state.metadata.get("record", "").encode(errors="replace")
                     version = state.version.revision
                     values = {uuid: (value, version)}
-                    found.append(Item("removed", name, uuid, version, state.created_at, values))
+                    found.append(
+                        StoredItem("removed", name, uuid, version, state.created_at, values)
+                    )
             yield found
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
@@ -227,7 +231,7 @@ class ObjectListing:
         for page in self._pages(prefix, deadline, whole=whole):
             yield [(resource["name"], ObjectState.from_resource(resource)) for resource in page]
 
-    def _announcement(self, path: str, state: ObjectState) -> Item | None:
+    def _announcement(self, path: str, state: ObjectState) -> StoredItem | None:
         """Return an unlocker's announcement; None: it is none, or has expired."""
         if not path.startswith(self._names.unlockers):
             return None
@@ -235,7 +239,7 @@ class ObjectListing:
         value = state.metadata.get("said", "").encode(errors="replace")
         if state.created_at + _ttl_of(value) + _ANNOUNCEMENT_SLACK_S < self.now():
             return None
-        return Item("unlockers", name, "", version, state.created_at, {"": (value, version)})
+        return StoredItem("unlockers", name, "", version, state.created_at, {"": (value, version)})
 
     def _lock_name(self, path: str, folder: str = "") -> str | None:
         """Return the lock that an object is about; None: no name of ours."""
@@ -243,16 +247,16 @@ class ObjectListing:
         return lock_name_of(path[len(folder) :]) if path.startswith(folder) else None
 
 
-def _lock_or_tombstone(name: str, state: ObjectState) -> Item | None:
+def _lock_or_tombstone(name: str, state: ObjectState) -> StoredItem | None:
     version = state.version.revision
     if state.uuid is not None:
         subkeys = state.subkeys()
         values = {part: subkeys[part] for part in SUBKEYS if part in subkeys}
-        return Item("locks", name, "", version, state.created_at, values)
+        return StoredItem("locks", name, "", version, state.created_at, values)
     uuid = state.tombstone_uuid or ""
-    if len(uuid.encode(errors="replace")) > MAX_UUID:
+    if len(uuid.encode(errors="replace")) > MAX_UUID_BYTES:
         return None
-    return Item("withdrawn", name, uuid, version, state.created_at, {uuid: (b"", version)})
+    return StoredItem("withdrawn", name, uuid, version, state.created_at, {uuid: (b"", version)})
 
 
 def _ttl_of(value: bytes) -> float:

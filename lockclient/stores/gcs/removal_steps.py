@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lockclient.model.holder import MAX_UUID, Holder
+from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import (
@@ -111,7 +111,7 @@ def _decision_patch(state: ObjectState, text: str) -> dict[str, str | None]:
     if size + len(_bytes(text)) <= _MAX_METADATA_BYTES:
         return {"removing": text}
     uuid = state.uuid or ""
-    kept = {"uuid": uuid if len(_bytes(uuid)) <= MAX_UUID else "", "removing": text}
+    kept = {"uuid": uuid if len(_bytes(uuid)) <= MAX_UUID_BYTES else "", "removing": text}
     return {**dict.fromkeys(state.metadata), **kept}
 
 

@@ -27,9 +27,9 @@ from urllib.parse import quote, unquote
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import MAX_UUID, MAX_VALUE, STAMPS, SUBKEYS, Found
+from lockclient.model.holder import MAX_UUID_BYTES, MAX_VALUE_BYTES, STAMPS, SUBKEYS, Found
 from lockclient.model.removal import MAX_RECORD
-from lockclient.stores.common.polling import Item, Key, Known
+from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import lock_name_of
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
@@ -109,12 +109,14 @@ class KeyListing:
         """Return how many seconds each server's clock is ahead of our monotonic one."""
         return self._ahead
 
-    def told_of(self) -> int:
+    def record_version(self) -> int:
         return self._told_of
 
     # ------------------------------------------------------------ reading all
 
-    def live(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def live(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         scan = self._scan("live", deadline)
         if scan.records != self._records:
             self._records = scan.records
@@ -125,32 +127,34 @@ class KeyListing:
         self._lasting_minority = {
             name: text for name, text in minority.items() if lately.get(name) == text
         }
-        now, same = self.now(), list[Item]()
+        now, same = self.now(), list[StoredItem]()
         new: dict[str, tuple[ScannedKey, int]] = {}
         for name, (text, i) in held.items():
             before = known.get(("locks", name, ""))
             if before is not None and before.version == hash(text):
-                same.append(Item("locks", name, "", before.version, now, {}))
+                same.append(StoredItem("locks", name, "", before.version, now, {}))
             else:
                 new[name] = ScannedKey.parse(text), i
         yield same
         yield from self._read_locks(new, deadline)
         yield list(self._announcements(scan.folder("unlockers"), deadline))
 
-    def records(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def records(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         scan = self._scan("removed", deadline)
-        now, same = self.now(), list[Item]()
+        now, same = self.now(), list[StoredItem]()
         new: dict[str, tuple[Key, int, int]] = {}
         for rest, (number, i) in recorded(scan.folder("removed")).items():
             segment, _, last = rest.partition("/")
             name, uuid = lock_name_of(segment), unquote(last)
-            whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID
+            whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES
             if name is None or not whole or self._holds(name, uuid):
                 continue
             key: Key = ("removed", name, uuid)
             before = known.get(key)
             if before is not None and before.version == number:
-                same.append(Item(*key, number, now, {}))
+                same.append(StoredItem(*key, number, now, {}))
             else:
                 new[rest] = key, number, i
         yield same
@@ -161,7 +165,7 @@ class KeyListing:
                 where = ", ".join(self._rounds.place.endpoints)
                 raise StoreUnavailable(f"One of {where} ended as it was read.", unknown=False)
             yield [
-                Item(*key, number, now, {key[2]: (values[rest][0], number)})
+                StoredItem(*key, number, now, {key[2]: (values[rest][0], number)})
                 for rest, (key, number, _) in part.items()
                 if values[rest][0] is not None
             ]
@@ -241,24 +245,26 @@ class KeyListing:
 
         return max(votes, key=likelihood)
 
-    def _announcements(self, folders: Mapping[int, Folder], deadline: Deadline) -> Iterator[Item]:
+    def _announcements(
+        self, folders: Mapping[int, Folder], deadline: Deadline
+    ) -> Iterator[StoredItem]:
         newest = latest(folders)
         for part in _chunks(newest):
             place = {segment: i for segment, (_, i) in part.items()}
             values = self._read_values(
-                self._rounds.keys.unlockers, place, ("said",), MAX_VALUE, deadline
+                self._rounds.keys.unlockers, place, ("said",), MAX_VALUE_BYTES, deadline
             )
             for segment, (value, *_) in values.items():
                 name, number = unquote(segment), part[segment][0]
                 if value is not None and quote(name, safe="") == segment:
                     found: dict[str, Found] = {"": (value, number)}
-                    yield Item("unlockers", name, "", number, self.now(), found)
+                    yield StoredItem("unlockers", name, "", number, self.now(), found)
 
     # ------------------------------------------------------------ what is not known yet
 
     def _read_locks(
         self, new: Mapping[str, tuple[ScannedKey, int]], deadline: Deadline
-    ) -> Iterator[Sequence[Item]]:
+    ) -> Iterator[Sequence[StoredItem]]:
         """Read all that locks say, of servers that have the state that was seen.
 
         Where that has changed meanwhile it is asked as for one lock, of a majority.
@@ -266,9 +272,9 @@ class KeyListing:
         for part in _chunks(new):
             place = {quote(name, safe=""): i for name, (_, i) in part.items()}
             values = self._read_values(
-                self._rounds.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE, deadline
+                self._rounds.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE_BYTES, deadline
             )
-            found: list[Item] = []
+            found: list[StoredItem] = []
             for name, (key, _) in part.items():
                 shown = values.get(quote(name, safe=""), ())
                 item = self._item(name, dict(zip((*SUBKEYS, "push"), shown, strict=False)))
@@ -278,17 +284,20 @@ class KeyListing:
                     found.append(item)
             yield found
 
-    def _item(self, name: str, fields: Mapping[str, bytes | None]) -> Item | None:
+    def _item(self, name: str, fields: Mapping[str, bytes | None]) -> StoredItem | None:
         if (text := fields.get("uuid")) is None:
             return None
-        uuid, push = text[: MAX_UUID + 1].decode(errors="replace"), number_of(fields["push"] or b"")
+        uuid, push = (
+            text[: MAX_UUID_BYTES + 1].decode(errors="replace"),
+            number_of(fields["push"] or b""),
+        )
         token, now = token_of(uuid), revision_of(uuid, push)
         values: dict[str, Found] = {
             part: (fields[part], now if part in STAMPS else token)
             for part in SUBKEYS
             if fields.get(part) is not None
         }
-        return Item("locks", name, "", ScannedKey(push, uuid).version(), self.now(), values)
+        return StoredItem("locks", name, "", ScannedKey(push, uuid).version(), self.now(), values)
 
     def _read_by_majority(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
         """Return what a majority says of a lock now."""

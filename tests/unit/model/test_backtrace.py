@@ -15,7 +15,7 @@ from lockclient import ClusterMutex
 from lockclient.model.backtrace import LIMIT, capture
 from lockclient.model.clocks import Now
 from lockclient.model.fields import size_of
-from lockclient.model.holder import MAX_VALUE
+from lockclient.model.holder import MAX_VALUE_BYTES
 from tests.support.memory_store import MemoryStore
 
 
@@ -102,7 +102,7 @@ def test_nobody_s_own_words_break_its_lock(odd: str) -> None:
     assert (holder.backtrace, holder.reason) == (mutex.record.backtrace, mutex.record.reason)
     assert LIMIT - 2000 < size_of(holder.backtrace or "") <= LIMIT
     about = holder.subkeys()["about"].encode()
-    assert 3 * 4000 < len(about) < MAX_VALUE / 2
+    assert 3 * 4000 < len(about) < MAX_VALUE_BYTES / 2
     with pytest.raises(ValueError, match="reason must have 0 to 4096 bytes in JSON"):
         ClusterMutex("x", store=store, reason=said + odd)
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockclient.model.clocks import (
-    LATEST,
-    LONGEST,
+    MAX_DURATION_S,
+    MAX_STAMP,
     Deadline,
     Now,
     Runtime,
@@ -26,7 +26,7 @@ MILLISECONDS = 600_000_000.0
 """A week in milliseconds: as seconds it is 19 years."""
 
 NONSENSE = [
-    *(math.nan, math.inf, -math.inf, -1, -0.001, MILLISECONDS, LONGEST * 1.001),
+    *(math.nan, math.inf, -math.inf, -1, -0.001, MILLISECONDS, MAX_DURATION_S * 1.001),
     *(True, False, "5", b"5", [5], 5j, object()),
 ]
 
@@ -56,7 +56,7 @@ class TestDurations:
         """Integers and floats, up to ten years."""
         assert require_timeout("timeout", None) is None
         assert require_timeout("timeout", 0) == 0
-        assert require_timeout("timeout", LONGEST) == LONGEST
+        assert require_timeout("timeout", MAX_DURATION_S) == MAX_DURATION_S
         assert Runtime(1, 2).stamps(10) == Stamps(11, 12)
         assert Runtime(0.001, None).stamps(10) == Stamps(10.001, None)
 
@@ -128,7 +128,7 @@ class TestStamps:
         with pytest.raises(ValueError, match=r"no decimal number|after the year 9999"):
             parse_stamp(text)
 
-    @given(st.floats(0, LATEST - 1))
+    @given(st.floats(0, MAX_STAMP - 1))
     def test_they_come_back(self, wall: float) -> None:
         """What is written is read again, to the millisecond."""
         assert parse_stamp(format_stamp(wall)) == pytest.approx(wall, abs=0.0006)
@@ -137,4 +137,4 @@ class TestStamps:
     def test_any_text_is_read_or_refused(self, text: str) -> None:
         """Never another error than `ValueError`."""
         with suppress(ValueError):
-            assert 0 <= parse_stamp(text) <= LATEST
+            assert 0 <= parse_stamp(text) <= MAX_STAMP

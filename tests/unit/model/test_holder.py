@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.clocks import LATEST, LONGEST, Runtime
+from lockclient.model.clocks import MAX_DURATION_S, MAX_STAMP, Runtime
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import (
     ALERT,
     BROKEN,
     FACTS,
-    MAX_VALUE,
+    MAX_VALUE_BYTES,
     OK,
     OVERDUE,
     STAMPS,
@@ -35,8 +35,8 @@ from tests.support.records import found, written
 ABOUT_FACTS = [each.name for each in FACTS if each.place == ABOUT]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
-stamps = st.integers(0, LATEST).map(float)
-seconds = st.floats(0, LONGEST, exclude_min=True)
+stamps = st.integers(0, MAX_STAMP).map(float)
+seconds = st.floats(0, MAX_DURATION_S, exclude_min=True)
 holders = st.builds(
     Holder,
     st.just("x"),
@@ -61,7 +61,16 @@ values = (
     st.binary(max_size=60)
     | texts.map(str.encode)
     | st.sampled_from(
-        [b"", b"\xff\xfe", b"9" * 5000, b"-1", b"nan", b"1e5", "١".encode(), b"0" * (MAX_VALUE + 1)]
+        [
+            b"",
+            b"\xff\xfe",
+            b"9" * 5000,
+            b"-1",
+            b"nan",
+            b"1e5",
+            "١".encode(),
+            b"0" * (MAX_VALUE_BYTES + 1),
+        ]
     )
 )
 json_values = st.recursive(
@@ -131,9 +140,9 @@ class TestHolder:
         printable(holder.undecided())
         for stamp in STAMPS:
             value = getattr(holder, stamp)
-            assert value is None or 0 <= value <= LATEST
+            assert value is None or 0 <= value <= MAX_STAMP
         for after in (holder.expected_runtime, holder.auto_unlock_after):
-            assert after is None or 0 < after <= LONGEST
+            assert after is None or 0 < after <= MAX_DURATION_S
 
     @pytest.mark.parametrize(
         ("key", "value", "problem"),
@@ -141,10 +150,10 @@ class TestHolder:
             ("uuid", b"", "is empty"),
             ("uuid", b"\xff", "is not UTF-8"),
             ("hostname", b"\xc3\x28", "is not UTF-8"),
-            ("hostname", b"x" * (MAX_VALUE + 1), f"has {MAX_VALUE + 1} bytes"),
+            ("hostname", b"x" * (MAX_VALUE_BYTES + 1), f"has {MAX_VALUE_BYTES + 1} bytes"),
             ("alert_at", b"soon", "no decimal number"),
             ("auto_unlock_at", b"99999999999999", "after the year 9999"),
-            ("about", b"x" * (MAX_VALUE + 1), f"has {MAX_VALUE + 1} bytes"),
+            ("about", b"x" * (MAX_VALUE_BYTES + 1), f"has {MAX_VALUE_BYTES + 1} bytes"),
             ("about", b"", "is no JSON object"),
             ("about", b"\xff", "is no JSON object"),
             ("about", b"[]", "is no JSON object"),
@@ -227,10 +236,12 @@ class TestUndecided:
         """Each of them is rounded to a millisecond."""
         assert replace(timed(), alert_at=1030.0 + rounding).undecided() == ""
 
-    @given(wall=st.floats(0, 4e9), runtime=seconds, more=st.floats(0.001, LONGEST))
+    @given(wall=st.floats(0, 4e9), runtime=seconds, more=st.floats(0.001, MAX_DURATION_S))
     def test_no_lock_of_ours_is(self, wall: float, runtime: float, more: float) -> None:
         """Whatever the durations, as they are written and read."""
-        how = Runtime(runtime, min(runtime + more, LONGEST) if runtime < LONGEST else None)
+        how = Runtime(
+            runtime, min(runtime + more, MAX_DURATION_S) if runtime < MAX_DURATION_S else None
+        )
         mine = replace(timed(), expected_runtime=how.expected, auto_unlock_after=how.auto_unlock)
         assert written(mine.stamped(how.stamps(wall))).undecided() == ""
 
@@ -313,7 +324,7 @@ class TestLeftovers:
         assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.0}'})).pid == 4711
         assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.5}'})).broken()
 
-    @pytest.mark.parametrize("uuid", [b"", b"\xff", b"u" * (MAX_VALUE + 1)])
+    @pytest.mark.parametrize("uuid", [b"", b"\xff", b"u" * (MAX_VALUE_BYTES + 1)])
     def test_a_uuid_that_can_t_be_read_is_a_holder_s_all_the_same(self, uuid: bytes) -> None:
         """Of this one acquisition: a person may remove that, and no other."""
         holder = Holder.read("x", found({**SOUND, "uuid": uuid}, 5))

@@ -221,7 +221,7 @@ class TestDeputies:
     def test_one_that_waits_holds_up_no_other(self) -> None:
         """The handler of a signal may ask while the main thread, which it interrupts, waits."""
         store, inner = MemoryStore(), threading.Event()
-        store.background._deputies.submit(inner.wait)
+        store.background._shielded.submit(inner.wait)
         assert store.background.run_shielded(lambda: 7) == 7
         inner.set()
 

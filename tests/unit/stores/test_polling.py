@@ -12,7 +12,14 @@ import pytest
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.polling import Clock, Following, Item, Key, Known, Polling
+from lockclient.stores.common.polling import (
+    Following,
+    Key,
+    KnownItem,
+    Polling,
+    StoreClock,
+    StoredItem,
+)
 from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Kind
 from tests.support.processes import wait_until
@@ -25,7 +32,7 @@ class Shop:
     """A source that has what the test says; its clock stands unless the test moves it."""
 
     def __init__(self) -> None:
-        self.items: dict[tuple[Kind, str, str], Item] = {}
+        self.items: dict[tuple[Kind, str, str], StoredItem] = {}
         self.wall = START
         self.versions = 1 << 60
         self.told = 0
@@ -38,11 +45,13 @@ class Shop:
         self.versions -= 7  # like a bucket's, they need not grow
         said = {key: (text.encode(), self.versions) for key, text in values.items()}
         said = said or {part: (b"{}", self.versions)}
-        item = Item(kind, name, part, self.versions, self.wall, said)
+        item = StoredItem(kind, name, part, self.versions, self.wall, said)
         self.items[item.key] = item
         self.told += kind == "removed"
 
-    def live(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def live(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         del deadline, known
         self.reads.append("live")
         time.sleep(self.takes)
@@ -50,12 +59,14 @@ class Shop:
             raise self.error
         yield [each for each in self.items.values() if each.kind != "removed"]
 
-    def records(self, deadline: Deadline, known: Mapping[Key, Known]) -> Iterator[Sequence[Item]]:
+    def records(
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
+    ) -> Iterator[Sequence[StoredItem]]:
         del deadline, known
         self.reads.append("records")
         yield [each for each in self.items.values() if each.kind == "removed"]
 
-    def told_of(self) -> int:
+    def record_version(self) -> int:
         return self.told
 
     def now(self) -> float:
@@ -249,7 +260,7 @@ class TestClock:
         """An answer tells whole seconds, a while ago: of the last ones the latest tells most."""
         real = monotonic()
         heard = [100.9, 101.2, 101.1]
-        clock = Clock(lambda: monotonic() - real + heard[0])
+        clock = StoreClock(lambda: monotonic() - real + heard[0])
         ahead = []
         while heard:
             ahead.append(clock.ahead() + real)
@@ -257,11 +268,11 @@ class TestClock:
         assert [round(each, 1) for each in ahead] == [100.9, 101.2, 101.2]
 
     def test_before_the_first_answer_there_is_no_time(self) -> None:
-        assert Clock(lambda: 0.0).ahead() + monotonic() == pytest.approx(0.0, abs=1.0)
+        assert StoreClock(lambda: 0.0).ahead() + monotonic() == pytest.approx(0.0, abs=1.0)
 
 
 def test_an_item_is_known_by_name_and_part() -> None:
-    item = Item("removed", "a", "1", 3, time.time(), {"1": (json.dumps({}).encode(), 3)})
+    item = StoredItem("removed", "a", "1", 3, time.time(), {"1": (json.dumps({}).encode(), 3)})
     assert item.key == ("removed", "a", "1")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockclient.cli.options import Duration
-from lockclient.model.clocks import LONGEST
+from lockclient.model.clocks import MAX_DURATION_S
 from lockclient.text.durations import duration, parse_duration, period, roughly
 
 
@@ -42,7 +42,7 @@ def test_what_is_not(text: str) -> None:
         parse_duration(text)
 
 
-@given(st.integers(0, int(LONGEST)))
+@given(st.integers(0, int(MAX_DURATION_S)))
 def test_what_is_shown_can_be_given(seconds: int) -> None:
     """As it is shown: in the two largest units."""
     assert duration(parse_duration(duration(seconds))) == duration(seconds)
@@ -61,7 +61,7 @@ def test_what_is_shown_can_be_given(seconds: int) -> None:
         (3599.99999, "1 h"),
         (5400, "1 h 30 min"),
         (86_400, "1 d"),
-        (LONGEST, "3650 d"),
+        (MAX_DURATION_S, "3650 d"),
     ],
 )
 def test_what_does_not_count_on_is_written_without_a_rest_of_nothing(

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE
+from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.service.metrics import ComputedCollector
@@ -63,7 +63,7 @@ class Board:
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         tickets = [
-            Ticket.read(name, part, value if len(value) <= MAX_VALUE else b"", created)
+            Ticket.read(name, part, value if len(value) <= MAX_VALUE_BYTES else b"", created)
             for (kind, of, part), (value, created) in self.keys.items()
             if (kind, of) == ("queue", name)
         ]
@@ -362,7 +362,7 @@ def test_the_longest_are_listed_and_all_are_counted(board: Board) -> None:
 def test_what_a_ticket_says_may_be_anything(board: Board) -> None:
     hostile = 'a"b\\c\nd\x00{}🙂' + "x" * 10_000
     board.queue("long", value=Ticket("", "", hostile, 7, reason=hostile).value().encode())
-    board.queue("longer", value=Ticket("", "", "x" * MAX_VALUE).value().encode())
+    board.queue("longer", value=Ticket("", "", "x" * MAX_VALUE_BYTES).value().encode())
     board.queue("none", value=b"\xff[1")
     assert looks(board, 0, NORMAL_HANDOVER_S) == ["long", "longer", "none"]
     heads = {labels.pop("name"): labels for labels, _ in board.scrape()[HEAD]}

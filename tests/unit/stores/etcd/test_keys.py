@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
-from lockclient.model.holder import MAX_UUID, SUBKEYS
+from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.model.lock_name import check_name
 from lockclient.stores.etcd.keys import KINDS, Keys, decode, encode
 
@@ -169,7 +169,11 @@ def test_an_unknown_subkey_is_followed_by_the_next_known_one() -> None:
 def test_what_follows_a_name_is_no_longer_than_a_uuid() -> None:
     """Tables keep it, and etcd takes keys of a megabyte."""
     for kind in ("queue", "removed", "withdrawn", "code"):
-        for part in ("u" * MAX_UUID, quote("🔒" * (MAX_UUID // 4))):
+        for part in ("u" * MAX_UUID_BYTES, quote("🔒" * (MAX_UUID_BYTES // 4))):
             assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is not None
-        for part in ("u" * (MAX_UUID + 1), "u" * 1_000_000, quote("🔒" * (MAX_UUID // 4 + 1))):
+        for part in (
+            "u" * (MAX_UUID_BYTES + 1),
+            "u" * 1_000_000,
+            quote("🔒" * (MAX_UUID_BYTES // 4 + 1)),
+        ):
             assert SPACE.parse(f"/base/{kind}/a/{part}".encode()) is None
