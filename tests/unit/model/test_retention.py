@@ -22,16 +22,16 @@ module = sys.modules[spec.name] = module_from_spec(spec)
 exec(compile(edited, spec.origin, "exec"), module.__dict__)
 
 import time
-from types import SimpleNamespace as Namespace
+from unittest.mock import MagicMock
 from click.testing import CliRunner
 import unlocker.cli
 from lockclient import Settings, open_store
 from lockclient.cli.operate import force_unlock, removed
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.stores.requests import Remove
-from lockclient.stores.valkey.keys import Keys
-from lockclient.stores.valkey.requests import RequestExecutor
+from lockclient.stores.requests import Remove, RequestState
+from lockclient.stores.valkey.keys import KeyNames
+from lockclient.stores.valkey.requests import ValkeyRequestExecutor
 from tests.support.dashboard_fakes import Board
 from tests.unit.unlocker.test_record_cleanup import World, retention_of, run
 from unlocker import record_cleanup
@@ -47,12 +47,10 @@ class Sent(Exception):
 def send(command_of, *_, **__):
     raise Sent(command_of(0).args)
 
-at = Namespace(quorum=None, keys=Keys("c"), until_enough=send)
+rounds = MagicMock(keys=KeyNames("c"), until_enough=send)
 try:
-    RequestExecutor._remove(
-        Namespace(_at=at, _views=None), Remove(Removal(Holder("a"), 1.0, "u", "h", "w"), None),
-        None, None,
-    )
+    removal = Removal(Holder("a"), 1.0, "u", "h", "w")
+    ValkeyRequestExecutor(rounds).do(RequestState(Remove(removal, None)), None)
 except Sent as sent:
     assert str(DAYS * 1000 + 1) in sent.args[0], "Valkey's expiry"
 
