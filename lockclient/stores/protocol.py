@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, RequestState
+from lockclient.stores.requests import Request, RequestState, Withdraw
+from lockclient.threads.pool import WorkerPool
+
+Result = TypeVar("Result")
 
 # ---------------------------------------------------------------- requests of one acquisition
 
@@ -108,13 +111,52 @@ class Capabilities:
             raise StoreError(f"{self.display_name} {why}")
 
 
+class TicketRenewal(Protocol):
+    """Keeps the tickets of waiters alive, for as long as these can act."""
+
+    def join(self, inbox: Inbox) -> None:
+        """Keep this waiter's ticket alive as long as it is in line."""
+
+    def leave(self, inbox: Inbox) -> None:
+        """Forget this waiter."""
+
+
+class BackgroundWork(Protocol):
+    """What goes on beside the callers of one store; done by `common.background`."""
+
+    @property
+    def pushes(self) -> WorkerPool:
+        """The threads that push, and look why a lock was lost."""
+
+    @property
+    def tickets(self) -> TicketRenewal:
+        """What renews tickets."""
+
+    def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
+        """Do what asks the store, where no signal can land; return its result."""
+
+    def ready(self) -> None:
+        """See to it that what is to go on in the background will."""
+
+    def clean_up(self, withdraw: Withdraw) -> None:
+        """Leave nothing of an acquisition, for as long as that takes."""
+
+    def unfinished(self) -> bool:
+        """Tell whether something is to be cleaned up, or done for the main thread, still."""
+
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is unfinished, but not longer than that."""
+
+
 class MutexStore(Protocol):
     """What `ClusterMutex` needs."""
 
     can: Capabilities
     """What can be asked of it."""
-    background: Any
-    """The `background.Background` of this store: its threads, and what they do."""
+
+    @property
+    def background(self) -> BackgroundWork:
+        """The threads of this store, and what they do beside its callers."""
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         """Do one request, trying again and elsewhere until the deadline.

@@ -14,7 +14,7 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.etcd.wire.failover import COOL_DOWN, Tries
+from lockclient.stores.etcd.wire.failover import COOL_DOWN_S, Tries
 from tests.support.etcd_binary import frozen, served
 from tests.support.etcd_cluster import Cluster
 from tests.support.etcd_store import etcd_store
@@ -216,7 +216,7 @@ def test_the_first_member_frozen(
         assert max(first) < HALF_OPEN, "it waits for no connection to be given up"
         tries = len(failed_tries)
         # Longer than the member cools down: it is not asked again as long as another one answers.
-        until = time.monotonic() + 2 * COOL_DOWN
+        until = time.monotonic() + 2 * COOL_DOWN_S
         later = 0
         while time.monotonic() < until:
             lock_once(connected, "x")

@@ -27,7 +27,7 @@ from tests.faults.clients import Client, Driver, Interruption, Life, Others, Tas
 from tests.support.processes import Figure, wait_until
 from tests.support.tcp_proxy import Fault, Proxy
 
-FIRST_TRY = 0.3
+FIRST_TRY_S = 0.3
 """Seconds: so that each fault costs little. More than an interrupted caller waits."""
 AT_ONCE = 16
 """Lives at the same time: most of their time they wait."""
@@ -72,7 +72,7 @@ def too_late(client: Client) -> None:
     """The try of the first request ends with the caller's time."""
     lock = client.mutex()
     try:
-        got = lock.acquire(timeout=FIRST_TRY / 2)
+        got = lock.acquire(timeout=FIRST_TRY_S / 2)
     except StoreUnavailable:
         got = False
     assert lock.locked() == got
@@ -271,7 +271,7 @@ def test_the_caller_and_the_store_agree_in_the_end(
 ) -> None:
     """Whatever happens to a request: no lock or ticket stays behind, no holder is told "lost"."""
     requests = {life: matrix.undisturbed(life) for life in LIVES}
-    monkeypatch.setattr(failover, "FIRST_TRY", FIRST_TRY)
+    monkeypatch.setattr(failover, "FIRST_TRY_S", FIRST_TRY_S)
     plan = [
         (life, fault, number)
         for fault in reversed(Fault)
@@ -298,7 +298,7 @@ def test_a_late_push_does_not_put_the_stamps_back(
     matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an unlocker that starts later would go by an older sign of life than the holder."""
-    monkeypatch.setattr(failover, "FIRST_TRY", FIRST_TRY)
+    monkeypatch.setattr(failover, "FIRST_TRY_S", FIRST_TRY_S)
     client = matrix.client("late push")
     lock = client.mutex()
     assert lock.acquire()

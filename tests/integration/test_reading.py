@@ -74,7 +74,7 @@ def test_what_others_wrote_is_read_by_bytes(store: EtcdStore, sizes: list[int]) 
         assert row.holder.uuid == held.uuid
         assert not row.holder.broken()
     assert sum(sizes) < 12 * MB
-    assert max(sizes) <= paging.RECEIVED
+    assert max(sizes) <= paging.MAX_ANSWER_BYTES
 
 
 def test_one_lock_is_asked_for_by_its_known_subkeys(settings: Settings) -> None:
@@ -224,7 +224,7 @@ def test_a_page_that_does_not_come_in_time_is_asked_for_anew_with_fewer_keys(
     def slow(method: Any, request: Any, *words: Any, **how: Any) -> Any:
         if method is RANGE:
             asked.append(request.limit)
-            if request.limit > paging.SURE and len(asked) < 4:
+            if request.limit > paging.SAFE_KEYS and len(asked) < 4:
                 raise StoreUnavailable("no answer")
         return call(method, request, *words, **how)
 
@@ -232,4 +232,4 @@ def test_a_page_that_does_not_come_in_time_is_asked_for_anew_with_fewer_keys(
     table = Table(store)
     table.read(soon())
     assert len(table.rows()) == 200
-    assert asked[:3] == [paging.FIRST, paging.SURE, 4 * paging.SURE]
+    assert asked[:3] == [paging.FIRST_KEYS, paging.SAFE_KEYS, 4 * paging.SAFE_KEYS]

@@ -1,1 +1,1 @@
-"""The only place that says etcd: keys, transactions, the wire."""
+"""The store on etcd; no other folder knows its keys, transactions and wire."""

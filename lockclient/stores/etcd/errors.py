@@ -1,4 +1,4 @@
-"""etcd's and gRPC's errors → what to do next, and → our exceptions. The one place for both.
+"""Errors of etcd and gRPC: what to do next, and which exception of ours; nowhere else.
 
 Errors are told apart by etcd's exact text first and by the status code second: the same code
 stands for a compaction and for a wrong request, and one for a server that is down, a certificate
@@ -207,7 +207,7 @@ def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> Stor
     advice = advice_for(last) or (
         "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
     )
-    here = all(each.startswith(("127.", "localhost:", "[::1]:")) for each in endpoints)
+    here = all(name.startswith(("127.", "localhost:", "[::1]:")) for name in endpoints)
     if here and last == _REFUSED:
         advice += " `clustermutex up` starts one on this machine."
     return StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Lock name ⇄ keys and ranges: the contract of `docs/protocol.md`.
+"""Keys: from lock names to keys and ranges and back, the contract of `docs/protocol.md`.
 
 A name is percent-encoded with nothing but RFC 3986's unreserved characters left bare, so that it
 is always one path segment and two names never share a key.
@@ -19,8 +19,8 @@ from lockclient.model.lock_name import MAX_NAME_BYTES, check_name
 from lockclient.stores.service_protocol import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_FOLDERS = tuple(each for each in KINDS if each != "restored")
-_SUBKEYS = {each.encode(): each for each in sorted(SUBKEYS)}
+_FOLDERS = tuple(kind for kind in KINDS if kind != "restored")
+_SUBKEYS = {part.encode(): part for part in sorted(SUBKEYS)}
 _IN_ORDER = tuple(_SUBKEYS)
 
 
@@ -163,7 +163,7 @@ class Keys:
         except UnicodeDecodeError:
             return None
         name = decode(segments[0]) if segments else None
-        known = next((each for each in _FOLDERS if each == kind), None)
+        known = next((folder for folder in _FOLDERS if folder == kind), None)
         if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
             return None
         part = unquote(segments[1]) if len(segments) > 1 else ""

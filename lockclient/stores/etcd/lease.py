@@ -1,4 +1,4 @@
-"""Leases: they bind tickets to a living process, removals to their retention, unlockers to life."""
+"""Leases: tickets expire with their process, records after their retention, heartbeats soon."""
 
 from __future__ import annotations
 

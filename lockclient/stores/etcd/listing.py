@@ -16,14 +16,14 @@ from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.failover import FIRST_TRY, WireError, as_store_error
-from lockclient.stores.etcd.wire.paging import SURE, UNSEEN, Pages
+from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
+from lockclient.stores.etcd.wire.paging import MAX_KEYS_UNSEEN, SAFE_KEYS, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
 from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 
 MAX_QUEUE_KEYS = 5000
 """Tickets of one line among which the first ones are looked for: some twenty requests."""
-FULL_PAGE_TIMEOUT_S = FIRST_TRY
+FULL_PAGE_TIMEOUT_S = FIRST_TRY_S
 """Of a page of more keys than are sure to fit: one try."""
 MAX_TICKET_BYTES = 4_000_000
 """Bytes of tickets that are read at a time: several times what ten thousand of ours would be, and
@@ -104,8 +104,8 @@ class Listing:
         self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
     ) -> Iterator[Ticket]:
         """Read these tickets, as far as they are there still; a few at a time, as pages are."""
-        for start in range(0, len(places), SURE):
-            txn = self._transactions.get(key for _, key in places[start : start + SURE])
+        for start in range(0, len(places), SAFE_KEYS):
+            txn = self._transactions.get(key for _, key in places[start : start + SAFE_KEYS])
             for answer in self._ask(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
                     value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
@@ -130,7 +130,7 @@ class Listing:
         self, span: tuple[bytes, bytes], deadline: Deadline, revision: int = 0, **how: Any
     ) -> Iterator[wire.RangeAnswer]:
         """Read a range in pages, at a revision, or all at that of the first page."""
-        pages, going_on = Pages(span, UNSEEN if how.get("keys_only") else None), True
+        pages, going_on = Pages(span, MAX_KEYS_UNSEEN if how.get("keys_only") else None), True
         while going_on:
             page = wire.Range(
                 key=pages.key,
@@ -139,7 +139,7 @@ class Listing:
                 revision=revision,
                 **how,
             )
-            many = pages.limit > SURE
+            many = pages.limit > SAFE_KEYS
             limit = Deadline(
                 min(deadline, Deadline.after(FULL_PAGE_TIMEOUT_S if many else PAGE_TIMEOUT_S))
             )

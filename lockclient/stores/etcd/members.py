@@ -49,7 +49,9 @@ _UNKNOWN_HOST = 421
 def members(location: EtcdLocation, timeout: float) -> list[Member]:
     """Ask all members at once for what they say of themselves."""
     with ThreadPoolExecutor(len(location.endpoints)) as threads:
-        return list(threads.map(lambda each: _member(location, each, timeout), location.endpoints))
+        return list(
+            threads.map(lambda member: _member(location, member, timeout), location.endpoints)
+        )
 
 
 def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
@@ -77,8 +79,8 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
         quota=sizes.get("server_quota_backend_bytes", 0),
         alarms=tuple(status.errors),
         cluster=tuple(
-            f"{each.name or format(each.id, 'x')} ({', '.join(each.client_urls)})"
-            for each in listed.members
+            f"{member.name or format(member.id, 'x')} ({', '.join(member.client_urls)})"
+            for member in listed.members
         ),
         auth=auth,
         pages=_answers_pages(location, endpoint, timeout),

@@ -1,4 +1,4 @@
-"""Which rights etcd wants of the user who sends a request.
+"""Permissions that etcd wants of the user who sends a request.
 
 etcd says "permission denied" and not to what. What it wants follows from the request: reading
 for every comparison and get, writing for every put and delete, in both branches of a transaction.
@@ -42,5 +42,5 @@ def _uses(message: Message) -> Iterator[tuple[str, bytes]]:
             yield from _uses(getattr(message, kind))
     elif isinstance(message, wire.Txn):
         for part in (message.compare, message.success, message.failure):
-            for each in part:
-                yield from _uses(each)
+            for element in part:
+                yield from _uses(element)

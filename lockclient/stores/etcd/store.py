@@ -16,6 +16,7 @@ from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.diagnosis_protocol import Clock, Finding
+from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.errors import ErrorKind, was_closed
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
@@ -108,7 +109,7 @@ class EtcdStore(OpenedStore, EtcdServiceStore):
                     number = lease.get(deadline)
                 txn = self._transactions.build(sending.request, number)
                 answer = self._channels.call(TXN, txn, deadline, sending)
-                outcome = self._transactions.read(sending.request, answer, resent=sending.ambiguous)
+                outcome = outcome_of(sending.request, answer, resent=sending.ambiguous)
                 return (
                     self._with_code(outcome, deadline) if type(outcome) is ReadResult else outcome
                 )
@@ -124,7 +125,7 @@ class EtcdStore(OpenedStore, EtcdServiceStore):
                     number = await channels.lease_id(lease, deadline)
                 txn = self._transactions.build(sending.request, number)
                 answer = await channels.call(TXN, txn, deadline, sending)
-                return self._transactions.read(sending.request, answer, resent=sending.ambiguous)
+                return outcome_of(sending.request, answer, resent=sending.ambiguous)
             except WireError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 

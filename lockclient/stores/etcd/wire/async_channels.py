@@ -1,4 +1,4 @@
-"""Connections to the members of a cluster, for one event loop: what `channels` is for threads.
+"""gRPC channels to the members of a cluster for one event loop: what `channels` is for threads.
 
 They are grpc.aio's, but for two cases, in which the connections of the threads are used and their
 answers handed to the loop. One is the connection of an `etcd3` client. The other is the child of a

@@ -1,4 +1,4 @@
-"""Connections to the members of a cluster, for threads: deadlines, TLS, tokens.
+"""gRPC channels to the members of a cluster, for threads: deadlines, TLS, tokens.
 
 Each member has channels of its own, because gRPC's own balancing keeps sending to a frozen
 member. Who is asked when, and for how long, says `failover`.
@@ -20,7 +20,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
-from lockclient.stores.etcd.wire.failover import FIRST_TRY, Endpoint, Failover, Tries
+from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, Endpoint, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
     OPTIONS,
@@ -90,8 +90,8 @@ class Channels:
 
     def _connections(self, borrowed: Borrowed | None) -> dict[str, _Connection | Borrowed]:
         return {
-            each.endpoint: borrowed or _Connection(partial(self._connect, each.endpoint))
-            for each in self.failover.members
+            member.endpoint: borrowed or _Connection(partial(self._connect, member.endpoint))
+            for member in self.failover.members
         }
 
     def _connect(self, endpoint: str) -> grpc.Channel:
@@ -160,7 +160,7 @@ class Channels:
         metadata = [("hasleader", "true")]
         if not self._plain:
             member.token = None  # a token that is idle expires: a new one for each stream
-            metadata += self._metadata(member, FIRST_TRY) or []
+            metadata += self._metadata(member, FIRST_TRY_S) or []
         try:
             return self.stub(member, method)(requests, metadata=metadata)
         except RuntimeError:
@@ -192,8 +192,8 @@ class Channels:
         """Close all channels; calls under way, and those to come, end with `StoreClosed`."""
         self.failover.closed = True
         self.close_streams()
-        for each in self._unary.values():
-            each.close()
+        for connection in self._unary.values():
+            connection.close()
 
     def close_streams(self) -> None:
         """Close the channels of streams.
@@ -201,5 +201,5 @@ class Channels:
         At the interpreter's end, while gRPC's threads still run: a channel with a stream that is
         collected after that waits for ever for one of those threads to end the stream.
         """
-        for each in self._streams.values():
-            each.close()
+        for connection in self._streams.values():
+            connection.close()

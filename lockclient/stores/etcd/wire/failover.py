@@ -1,4 +1,4 @@
-"""Which member is asked next, for how long, and what a failure means. No I/O, no waiting.
+"""Failover: which member is asked next, for how long, what a failure means. No I/O, no waiting.
 
 A try has a deadline much shorter than the caller's; a member that failed is left alone for a
 moment and the next one is asked. Every request may be sent twice (see `transactions`). Threads and
@@ -33,13 +33,13 @@ from lockclient.stores.requests import Read, RequestState
 
 log = logging.getLogger(__name__)
 
-FIRST_TRY = 1.0
+FIRST_TRY_S = 1.0
 """Seconds that the first try may take; each later round of tries may take twice as long."""
-LONGEST_TRY = 8.0
-COOL_DOWN = 1.0
+MAX_TRY_S = 8.0
+COOL_DOWN_S = 1.0
 """Seconds that a member that failed is asked last."""
 _OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
-NEW_TOKENS = 10
+MAX_NEW_TOKENS = 10
 """How often one request may ask for a new token: each change of users or roles makes all tokens
 stale, and such changes come in rows."""
 
@@ -98,7 +98,7 @@ class Failover:
         self.authentication = wire.Authenticate(
             name=location.user or "", password=location.password or ""
         )
-        self.members = [Endpoint(each) for each in location.endpoints]
+        self.members = [Endpoint(endpoint) for endpoint in location.endpoints]
         self.closed = False
         self.good = self.members[0]
         """The member that was asked last."""
@@ -116,12 +116,12 @@ class Failover:
 
     def beside(self, other: Endpoint | None) -> Endpoint:
         """Return the member to ask that is not this one, if there is another."""
-        others = [each for each in self.members if each is not other] or self.members
+        others = [member for member in self.members if member is not other] or self.members
         return self.good if self.good in others else min(others, key=_cooling)
 
     def failed(self, member: Endpoint) -> None:
         """Ask this member last for a moment."""
-        member.cooling_until = monotonic() + COOL_DOWN
+        member.cooling_until = monotonic() + COOL_DOWN_S
 
     def report(self, trouble: str | None) -> None:
         """Log the begin and the end of an outage, once each, whoever notices it first."""
@@ -184,7 +184,7 @@ class Tries:
             if member.cooling_until > now:
                 member = failover.next()
             self._member = member
-        longest = min(LONGEST_TRY, FIRST_TRY * 2 ** (self._count // len(failover.members)))
+        longest = min(MAX_TRY_S, FIRST_TRY_S * 2 ** (self._count // len(failover.members)))
         timeout = min(longest, self._deadline - now)
         if failover.closed:
             raise self.closed()
@@ -212,7 +212,7 @@ class Tries:
         assert member is not None
         fault = diagnose(error)
         self._sending.in_flight = False
-        renewable = bool(failover.authentication.name) and self._new_tokens < NEW_TOKENS
+        renewable = bool(failover.authentication.name) and self._new_tokens < MAX_NEW_TOKENS
         if fault is ErrorKind.NEW_TOKEN and renewable:
             # Of all the requests that were under way with a stale token, only the first finds it
             # here: the others would throw away the new one, and each costs etcd a bcrypt.

@@ -1,4 +1,4 @@
-"""fork at a moment when nobody here is inside gRPC.
+"""Fork safety: a fork waits until no thread of ours is inside gRPC.
 
 gRPC has handlers of its own for fork, and skips them while a thread is inside it ("Other threads
 are currently calling into gRPC"). Then the child inherits its pollers as they are and dies by
@@ -43,7 +43,7 @@ def require_real_threads() -> None:
             )
 
 
-PATIENCE = 1.0
+FORK_TIMEOUT_S = 1.0
 """Seconds that a fork waits at most."""
 
 
@@ -89,7 +89,7 @@ def _before() -> None:
     _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
     for stream in list(_streams):
         stream.pause()
-    until = monotonic() + PATIENCE
+    until = monotonic() + FORK_TIMEOUT_S
     while _inside and monotonic() < until:
         time.sleep(0.001)
 

@@ -1,17 +1,17 @@
-"""Reading a long range page by page, each of about the same number of bytes. No I/O.
+"""Paging: a long range in pages of about the same number of bytes. No I/O.
 
 What others have written may be large, and a limit of keys says nothing about that. So the first
 page is of few keys, and each answer tells how many the next one may have: what its keys took on the
-average, up to about `TARGET` bytes, and no more than four times as many as before. Values may grow
-from one key to the next all the same. An answer larger than `RECEIVED` is not taken by gRPC, and
-one that is much larger does not even come in time; but etcd has made it by then, of half a gigabyte
-or more where `MOST` keys are as large as can be. So the next question is for as few keys as are
-sure to fit (`SURE`), or half as many where that was not few enough, down to one. The same large
-question is never asked twice, and there are few: it takes some small pages to come to so many keys
-again.
+average, up to about `PAGE_BYTES` bytes, and no more than four times as many as before. Values may
+grow from one key to the next all the same. An answer larger than `MAX_ANSWER_BYTES` is not taken by
+gRPC, and one that is much larger does not even come in time; but etcd has made it by then, of half
+a gigabyte or more where `MAX_KEYS` keys are as large as can be. So the next question is for as few
+keys as are sure to fit (`SAFE_KEYS`), or half as many where that was not few enough, down to one.
+The same large question is never asked twice, and there are few: it takes some small pages to come
+to so many keys again.
 
 Nothing tells beforehand how large values are, and etcd has them at hand even where it sends none
-(`keys_only`): then there is nothing to learn by, and a page has `UNSEEN` keys at most.
+(`keys_only`): then there is nothing to learn by, and a page has `MAX_KEYS_UNSEEN` keys at most.
 
 etcd walks all keys up to the end of the range that it is asked for, whatever the limit (it counts
 them): with 1,100,000 keys each page of 1,000 cost it 0.3 s, in which nobody could write, and all of
@@ -25,15 +25,15 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-TARGET = 1_000_000
+PAGE_BYTES = 1_000_000
 """Bytes of a page, about."""
-RECEIVED = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of the largest answer that is taken: any one value that etcd takes, and then some."""
-LARGEST = 1536 * 1024
+MAX_VALUE_BYTES = 1536 * 1024
 """Bytes of the largest value that an etcd takes which nobody has told otherwise."""
-SURE = RECEIVED // LARGEST
+SAFE_KEYS = MAX_ANSWER_BYTES // MAX_VALUE_BYTES
 """Keys of which no answer is too large."""
-FIRST, MOST, UNSEEN = 64, 500, 250
+FIRST_KEYS, MAX_KEYS, MAX_KEYS_UNSEEN = 64, 500, 250
 """Keys of the first page, of any, and of any without values."""
 
 
@@ -42,13 +42,13 @@ class Pages:
 
     Args:
         span: the first key and the end of the range, as for all keys below a prefix.
-        most: keys of a page; None: `MOST`.
+        most: keys of a page; None: `MAX_KEYS`.
     """
 
     def __init__(self, span: tuple[bytes, bytes], most: int | None = None) -> None:
         self.key, self.range_end = span
-        self._most = MOST if most is None else most
-        self.limit = min(FIRST, self._most)
+        self._most = MAX_KEYS if most is None else most
+        self.limit = min(FIRST_KEYS, self._most)
         """How many keys to ask for."""
         self._end = span[1]
         self._same = len(span[0])
@@ -64,7 +64,7 @@ class Pages:
             size: its bytes.
         """
         if keys:
-            fitting = TARGET * keys // max(size, 1)
+            fitting = PAGE_BYTES * keys // max(size, 1)
             self.limit = max(1, min(fitting, 4 * self.limit, self._most))
         if more:
             self._same = _in_common(self.key, following) + 1
@@ -79,7 +79,7 @@ class Pages:
 
     def ask_for_fewer(self) -> bool:
         """Ask for less, because the answer was too large; False if it was for one key."""
-        self.limit, before = max(1, min(self.limit // 2, SURE)), self.limit
+        self.limit, before = max(1, min(self.limit // 2, SAFE_KEYS)), self.limit
         return before > 1
 
 

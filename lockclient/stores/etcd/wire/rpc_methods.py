@@ -1,4 +1,4 @@
-"""The methods of etcd's that we call, and what both drivers need to call them."""
+"""The gRPC methods of etcd that we call, channel options and TLS credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.paging import RECEIVED
+from lockclient.stores.etcd.wire.paging import MAX_ANSWER_BYTES
 
 OPTIONS = [
     # Without a pool of its own, a "new" channel inherits a connection that is known to be dead.
@@ -34,7 +34,7 @@ OPTIONS = [
                 "methodConfig": [
                     {
                         "name": [{"service": "etcdserverpb.KV", "method": "Range"}],
-                        "maxResponseMessageBytes": RECEIVED,
+                        "maxResponseMessageBytes": MAX_ANSWER_BYTES,
                     }
                 ]
             }

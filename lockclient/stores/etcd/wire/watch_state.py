@@ -1,4 +1,4 @@
-"""Which watches there are, and what each was told. No I/O, no waiting, no lock.
+"""Watch state: which watches there are, and up to where each was notified. No I/O, no lock.
 
 Where a watch begins. etcd takes a watch that begins at the very revision up to which it was
 compacted, and tells it nothing of what was deleted there (etcd-io/etcd #18089, mended in none of
@@ -11,8 +11,8 @@ How much comes at once. To a watch that begins in the past etcd tells up to a th
 one answer, whatever was written in them: more than a gigabyte, if somebody means it. With
 `fragment` it cuts that into answers of about one request's size. A cut may go through a revision:
 what there is of the last one is held back until the rest has come, and where that is more than
-`HELD` bytes (a deletion of very many keys), the watch ends as after a compaction, and whoever has
-it looks for himself.
+`MAX_HELD_BYTES` bytes (a deletion of very many keys), the watch ends as after a compaction, and
+whoever has it looks for himself.
 
 That has a price: a watch that begins in the past is served from a list that etcd looks through
 every 100 ms. So a new one is tried at its next revision first. If etcd's answer says that this is
@@ -35,11 +35,11 @@ from dataclasses import dataclass
 
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
-HELD = 16 * 1024 * 1024
+MAX_HELD_BYTES = 16 * 1024 * 1024
 """Bytes of one revision's events that are waited for."""
-FRESH = 1.0
+FRESH_TOKEN_S = 1.0
 """Seconds for which a stream's token is beyond doubt."""
-BELIEF = 10.0
+REFUSAL_BELIEVED_S = 10.0
 """Seconds for which other refusals are believed on an older stream, too, after one on a fresh one:
 a watch without the right must not have the stream opened again with each try."""
 
@@ -122,7 +122,7 @@ class Wanted:
         """Return the events of whole revisions; with `more` the last one's may go on."""
         events = self.held + events
         last = events[-1].kv.mod_revision if more and events else math.inf
-        cut = bisect_left(events, last, key=lambda each: each.kv.mod_revision)
+        cut = bisect_left(events, last, key=lambda event: event.kv.mod_revision)
         self.held = events[cut:]
         return events[:cut]
 
@@ -165,7 +165,7 @@ class Watches:
         self._unanswered.clear()
         watches = list(self._by_number.values())
         self._by_number.clear()
-        return [self._begin(each, ahead=False) for each in watches]
+        return [self._begin(watch, ahead=False) for watch in watches]
 
     def answered(self, answer: wire.WatchAnswer, now: float) -> Answered:
         """Return what to send after an answer, and which watch is to be told what.
@@ -188,10 +188,10 @@ class Watches:
         if answer.created:
             return self._created(watch, answer.header.revision)
         known = watch.known or 0
-        events = [each for each in answer.events if each.kv.mod_revision > known]
+        events = [event for event in answer.events if event.kv.mod_revision > known]
         if watch.held or answer.fragment:
             events = watch.complete(events, more=answer.fragment)
-            if sum(each.ByteSize() for each in watch.held) > HELD:
+            if sum(event.ByteSize() for event in watch.held) > MAX_HELD_BYTES:
                 return self.remove(watch), watch, Missed()
         if not events:
             return [], None, None
@@ -219,8 +219,8 @@ class Watches:
 
     def _refused(self, why: str, now: float) -> None:
         """Believe a refusal, or else raise `StaleToken`; the watch is begun again with the rest."""
-        if now - self._opened_at < FRESH:
-            self._believed_until = now + BELIEF
+        if now - self._opened_at < FRESH_TOKEN_S:
+            self._believed_until = now + REFUSAL_BELIEVED_S
         elif now >= self._believed_until:
             raise StaleToken(why)
 

@@ -45,15 +45,15 @@ __all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
 
 log = logging.getLogger(__name__)
 
-PAUSE = 1.0
+RETRY_PAUSE_S = 1.0
 """Seconds from one try to open the stream to the next, and for which a refusal is kept back: told
 at once, whoever waits would look and ask for a watch again at once."""
-_STEADY = 10.0
+STEADY_STREAM_S = 10.0
 """Seconds for which a stream must have stood for its end to be worth a warning again."""
-_SILENCE = 60.0
+QUIET_REFUSALS_S = 60.0
 """Seconds without a refusal after which the next one is worth a warning again."""
 
-_LONGEST_END = 0.5
+JOIN_TIMEOUT_S = 0.5
 """Seconds that closing waits for the thread."""
 
 _choosing = threading.Lock()
@@ -84,8 +84,8 @@ class Watch:
         # Each stream has its own, for it may be told the same later; who hears it twice is us.
         tell = notify if len(streams) == 1 else self._tell_once
         self._wanted = [
-            (each, Wanted(span, revision, tell, deletes_only=deletes_only, tell_start=tell_start))
-            for each in streams
+            (stream, Wanted(span, revision, tell, deletes_only=deletes_only, tell_start=tell_start))
+            for stream in streams
         ]
         for stream, wanted in self._wanted:
             stream.add(wanted)
@@ -111,9 +111,9 @@ class Watch:
                 fresh = not self._told
                 self._told = self._told or news.revision
             else:
-                news = [each for each in news if each.kv.mod_revision > self._told]
+                news = [event for event in news if event.kv.mod_revision > self._told]
                 fresh = bool(news)
-                self._told = max(self._told, *(each.kv.mod_revision for each in news), 0)
+                self._told = max(self._told, *(event.kv.mod_revision for event in news), 0)
         if fresh:
             self._notify(news)
 
@@ -183,7 +183,7 @@ class WatchStream:
     def remove(self, wanted: Wanted) -> None:
         """End one watch; when it is the last for a while, the stream ends, too."""
         with self._lock:
-            self._late = [each for each in self._late if each[0] is not wanted]
+            self._late = [late for late in self._late if late[0] is not wanted]
             self._send(self._watches.remove(wanted))
             if not self._watches.empty() or self._idle_check:
                 return
@@ -198,8 +198,8 @@ class WatchStream:
 
     def _send(self, requests: list[wire.WatchRequest]) -> None:
         if self._requests is not None:  # otherwise they are made anew when the stream is opened
-            for each in requests:
-                self._requests.put(each)
+            for request in requests:
+                self._requests.put(request)
 
     def close(self) -> None:
         """End the stream and the thread."""
@@ -211,7 +211,7 @@ class WatchStream:
         self._crew.close()
         for thread in self._crew.threads():
             if thread.ident not in (None, threading.get_ident()):  # started, and not this one
-                thread.join(_LONGEST_END)
+                thread.join(JOIN_TIMEOUT_S)
 
     # ------------------------------------------------------------ the thread
 
@@ -225,7 +225,7 @@ class WatchStream:
                 log.exception("The watch on etcd failed, and is opened again.")
                 at_once = self._connected = False
             if not at_once:
-                self._closing.wait(max(0.0, opened_at + PAUSE - monotonic()))
+                self._closing.wait(max(0.0, opened_at + RETRY_PAUSE_S - monotonic()))
         self._connected = False
 
     def _open_once(self, opened_at: float) -> bool:
@@ -247,7 +247,7 @@ class WatchStream:
             return True
         self.restarts += self._connected
         lasted = monotonic() - opened_at
-        if not self._told or (self._connected and lasted > _STEADY):  # once an outage
+        if not self._told or (self._connected and lasted > STEADY_STREAM_S):  # once an outage
             log.warning("The watch on etcd broke (%s) and is opened again.", cause)
         self._first, self._told, self._connected = False, True, False
         return False
@@ -281,8 +281,8 @@ class WatchStream:
         fork_safety.enter()
         try:
             with self._lock:
-                for each in self._watches.opened(monotonic()):
-                    requests.put(each)
+                for request in self._watches.opened(monotonic()):
+                    requests.put(request)
                 # In the same step, so that a watch that is added now is sent once, by `add`.
                 self._requests = requests
             member = self._choose(first=first)
@@ -343,14 +343,14 @@ class WatchStream:
     def _keep_back(self, wanted: Wanted, news: Missed) -> None:
         """Tell a refusal in a while, and warn of the first of them."""
         now = monotonic()
-        if now - self._refused_at > _SILENCE:
+        if now - self._refused_at > QUIET_REFUSALS_S:
             log.warning("%s Until then, whoever waits there looks once a second.", news.refused)
         self._refused_at = now
         with self._lock:
             self._late.append((wanted, news))
             if len(self._late) > 1:  # the timer runs
                 return
-        scheduler.shared.after(PAUSE, self._tell_late)
+        scheduler.shared.after(RETRY_PAUSE_S, self._tell_late)
 
     def _tell_late(self) -> None:
         with self._lock:

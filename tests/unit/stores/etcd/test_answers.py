@@ -8,6 +8,7 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import SUBKEYS, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -183,7 +184,7 @@ def test_the_answer_is_read(
     transactions: Transactions, request_: Request, answered: wire.TxnAnswer, outcome: Outcome
 ) -> None:
     """What it means for the asker, and at which revision."""
-    assert transactions.read(request_, answered, resent=False) == outcome
+    assert outcome_of(request_, answered, resent=False) == outcome
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_second_sending_is_told(
     transactions: Transactions, request_: Request, answered: wire.TxnAnswer, outcome: Outcome
 ) -> None:
     """Whoever finds its lock gone must know that the first sending may have done it."""
-    read = transactions.read(request_, answered, resent=True)
+    read = outcome_of(request_, answered, resent=True)
     assert isinstance(read, NotHolder)
     assert read.resent is True
 
@@ -205,7 +206,7 @@ def test_a_lock_is_read_whole(transactions: Transactions) -> None:
     moved = {"alert_at": 45, "auto_unlock_at": 60}
     lock = [kv(key, text, moved.get(key.rpartition("/")[2], 40)) for key, text in keys.items()]
     line = [kv(f"{LINE}/%F0%9F%94%92", "{}", 9, 9), AHEAD]
-    seen = transactions.read(
+    seen = outcome_of(
         Read("a/b", "me", waiters=True), answer(*lock_of(*lock), line, [RECORD]), resent=False
     )
     assert isinstance(seen, ReadResult)
@@ -220,7 +221,7 @@ def test_a_lock_is_read_whole(transactions: Transactions) -> None:
 def test_half_a_lock_is_read(transactions: Transactions) -> None:
     """A range without `uuid` is no holder with a token, but shows what there is."""
     half = answer(*lock_of(kv("locks/a%2Fb/hostname", "h")))
-    seen = transactions.read(Read("a/b"), half, resent=False)
+    seen = outcome_of(Read("a/b"), half, resent=False)
     assert isinstance(seen, ReadResult)
     assert seen.holder == Holder("a/b", hostname="h")
 
@@ -231,7 +232,7 @@ def test_leftovers_are_not_read(transactions: Transactions) -> None:
     about = '{"identity": "w"}'
     for revision, problem in ((39, False), (40, False), (41, True)):
         answered = answer(*lock_of(*lock, kv("locks/a%2Fb/about", about, revision)))
-        seen = transactions.read(Read("a/b"), answered, resent=False)
+        seen = outcome_of(Read("a/b"), answered, resent=False)
         assert isinstance(seen, ReadResult)
         assert seen.holder is not None
         assert (seen.holder.alert_at, seen.holder.stamp_revisions) == (None, (0, 0))

@@ -102,10 +102,10 @@ def test_a_page_is_of_about_a_million_bytes(size: int) -> None:
     page is of few keys, as nothing is known by then."""
     store = Store(below([f"job-{number:05}" for number in range(3000)]), lambda _: size)
     assert len(store.read_all()) == 6000
-    assert store.sizes[0] == paging.FIRST * size
-    assert max(store.sizes[1:]) <= max(paging.TARGET, size)
-    assert store.asked[0][2] == paging.FIRST
-    least = 6000 * size / min(paging.TARGET, paging.MOST * size)
+    assert store.sizes[0] == paging.FIRST_KEYS * size
+    assert max(store.sizes[1:]) <= max(paging.PAGE_BYTES, size)
+    assert store.asked[0][2] == paging.FIRST_KEYS
+    least = 6000 * size / min(paging.PAGE_BYTES, paging.MAX_KEYS * size)
     assert len(store.asked) <= 6 * least + 10
 
 
@@ -115,7 +115,7 @@ def test_values_that_grow_make_pages_of_fewer_keys() -> None:
     store = Store(below(names), lambda key: 100_000 if key > b"/locks/03" else 50, 16_000_000)
     assert store.read_all() == store.keys
     assert max(store.sizes) <= 16_000_000
-    assert sum(size > 2 * paging.TARGET for size in store.sizes) <= 1
+    assert sum(size > 2 * paging.PAGE_BYTES for size in store.sizes) <= 1
 
 
 def test_a_short_range_is_one_request() -> None:

@@ -10,8 +10,8 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import watch_state
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.watch_state import (
-    BELIEF,
-    FRESH,
+    FRESH_TOKEN_S,
+    REFUSAL_BELIEVED_S,
     Events,
     Missed,
     News,
@@ -187,7 +187,7 @@ class TestRefusals:
         """All go on, on a new stream; only what is refused there is believed."""
         _, create = client.add(8)
         client.created(create.watch_id, 7)
-        client.now += FRESH
+        client.now += FRESH_TOKEN_S
         client.add(8)
         with pytest.raises(StaleToken, match="permission denied"):
             client.refused()
@@ -202,7 +202,7 @@ class TestRefusals:
         """A watch without the right must not disturb all others once a second."""
         client.add(8)
         client.refused()
-        for _ in range(int(BELIEF) - 1):
+        for _ in range(int(REFUSAL_BELIEVED_S) - 1):
             client.now += 1
             client.add(8)
             client.refused()
@@ -265,7 +265,7 @@ class TestAnswersInPieces:
         self, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Somebody has deleted very many keys with long names: whoever follows reads anew."""
-        monkeypatch.setattr(watch_state, "HELD", 100)
+        monkeypatch.setattr(watch_state, "MAX_HELD_BYTES", 100)
         _, create = client.add(8)
         client.created(create.watch_id, 7)
         for _ in range(30):
