@@ -101,7 +101,7 @@ def test_hostile_texts_show_and_steer_nothing(held: Settings) -> None:
 
 
 def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
-    """Design, section 7.1: lock by lock and field by field."""
+    """Lock by lock and field by field."""
     said = json.loads(called(held, "ls", "--json").stdout)
     with start_service(["mutexdash", "--listen", "127.0.0.1:0"], environment(held)) as board:
         api = wait_until(lambda: _ready(board), what="the dashboard")

@@ -134,7 +134,7 @@ class TestReadingAll:
         self, store: EtcdStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever changes in the meantime; keys of nobody are left out."""
-        monkeypatch.setattr(paging, "MOST", 5)
+        monkeypatch.setattr(paging, "MAX_KEYS", 5)
         held = [taken(store, f"lock {number}") for number in range(3)]
         etcdctl("put", f"{store.location.root}/locks/a b/uuid", "theirs")
         batches: list[Batch] = []

@@ -174,7 +174,7 @@ def test_pages_are_put_together(
     store: EtcdStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock whose keys lie on two pages is one lock."""
-    monkeypatch.setattr(paging, "MOST", 3)
+    monkeypatch.setattr(paging, "MAX_KEYS", 3)
     held = [ClusterMutex(f"lock {number}", store=store) for number in range(9)]
     for each in held:
         each.acquire()

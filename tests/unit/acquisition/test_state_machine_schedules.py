@@ -4,7 +4,7 @@ Acquisitions come, wait, get the lock, push, release, give up and die; requests 
 lost, are sent again, or arrive long after anyone expects them; leases run out; revisions are
 compacted; a client that does not know the line barges in; hands write and delete stamps; an
 unlocker removes. A seeded random choice says what is next, and after each event the promises of
-design 4 must hold. In the end everything calms down, and nobody may be left waiting, and nothing
+README must hold. In the end everything calms down, and nobody may be left waiting, and nothing
 be left in the store.
 """
 

@@ -79,7 +79,7 @@ def test_each_key_is_read_once_and_in_order(keys: list[bytes], limit: int) -> No
     outside = [b"/lock", b"/locks", b"/locks0", b"/queue/x/y"]
     store = Store(inside + outside)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paging, "MOST", limit)
+        patch.setattr(paging, "MAX_KEYS", limit)
         assert store.read_all() == sorted(inside)
     assert len(store.walked) <= 40 * (len(keys) + 1)
 
@@ -141,8 +141,8 @@ def test_a_long_range_is_not_walked_to_its_end_for_each_page(
     """The first page is; all others together walk it a few times, in a few requests a page."""
     store = Store(below(names))
     limit = 400
-    monkeypatch.setattr(paging, "FIRST", limit)
-    monkeypatch.setattr(paging, "MOST", limit)
+    monkeypatch.setattr(paging, "FIRST_KEYS", limit)
+    monkeypatch.setattr(paging, "MAX_KEYS", limit)
     found = store.read_all()
     assert found == store.keys
     least = len(found) / limit

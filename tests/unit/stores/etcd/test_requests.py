@@ -1,4 +1,4 @@
-"""Each transaction is exactly that of design 3 and `docs/protocol.md`."""
+"""Each transaction is exactly that of `docs/protocol.md`."""
 
 from __future__ import annotations
 
