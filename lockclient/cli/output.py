@@ -79,6 +79,18 @@ def can_ask() -> bool:
     return bool(sys.stdin) and sys.stdin.isatty()
 
 
+def require_consent(yes: object) -> None:
+    """Fail where neither --yes was given nor anybody can be asked."""
+    if not yes and not can_ask():
+        raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
+
+
+def confirm(question: str, otherwise: str) -> None:
+    """Ask; fail, saying what is so `otherwise`, unless the answer is yes."""
+    if not click.confirm(question, default=False):
+        raise click.ClickException(f"The answer was no: {otherwise}.")
+
+
 def print_json(document: Any, *, line: bool = False) -> None:
     """Print JSON: indented, or in one line where several follow each other.
 

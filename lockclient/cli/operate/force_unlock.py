@@ -11,7 +11,7 @@ import click
 
 from lockclient.cli.operate.show import deadlock_of, lock_lines, lookalike_of, read_lock
 from lockclient.cli.options import LockName, store_options
-from lockclient.cli.output import can_ask
+from lockclient.cli.output import can_ask, confirm, require_consent
 from lockclient.cli.store_access import ANSWER_TIMEOUT_S, opened_store, suggestion_for
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline
@@ -65,14 +65,13 @@ def force_unlock(
     if not (reason or "").strip() and (reason is not None or not can_ask()):
         what = "missing" if reason is None else "empty"
         raise click.UsageError(f"--reason is {what}: say why the lock is taken from its holder.")
-    if not yes and not can_ask():
-        raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
+    require_consent(yes)
     with opened_store(settings) as store:
         seen = read_lock(store, name)
         holder = _removable(store, seen, name, uuid)
         if not yes:
             _show(store, seen, holder, lookalike_of(store, name))
-            _ask(f"Take the lock from {plain(holder.describe())}?")
+            confirm(f"Take the lock from {plain(holder.describe())}?", "nothing was removed")
         why = reason or _ask_why()
         if needs := forcing.needs_sentence(holder):
             _ask_again(needs, yes)
@@ -123,7 +122,7 @@ def _ask_again(why: str, yes: int) -> None:
             f"Nothing was removed: {plain(why)} For that, give --yes a second time."
         )
     click.echo(f"Beware: {plain(why)}")
-    _ask("Take the lock despite that?")
+    confirm("Take the lock despite that?", "nothing was removed")
 
 
 def _removable(store: ServiceStore, seen: ReadResult, name: str, uuid: str | None) -> Holder:
@@ -150,11 +149,6 @@ def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> N
     for line in lock_lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
         click.echo(line)
     click.echo()
-
-
-def _ask(question: str) -> None:
-    if not click.confirm(question, default=False):
-        raise click.ClickException("The answer was no: nothing was removed.")
 
 
 def _ask_why() -> str:

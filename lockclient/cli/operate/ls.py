@@ -22,7 +22,7 @@ from lockclient.cli.operate.tables import (
     tab_separated,
     terminal_console,
 )
-from lockclient.cli.options import Command, json_option, parse_search, store_options, with_facts
+from lockclient.cli.options import json_option, parse_search, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json, wrapped
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
@@ -65,12 +65,10 @@ COLUMNS: Final = tuple(
     for column in columns.COLUMNS
 )
 REDRAW_INTERVAL_S = 1.0
-"""Seconds after which a watched list is drawn again though nothing changed: times have."""
+"""After which a watched list is drawn again though nothing changed: times have."""
 _CHANGE_POLL_S = 0.1
 WAITERS_INTERVAL_S = 2.0
-"""Seconds after which it is read again who waits, if any line has changed."""
-
-Choose = Callable[[list[Listed]], list[Listed]]
+"""After which it is read again who waits, if any queue has changed."""
 
 
 class ListView(NamedTuple):
@@ -89,32 +87,35 @@ class ListView(NamedTuple):
             yield plain(remark), "yellow"
 
 
+class Choice(NamedTuple):
+    """Which locks are asked for, and in which order."""
+
+    includes: Callable[[Listed], bool]
+    sort: str
+
+    def view(self, store: ServiceStore, table: Table, queues: WaitQueues, wall: float) -> ListView:
+        """Return what there is to see at a wall-clock time."""
+        locks = filter(self.includes, listed_locks(table, wall, queues.heads))
+        found = in_order(locks, self.sort)
+        return ListView(found, queues.deadlocks(), store.warnings_for_display())
+
+
 ViewAt = Callable[[float], ListView]
 """Returns what there is to see at a wall-clock time."""
 
 
-def _options(command: Command) -> Command:
-    for option in (
-        click.option(
-            "--state", type=click.Choice(STATES), multiple=True, help="Only locks in this state."
-        ),
-        click.option(
-            "--sort",
-            type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),
-            metavar="KEY",
-            default="state",
-            help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round. "
-            "[default: state, the most urgent first]",
-        ),
-        click.option("--watch", is_flag=True, help="Show it anew whenever it changes."),
-    ):
-        command = option(command)
-    return command
-
-
 @click.command()
 @click.argument("text", nargs=-1)
-@_options
+@click.option("--watch", is_flag=True, help="Show it anew whenever it changes.")
+@click.option(
+    "--sort",
+    type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),
+    metavar="KEY",
+    default="state",
+    help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round. "
+    "[default: state, the most urgent first]",
+)
+@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only locks in this state.")
 @json_option
 @store_options
 @with_facts(lock_facts=LOCK_FACTS)
@@ -155,33 +156,27 @@ def ls(
     A lock has, null where it is not known or there is none:
     {lock_facts}
     """
-
     search = parse_search(text)
 
-    def choose(locks: list[Listed]) -> list[Listed]:
-        found = [
-            lock
-            for lock in locks
-            if (not state or lock.state in state) and search.finds(lock.holder, lock.state)
-        ]
-        return in_order(found, sort)
+    def choose(lock: Listed) -> bool:
+        return (not state or lock.state in state) and search.finds(lock.holder, lock.state)
 
     with opened_store(settings) as store:
-        if watch:
-            _watch_list(store, choose, as_json=as_json)
-            return
-        table = read_table(store)
-        lines = WaitQueues(table, store)
-        lines.look(ANSWER_TIMEOUT_S)
-        now, stuck = time.time(), lines.deadlocks()
-        locks = choose(listed_locks(table, now, lines.heads))
-        seen = ListView(locks, stuck, store.warnings_for_display())
-        if as_json:
-            print_json(_document(table, seen, now, connected=True))
-            return
-        print_table(COLUMNS, cells(locks, now), summary(table, locks))
-        for told, colour in seen.notes():
-            click.secho(wrapped(told, 0), fg=colour, err=True)
+        (_watch_list if watch else _print_list)(store, Choice(choose, sort), as_json=as_json)
+
+
+def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
+    table = read_table(store)
+    queues = WaitQueues(table, store)
+    queues.look(ANSWER_TIMEOUT_S)
+    now = time.time()
+    seen = choice.view(store, table, queues, now)
+    if as_json:
+        print_json(_document(table, seen, now, connected=True))
+        return
+    print_table(COLUMNS, cells(seen.locks, now), summary(table, seen.locks))
+    for text, colour in seen.notes():
+        click.secho(wrapped(text, 0), fg=colour, err=True)
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
@@ -207,19 +202,13 @@ def summary(table: Table, locks: list[Listed]) -> str:
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
     # Without a line nobody knows who waits.
     waiters = f" {waiting} waiting;" if table.can.queue else ""
-    told = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
+    text = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
     alike = sum(1 for lock in locks if lock.like)
     looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
-    return f"{told}{looks}"
+    return f"{text}{looks}"
 
 
-def _document(
-    table: Table,
-    seen: ListView,
-    wall: float,
-    *,
-    connected: bool,
-) -> dict[str, Any]:
+def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> dict[str, Any]:
     return {
         "locks": [lock_facts(*lock[:3]) for lock in seen.locks],
         "total": len(seen.locks),
@@ -235,20 +224,19 @@ def _document(
 # ---------------------------------------------------------------- --watch
 
 
-def _watch_list(store: ServiceStore, choose: Choose, *, as_json: bool) -> None:
+def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
     check_reachable(store)  # who can't ask etcd at the start is told so, and does not wait
     table = Table(store)
-    lines, looked_at = WaitQueues(table, store), -inf
+    queues, looked_at = WaitQueues(table, store), -inf
 
     def look(wall: float) -> ListView:
         nonlocal looked_at
         if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
             with suppress(StoreUnavailable, StoreError):  # what was read last is shown
-                lines.look(ANSWER_TIMEOUT_S)
+                queues.look(ANSWER_TIMEOUT_S)
             looked_at = time.monotonic()
-        locks = choose(listed_locks(table, wall, lines.heads))
-        return ListView(locks, lines.deadlocks(), store.warnings_for_display())
+        return choice.view(store, table, queues, wall)
 
     try:
         with suppress(KeyboardInterrupt):
@@ -270,14 +258,14 @@ def _redraw(table: Table, look: ViewAt) -> None:
         now = time.time()
         seen = look(now)
         locks = seen.locks
-        told = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
-        told += [Text(text, style=colour) for text, colour in seen.notes()]
+        notes = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
+        notes += [Text(text, style=colour) for text, colour in seen.notes()]
         if not table.connected():
-            told.append(Text(_unreachable(table), style="red"))
-        first = locks[: max(1, console.height - len(told) - 3)]
+            notes.append(Text(_unreachable(table), style="red"))
+        first = locks[: max(1, console.height - len(notes) - 3)]
         if len(first) < len(locks):
-            told.append(Text(f"The first {len(first)} of them have room here:", style="dim"))
-        return Group(*told, Text(), rich_table(COLUMNS, cells(first, now), console.width))
+            notes.append(Text(f"The first {len(first)} of them have room here:", style="dim"))
+        return Group(*notes, Text(), rich_table(COLUMNS, cells(first, now), console.width))
 
     console = terminal_console()
     signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
@@ -296,8 +284,8 @@ def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
     while True:
         now, shown_at = time.time(), _state_of(table)
         seen, connected = look(now), table.connected()
-        told = seen, connected, len(table.unlockers())
-        if told != before:  # of what was asked for; other locks may have changed
+        shown = seen, connected, len(table.unlockers())
+        if shown != before:  # of what was asked for; other locks may have changed
             if as_json:
                 print_json(_document(table, seen, now, connected=connected), line=True)
             else:
@@ -308,7 +296,7 @@ def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
                     click.echo(text, err=True)
                 if not connected:
                     click.echo(_unreachable(table), err=True)
-            before = told
+            before = shown
         _wait_for_change(table, shown_at)
 
 

@@ -10,7 +10,7 @@ from lockclient.cli.operate.tables import Column, print_table
 from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
 from lockclient.cli.store_access import opened_store, read_table
-from lockclient.model.removal import REMOVAL_FACTS
+from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
@@ -63,36 +63,24 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
         table = read_table(store, removals=1_000_000)
     search = Search.of(text)
     known = table.removals()
-    found = [each for each in known if search.finds_removal(each)]
+    found = [removal for removal in known if search.finds_removal(removal)]
     shown, now = found[:number], time.time()
     if as_json:
-        print_json(
-            {
-                "removed": [removal_facts(each) for each in shown],
-                "total": len(found),
-                "revision": table.revision,
-                "server_time": now,
-            }
-        )
+        facts = [removal_facts(removal) for removal in shown]
+        about = {"total": len(found), "revision": table.revision, "server_time": now}
+        print_json({"removed": facts, **about})
         return
-
-    def when(stamp: float | None) -> str:
-        if stamp is None:
-            return "?"
-        return f"{roughly(now - stamp)} ago" if on_terminal() else utc(stamp)
-
-    rows = [
-        [
-            when(each.removed_at),
-            each.holder.name,
-            f"{each.holder.hostname or '?'}:{each.holder.pid or '?'}",
-            each.how,
-            each.removed_by,
-            each.why,
-        ]
-        for each in shown
-    ]
+    rows = [_cells(removal, now) for removal in shown]
     print_table(COLUMNS, rows, _summary(len(shown), len(found), len(known)))
+
+
+def _cells(removal: Removal, wall: float) -> list[object]:
+    holder, stamp = removal.holder, removal.removed_at
+    when = "?"
+    if stamp is not None:
+        when = f"{roughly(wall - stamp)} ago" if on_terminal() else utc(stamp)
+    process = f"{holder.hostname or '?'}:{holder.pid or '?'}"
+    return [when, holder.name, process, removal.how, removal.removed_by, removal.why]
 
 
 def _summary(shown: int, found: int, known: int) -> str:

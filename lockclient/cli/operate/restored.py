@@ -29,8 +29,8 @@ def restored(settings: Settings) -> None:
     What else belongs to a restore is told in docs/operations.md.
     """
     with opened_store(settings) as store:
-        said = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
-        store.announce_restored(said.value(), Deadline.after(ANSWER_TIMEOUT_S))
+        marker = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
+        store.announce_restored(marker.value(), Deadline.after(ANSWER_TIMEOUT_S))
         table = read_table(store)
     held, running = counted(len(table.rows()), "lock"), counted(len(table.unlockers()), "unlocker")
     click.echo(f"Told: the time of {held} is counted anew. {running} with a sign of life.")

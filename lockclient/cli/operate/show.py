@@ -125,11 +125,10 @@ def lookalike_of(store: ServiceStore, name: str) -> str:
 def _not_held_text(store: ServiceStore, seen: ReadResult, name: str) -> str:
     waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
     last = _last_removal(store, name)
-    told = (waiting if seen.waiters else "") + (
-        f" The last time it was taken from its holder: {last.describe()}" if last else ""
-    )
+    removed = f" The last time it was taken from its holder: {last.describe()}" if last else ""
+    more = f"{waiting if seen.waiters else ''}{removed}" or suggestion_for(store, name)
     few = f" {plain(seen.warning)}" if seen.warning else ""
-    return f"Nobody holds the lock {name!r}.{few}" + (told or suggestion_for(store, name))
+    return f"Nobody holds the lock {name!r}.{few}{more}"
 
 
 def _last_removal(store: ServiceStore, name: str) -> Removal | None:
@@ -194,12 +193,12 @@ def process_text(holder: Holder | Ticket) -> str:
 
 def _facts(holder: Holder, wall: float) -> Iterator[str]:
     for line in fact_rows(holder):
-        told = [line.word] if line.word else []
+        texts = [line.word] if line.word else []
         if line.value is not None:
-            told.append(fact_text(line.fact, line.value))
+            texts.append(fact_text(line.fact, line.value))
             if line.timed and not line.word:
-                told.append(distance(line.value, wall))
-        yield _line(line.fact.title.lower(), ", ".join(told))
+                texts.append(distance(line.value, wall))
+        yield _line(line.fact.title.lower(), ", ".join(texts))
     if (bar := Bar.of(holder)) is not None:
         yield _line("", bar_text(bar, wall))
 

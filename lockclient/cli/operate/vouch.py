@@ -7,7 +7,7 @@ from typing import cast
 import click
 
 from lockclient.cli.options import store_options
-from lockclient.cli.output import can_ask, counted, wrapped
+from lockclient.cli.output import confirm, counted, require_consent, wrapped
 from lockclient.cli.store_access import opened_store
 from lockclient.settings import Settings
 from lockclient.stores.diagnosis_protocol import Voter, Voting
@@ -39,8 +39,7 @@ def vouch(settings: Settings, *, yes: bool) -> None:
     Exit status 1: nothing was told, because locks stand there, the store has no votes, or the
     answer was no; 69: some servers could not be told.
     """
-    if not yes and not can_ask():
-        raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
+    require_consent(yes)
     with opened_store(settings) as store:
         if not store.votes():
             raise click.ClickException(
@@ -80,5 +79,4 @@ def _ask(found: list[Voter]) -> None:
         )
     if unreachable := [voter.endpoint for voter in found if voter.trouble]:
         click.echo(f"Beware: which locks stand on {', '.join(unreachable)}, nobody could look.")
-    if not click.confirm("Does nobody hold a lock there, on any machine?", default=False):
-        raise click.ClickException("The answer was no: nothing was told.")
+    confirm("Does nobody hold a lock there, on any machine?", "nothing was told")

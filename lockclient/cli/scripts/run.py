@@ -36,17 +36,17 @@ class Run:
 
     Args:
         mutex: the lock.
-        wake: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
-        tell: tells the user something, without waiting until it is read.
+        pipe: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
+        tell: prints a message for the user, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then.
     """
 
     def __init__(
-        self, mutex: ShellMutex, wake: SignalPipe, tell: Tell, *, ends: bool, grace: float
+        self, mutex: ShellMutex, pipe: SignalPipe, tell: Tell, *, ends: bool, grace: float
     ) -> None:
         self._mutex = mutex
-        self._wake = wake
+        self._pipe = pipe
         self._tell = tell
         self._ends = ends
         self._grace = grace
@@ -62,7 +62,7 @@ class Run:
         """
         self._notice_loss(child)  # what was told before we could hear it
         while child.status is None:
-            for number in self._wake.wait(self._kill_at):
+            for number in self._pipe.wait(self._kill_at):
                 self._handle(number, child)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
@@ -70,7 +70,7 @@ class Run:
             return child.status
         # What it left in its process group works on without the lock: end that, too.
         while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
-            self._wake.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
+            self._pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
         self._kill(child)
         return LOST
 
@@ -150,10 +150,7 @@ def _release(mutex: ShellMutex, status: int, tell: Tell, *, ends: bool) -> int:
 
 
 def _start_under_lock(
-    command: tuple[str, ...],
-    variables: dict[str, str],
-    mutex: ShellMutex,
-    relay: Relay | None,
+    command: tuple[str, ...], variables: dict[str, str], mutex: ShellMutex, relay: Relay | None
 ) -> Child:
     """Start the command under the lock, with these variables."""
     with errors_as_statuses():
@@ -247,39 +244,45 @@ def run(
     answer, or NAME can't be a lock's name, 75 somebody else has the lock, 76 the lock was lost and
     COMMAND ended, 126 COMMAND can't be executed, 127 it was not found.
     """
-    if alive_on_output and alive not in (None, "output"):
-        raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
-    sign = "output" if alive_on_output else alive or "process"
-    warnings = WarningLog()
-    wake = SignalPipe()
-    kind = FollowedMutex if sign == "manual" else ShellMutex
-    mutex = kind(name, keepalive=sign == "process", on_lost=lambda _: wake.notify(), **options)
+    heartbeat = _kind_of_heartbeat(alive, alive_on_output=alive_on_output)
+    warnings, pipe = WarningLog(), SignalPipe()
+    kind = FollowedMutex if heartbeat == "manual" else ShellMutex
+    mutex = kind(name, keepalive=heartbeat == "process", on_lost=lambda _: pipe.notify(), **options)
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts):
         mutex.take()
         warnings.start()
-        # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        wake.collect(FORWARDED_SIGNALS | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
+        _collect_signals(pipe)
         interrupts.hold_off()
     ends = on_lost == "terminate"
     try:
-        relay = _start_heartbeats(mutex, sign)
+        relay = _start_heartbeats(mutex, heartbeat)
         child = _start_under_lock(command, environment_of(mutex, ctx), mutex, relay)
     except BaseException:
         mutex.abandon()
         raise
-    under_way = Run(mutex, wake, warnings.say, ends=ends, grace=grace)
-    status = under_way.supervise(child)
-    status = _release(mutex, status, warnings.say, ends=ends)
-    wake.end()
+    running = Run(mutex, pipe, warnings.say, ends=ends, grace=grace)
+    status = _release(mutex, running.supervise(child), warnings.say, ends=ends)
+    pipe.end()
     interrupts.end()
     if relay is not None:
         relay.finish()
     warnings.end()
     if status != LOST:
-        _die_as(child, interrupted=under_way.interrupted)
+        _die_as(child, interrupted=running.interrupted)
     sys.exit(status)
+
+
+def _kind_of_heartbeat(alive: str | None, *, alive_on_output: bool) -> str:
+    if alive_on_output and alive not in (None, "output"):
+        raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
+    return "output" if alive_on_output else alive or "process"
+
+
+def _collect_signals(pipe: SignalPipe) -> None:
+    # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pipe.collect(FORWARDED_SIGNALS | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
 
 
 def _die_as(child: Child, *, interrupted: bool) -> None:
@@ -292,12 +295,12 @@ def _die_as(child: Child, *, interrupted: bool) -> None:
         die_by_signal(signal.SIGINT)
 
 
-def _start_heartbeats(mutex: ShellMutex, sign: str) -> Relay | None:
-    """Begin to look for signs of life of this kind."""
+def _start_heartbeats(mutex: ShellMutex, kind: str) -> Relay | None:
+    """Begin to look for heartbeats of this kind."""
     if isinstance(mutex, FollowedMutex):
         mutex.follow()
-    if sign != "output":
+    if kind != "output":
         return None
-    signs = OutputHeartbeats(mutex)
-    signs.start()
-    return Relay(signs.printed)
+    heartbeats = OutputHeartbeats(mutex)
+    heartbeats.start()
+    return Relay(heartbeats.printed)

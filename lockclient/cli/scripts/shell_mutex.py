@@ -91,15 +91,15 @@ class ShellMutex(ClusterMutex):
 
 def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
     """Return what tells programs which lock is held for them, and where it is if --url said so."""
-    said = {
+    variables = {
         "CLUSTERMUTEX_NAME": mutex.name,
         "CLUSTERMUTEX_UUID": mutex.uuid,
         "CLUSTERMUTEX_FENCING_TOKEN": mutex.token,
     }
     here = ctx.get_parameter_source("settings") is ParameterSource.COMMANDLINE
     if here or ctx.ensure_object(Session).url is not None:
-        said["CLUSTERMUTEX_URL"] = ctx.params["settings"].url()
-    return said
+        variables["CLUSTERMUTEX_URL"] = ctx.params["settings"].url()
+    return variables
 
 
 # ---------------------------------------------------------------- signals while waiting
@@ -107,11 +107,11 @@ def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
 
 @contextmanager
 def ending_cleanly(
-    mutex: ShellMutex, interrupts: Interrupts, tell: Callable[[int], object] = lambda _: None
+    mutex: ShellMutex, interrupts: Interrupts, report: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
     """Leave nothing behind where a signal ends the wait, and then die of that signal.
 
-    `tell` is called before with the exit status that a shell will see.
+    `report` is called before with the exit status that a shell will see.
     """
     try:
         yield
@@ -120,7 +120,7 @@ def ending_cleanly(
         print_message(
             f"{interrupt} came while waiting for the lock {mutex.name!r}; it was not taken."
         )
-        tell(SIGNALLED + interrupt.number)
+        report(SIGNALLED + interrupt.number)
         die_by_signal(interrupt.number)
     finally:
         interrupts.hold_off()

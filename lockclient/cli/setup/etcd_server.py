@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.store_server import StoreServer
+from lockclient.cli.setup.store_server import StoreServer, release_folder
 from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 
 
@@ -35,8 +35,8 @@ def embedded_etcd() -> str | None:
 
 def etcd_version(binary: str) -> str:
     """Return an etcd's version, like 3.5.1."""
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
-    return said.partition("etcd Version:")[2].split()[0]
+    done = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.partition("etcd Version:")[2].split()[0]
 
 
 CLOSED_TO_PAGES = (
@@ -79,23 +79,17 @@ class Etcd(StoreServer):
             "laptop, never for production."
         )
 
-    def start(self, patience: float = 60.0) -> None:
-        """Start it and wait until it serves.
-
-        Raises:
-            RuntimeError: it ended, or does not serve after `patience` seconds.
-        """
+    def _command(self) -> tuple[list[str], Path]:
         client = f"http://{self.endpoint}"
         # There are no other members. So a socket, in the folder of the log, to which nobody ever
         # talks: a port has no list of hosts, and who gets there may write whatever a member may.
         peer = "unix://peers:1"
-        command = [
+        return [
             *(self.binary, "--data-dir", str(self.data.absolute()), "--log-level", "warn"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"default={peer}", *CLOSED_TO_PAGES, *self.extra),
-        ]
-        self._launch(command, self.log.parent, patience)
+        ], self.log.parent
 
     def _serves(self) -> bool:
         import http.client
@@ -110,7 +104,7 @@ class Etcd(StoreServer):
             connection.close()
 
 
-def _etcd(binary: str, folder: Path, port: int | None) -> Etcd:
-    # A directory for each release: an older etcd can't read what a newer one wrote.
-    release = ".".join(etcd_version(binary).split(".")[:2])
-    return Etcd(binary, folder / f"etcd-{release}", folder / "etcd.log", port)
+def etcd_in(binary: str, folder: Path, port: int | None) -> Etcd:
+    """Return an etcd whose data and log are in this folder."""
+    data = release_folder(folder, "etcd", etcd_version(binary))
+    return Etcd(binary, data, folder / "etcd.log", port)

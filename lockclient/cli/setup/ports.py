@@ -22,8 +22,8 @@ def kept_ports(folder: Path) -> dict[str, int]:
     before: dict[str, int] = {}
     # None yet, or none that can be read: begin anew.
     with suppress(OSError, ValueError, AttributeError):
-        said = json.loads(file.read_text(encoding="utf-8"))
-        before = {name: said[name] for name in DEFAULT_PORTS if type(said.get(name)) is int}
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        before = {name: kept[name] for name in DEFAULT_PORTS if type(kept.get(name)) is int}
     wanted = {name: before.get(name, usual) for name, usual in DEFAULT_PORTS.items()}
     ports = {
         name: port if is_free(port, lingering=True) else free_port()

@@ -17,15 +17,12 @@ from typing import IO
 
 import click
 
-from lockclient.cli.setup.etcd_server import _etcd, find_etcd
+from lockclient.cli.setup.etcd_server import etcd_in, find_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, kept_ports
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.cli.setup.store_server import StoreServer
+from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
-
-START_TIMEOUT_S = 60.0
-"""Seconds that a program may take until it is ready: a cold disk is slow."""
 
 
 class Stack:
@@ -54,7 +51,7 @@ class Stack:
         self._lock_file = _lock_folder(folder)
         ports = kept_ports(folder) if keeps_ports else dict.fromkeys(DEFAULT_PORTS, 0)
         make: Callable[[str, Path, int | None], StoreServer]
-        make = _etcd if store == "etcd" else _valkey
+        make = etcd_in if store == "etcd" else _valkey
         self.store = make(binary, folder, store_port or ports[store] or None)
         self._listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         if listen is not None:
@@ -71,7 +68,7 @@ class Stack:
         with self._exits:  # whatever was started is ended if the next one does not start
             self._exits.callback(self.store.stop)
             try:
-                self.store.start(START_TIMEOUT_S)
+                self.store.start()
             except (RuntimeError, ClusterMutexError) as error:
                 raise click.ClickException(f"{error}\nIts log: {self.store.log}") from error
             if self.store.process is not None:
@@ -108,14 +105,14 @@ class Stack:
         self._exits.callback(end, process)
         self._programs[module] = process
 
-        def said() -> str | None:
+        def logged_url() -> str | None:
             if process.poll() is not None:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise click.ClickException(f"{module} ended: {' '.join(last)} (log: {log})")
             found = re.search(r"http://\S+?:\d+", log.read_text(errors="replace"))
             return found[0] if found else None
 
-        url = wait_for(said, f"{module} to say where it listens")
+        url = wait_for(logged_url, f"{module} to say where it listens")
         wait_for(lambda: answers(url, "/readyz"), f"{module} to be ready")
         return url
 

@@ -13,6 +13,9 @@ from typing import TypeVar
 from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 
+START_TIMEOUT_S = 60.0
+"""Until a program is ready: a cold disk is slow."""
+
 _S = TypeVar("_S", bound="StoreServer")
 
 
@@ -72,26 +75,32 @@ class StoreServer(ABC):
         """Its version, like 3.5.1."""
 
     @abstractmethod
-    def start(self, patience: float = 60.0) -> None:
-        """Start it and wait until it serves, for at most `patience` seconds."""
+    def _command(self) -> tuple[list[str], Path]:
+        """Return the command that starts it, and the folder where it runs."""
 
     @abstractmethod
     def _serves(self) -> bool:
         """Ask whether it serves."""
 
-    def _launch(self, command: list[str], folder: Path, patience: float) -> None:
-        """Run the command in this folder and wait until it serves, as `start` says."""
+    def start(self) -> None:
+        """Start it and wait until it serves.
+
+        Raises:
+            RuntimeError: it ended, or does not serve after `START_TIMEOUT_S`.
+            ClusterMutexError: it serves, but no locks yet.
+        """
+        command, folder = self._command()
         with self.log.open("ab") as output:
             began = output.tell()
             self.process = spawn(command, output=output, env=self.env, cwd=folder)
-        until = time.monotonic() + patience
+        until = time.monotonic() + START_TIMEOUT_S
         while not self._serves():
             if self.process.poll() is not None or time.monotonic() > until:
                 self.stop()
-                said = self.log.read_bytes()[began:].decode(errors="replace").splitlines()
+                lines = self.log.read_bytes()[began:].decode(errors="replace").splitlines()
                 raise RuntimeError(
                     f"{self.name} does not serve on {self.endpoint}. The last it said: "
-                    + " ".join(said[-1:])
+                    + " ".join(lines[-1:])
                 )
             time.sleep(0.05)  # nothing tells when it listens
 
@@ -107,3 +116,8 @@ class StoreServer(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def release_folder(folder: Path, name: str, version: str) -> Path:
+    """Return where a server keeps its data: an older release can't read what a newer one wrote."""
+    return folder / f"{name}-{'.'.join(version.split('.')[:2])}"

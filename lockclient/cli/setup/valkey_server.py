@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockclient.cli.setup.store_server import StoreServer
+from lockclient.cli.setup.store_server import StoreServer, release_folder
 from lockclient.default_store import open_store
 from lockclient.settings import Settings
 
@@ -56,9 +56,8 @@ class Valkey(StoreServer):
 
     def __init__(self, binary: str, folder: Path, log: Path, port: int | None = None) -> None:
         self.name, self.version = _program(binary)
-        # A directory for each release: an older server can't read what a newer one wrote.
-        release = ".".join(self.version.split(".")[:2])
-        super().__init__(binary, folder / f"{self.name.lower()}-{release}", log, port)
+        data = release_folder(folder, self.name.lower(), self.version)
+        super().__init__(binary, data, log, port)
         self.password_file = folder / "valkey-password"
         self._password = _kept_password(self.password_file)
         self._store: Any = open_store(Settings.load(self.url, self.client_env))
@@ -74,13 +73,7 @@ class Valkey(StoreServer):
         """What else clients set, as a shell reads it: no password comes onto the screen."""
         return {"VALKEY_PASSWORD": f'"$(cat {shlex.quote(str(self.password_file.absolute()))})"'}
 
-    def start(self, patience: float = 60.0) -> None:
-        """Start it and wait until it serves and votes.
-
-        Raises:
-            RuntimeError: it ended, or does not serve after `patience` seconds.
-            StoreUnavailable: it can't be told that it is new.
-        """
+    def _command(self) -> tuple[list[str], Path]:
         self.data.mkdir(exist_ok=True)
         config = self.data / "server.conf"
         config.write_text(  # a file, and no flags: whoever is on this machine sees those
@@ -88,7 +81,11 @@ class Valkey(StoreServer):
             'dir .\nappendonly yes\nappendfsync always\nno-appendfsync-on-rewrite no\nsave ""\n'
             "maxmemory-policy noeviction\n"
         )
-        self._launch([self.binary, str(config.absolute())], self.data, patience)
+        return [self.binary, str(config.absolute())], self.data
+
+    def start(self) -> None:
+        """Start it and wait until it serves and votes."""
+        super().start()
         self._vouch_if_new()
 
     def _vouch_if_new(self) -> None:
@@ -119,12 +116,12 @@ class Valkey(StoreServer):
 def _kept_password(file: Path) -> str:
     """Return the password of the last start, or a new one; the folder is for nobody else."""
     with suppress(OSError, UnicodeDecodeError):
-        said = file.read_text(encoding="ascii").strip()
-        if re.fullmatch("[0-9a-f]{64}", said):
-            return said
-    said = secrets.token_hex(32)
-    file.write_text(said + "\n", encoding="ascii")
-    return said
+        password = file.read_text(encoding="ascii").strip()
+        if re.fullmatch("[0-9a-f]{64}", password):
+            return password
+    password = secrets.token_hex(32)
+    file.write_text(password + "\n", encoding="ascii")
+    return password
 
 
 def _program(binary: str) -> tuple[str, str]:
