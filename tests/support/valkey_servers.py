@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.store_server import StoreServer
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from tests.support.processes import needed, wait_until
+from tests.support.processes import needed
 
 
 def redis_binary() -> str:
@@ -43,7 +41,7 @@ def valkey_binary() -> str:
     return redis_binary()
 
 
-class Server:
+class Server(StoreServer):
     """One server on loopback, with its data in a folder of its own.
 
     Args:
@@ -54,6 +52,8 @@ class Server:
         env: more of its environment.
     """
 
+    scheme, name, version = "valkey", "Valkey", ""
+
     def __init__(
         self,
         folder: Path,
@@ -63,36 +63,22 @@ class Server:
         options: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
     ) -> None:
+        super().__init__(binary or valkey_binary(), folder, folder / "log")
         self.folder = folder
-        self.binary = binary or valkey_binary()
         self.always = always
         self.options = options
         self.env = None if env is None else {**os.environ, **env}
-        self.port = free_port()
-        self.process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def endpoint(self) -> str:
-        """Where clients reach it."""
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> Server:
-        """Start it, and wait until it serves."""
+    def _command(self) -> tuple[list[str], Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [
+        return [
             *(self.binary, "--port", str(self.port), "--bind", "127.0.0.1"),
             *("--dir", str(self.folder), "--save", ""),
             *("--appendonly", "yes" if self.always else "no", "--appendfsync", "always"),
             *self.options,
-        ]
-        with (self.folder / "log").open("ab") as log:
-            self.process = spawn(command, output=log, env=self.env)
-        wait_until(self._serves, what=f"{self.binary} to serve")
-        return self
+        ], self.folder
 
     def _serves(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.folder / "log").read_text()
         if "--tls-port" in self.options:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2):
                 return True
@@ -132,12 +118,6 @@ class Server:
         self.kill()
         shutil.rmtree(self.folder)
         self.start()
-
-    def stop(self) -> None:
-        """End it."""
-        if self.process is not None:
-            self.thaw() if self.process.poll() is None else None
-            end(self.process)
 
     def command(self, *words: str | bytes) -> Any:
         """Send it one command, as a person does."""

@@ -50,14 +50,14 @@ def _cut_waiters(text: str, room: int) -> str:
 
 
 _LAYOUTS: Final = {
-    "state": Column("", short=False),
-    "name": Column("", least=16, cut=cut_middle, tells_apart=True, kept=True),
-    "process": Column("", least=17, cut=cut_process),
+    "state": Column("", shrinkable=False),
+    "name": Column("", min_width=16, cut=cut_middle, tells_apart=True, kept=True),
+    "process": Column("", min_width=17, cut=cut_process),
     "prose": Column(""),
-    "age": Column("", short=False),
-    "countdown": Column("", short=False),
-    "deadline": Column("", short=False),
-    "queue": Column("", number=True, least=4, cut=_cut_waiters, kept=True),
+    "age": Column("", shrinkable=False),
+    "countdown": Column("", shrinkable=False),
+    "deadline": Column("", shrinkable=False),
+    "queue": Column("", number=True, min_width=4, cut=_cut_waiters, kept=True),
 }
 """How each kind of cell (`columns.CellKind`) fits a terminal."""
 COLUMNS: Final = tuple(

@@ -19,10 +19,10 @@ from lockclient.text.durations import roughly
 from lockclient.text.timestamps import utc
 
 COLUMNS = (
-    Column("REMOVED", short=False),
-    Column("NAME", least=16, cut=cut_middle, tells_apart=True, kept=True),
-    Column("HOLDER", least=14, cut=cut_process),
-    Column("HOW", short=False),
+    Column("REMOVED", shrinkable=False),
+    Column("NAME", min_width=16, cut=cut_middle, tells_apart=True, kept=True),
+    Column("HOLDER", min_width=14, cut=cut_process),
+    Column("HOW", shrinkable=False),
     Column("BY"),
     Column("WHY"),
 )

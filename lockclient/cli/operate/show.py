@@ -174,14 +174,14 @@ def lock_lines(
 
 
 def _line(label: str, text: object) -> str:
-    return _beside(label, plain(text))
+    return _labelled(label, plain(text))
 
 
 def _sentence(label: str, text: str) -> str:
-    return _beside(label, wrapped(plain(text), _LABEL_WIDTH + 3))
+    return _labelled(label, wrapped(plain(text), _LABEL_WIDTH + 3))
 
 
-def _beside(label: str, shown: str) -> str:
+def _labelled(label: str, shown: str) -> str:
     return f"  {click.style(label.ljust(_LABEL_WIDTH), dim=True)} {shown}"
 
 

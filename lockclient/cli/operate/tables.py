@@ -26,8 +26,8 @@ class Column:
     Attributes:
         title: its heading.
         number: whether it has numbers.
-        short: whether it may be shortened.
-        least: how far, in cells of a terminal.
+        shrinkable: whether it may be shortened.
+        min_width: how far, in cells of a terminal.
         cut: how.
         tells_apart: whether two that are different must not look the same: who would then takes as
             many lines as it needs.
@@ -37,8 +37,8 @@ class Column:
 
     title: str
     number: bool = False
-    short: bool = True
-    least: int = 10
+    shrinkable: bool = True
+    min_width: int = 10
     cut: Callable[[str, int], str] = cut_end
     tells_apart: bool = False
     spare: bool = False
@@ -112,7 +112,9 @@ def _min_width(column: Column, rows: Sequence[Sequence[str]], number: int) -> in
     """Return how narrow a column may become: not all can be cut to what is asked for."""
     from rich.cells import cell_len
 
-    return max([column.least, *(cell_len(column.cut(row[number], column.least)) for row in rows)])
+    return max(
+        [column.min_width, *(cell_len(column.cut(row[number], column.min_width)) for row in rows)]
+    )
 
 
 def _fitting_widths(
@@ -130,7 +132,7 @@ def _fitting_widths(
         number: max(cell_len(cell) for cell in (column.title, *(row[number] for row in rows)))
         for number, column in enumerate(columns)
     }
-    short = [number for number, column in enumerate(columns) if column.short]
+    short = [number for number, column in enumerate(columns) if column.shrinkable]
     least = {
         number: min(room[number], _min_width(columns[number], rows, number)) for number in short
     }

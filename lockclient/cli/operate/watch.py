@@ -176,8 +176,8 @@ class _EventSource:
         self._begun = False
         self._states: dict[str, str] = {}
         self._removed: set[tuple[str, str | None]] = set()
-        self._away = False
-        self._line = SeenWaiters(initial=initial)
+        self._unreachable = False
+        self._seen_waiters = SeenWaiters(initial=initial)
 
     def read(self, news: _News) -> Iterator[LogRow]:
         for change in news:
@@ -203,7 +203,7 @@ class _EventSource:
             return
         if before is None or before.holder.uuid != holder.uuid:
             self._states[name] = OK
-            self._line.took(holder)
+            self._seen_waiters.took(holder)
             waiters = self._table.waiters().get(name, 0)
             waiting = f"; {_waiting_text(waiters)}" if waiters else ""
             yield self._event("taken", holder, f"by {holder.describe()}{waiting}")
@@ -221,20 +221,25 @@ class _EventSource:
     def check(self, wall: float) -> Iterator[LogRow]:
         """Yield what happened without being written."""
         self._begun = True
-        away = not self._table.connected()
-        if away != self._away:
-            self._away = away
+        unreachable = not self._table.connected()
+        if unreachable != self._unreachable:
+            self._unreachable = unreachable
             trouble = self._table.trouble or f"{self._table.can.display_name} does not answer."
-            text = trouble if away else f"{self._table.can.display_name} is followed again."
-            yield LogRow("away" if away else "back", None, text, {"trouble": text} if away else {})
-        if not away:  # pushes may be on their way: what was known is old news
+            text = trouble if unreachable else f"{self._table.can.display_name} is followed again."
+            yield LogRow(
+                "away" if unreachable else "back",
+                None,
+                text,
+                {"trouble": text} if unreachable else {},
+            )
+        if not unreachable:  # pushes may be on their way: what was known is old news
             for row in self._table.rows().values():
                 if row.holder.name in self._states:
                     yield from self._check_state(row.holder, wall)
 
     def check_waiters(self, lines: WaitQueues) -> Iterator[LogRow]:
         """Yield who waits now, and who does no more and did not get the lock."""
-        for kind, ticket in self._line.compare(lines):
+        for kind, ticket in self._seen_waiters.compare(lines):
             row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
             facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
             if row is not None and row.held:

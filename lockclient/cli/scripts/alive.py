@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.errors import errors_as_statuses, print_message
-from lockclient.cli.scripts.held_lock import held_lock_arguments, not_held
+from lockclient.cli.scripts.errors import errors_as_statuses, not_held, print_message
+from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder

@@ -10,6 +10,7 @@ import click
 
 from lockclient.cli.exit_status import CONFLICT, LOST, UNAVAILABLE
 from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, LockTimeout
+from lockclient.model.removal import Removal
 from lockclient.text.escaping import plain
 
 
@@ -46,3 +47,12 @@ def _as_option(found: re.Match[str]) -> str:
     name = found[0]
     known = ("expected_runtime", "auto_unlock_after")
     return f"--{name.replace('_', '-')}" if name in known else name
+
+
+def not_held(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
+    """Return the failure of a lock that its uuid does not hold any more."""
+    how = f" It was removed: {removal.describe()}." if removal else ""
+    now = f" It is now held by {holder}." if holder else " Nobody holds it now."
+    return Failure(
+        f"The lock {name!r} is not held by {uuid}.{how}{now} Stop the work that it protects.", LOST
+    )

@@ -1,4 +1,4 @@
-"""Options of `run` and `lock`: how to wait for the lock, and how to hold it."""
+"""Options of `run`, `lock`, `alive` and `unlock`: which lock, how to wait for it and hold it."""
 
 from __future__ import annotations
 
@@ -53,3 +53,15 @@ lock_options = combined(
     ),
 )
 """Where the lock is, how to wait for it and how to hold it."""
+held_lock_arguments = combined(
+    store_options,
+    click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME"),
+    click.option(
+        "--uuid",
+        envvar="CLUSTERMUTEX_UUID",
+        show_envvar=True,
+        required=True,
+        help="What `lock` printed.",
+    ),
+)
+"""The name and the uuid of a lock that is held, from the environment where not given."""

@@ -27,7 +27,7 @@ READ_TIMEOUT_S = 5.0
 """Seconds for the store to say who waits."""
 TIME_ALONE_FOR_S = 12 * 3600.0
 """Seconds for which a time of the day says enough."""
-_HOST, _NAME = 12, 24
+MIN_HOST_CHARS, MIN_NAME_CHARS = 12, 24
 """Characters that are left at least of a host, and of "Waiting for" with the lock's name."""
 TERMINAL_TIMEOUT_S = 0.2
 """Seconds to wait for a terminal that takes nothing."""
@@ -133,9 +133,9 @@ def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -
         moment = moment.partition(" ")[2]
     host, pid = plain(holder.hostname or "unknown"), f"{holder.pid or 'unknown'}"
     others = len(f"{start}{place}, held by , since {moment}")
-    process = cut_process(f"{host}:{pid}", max(width - others, len(pid) + _HOST))
+    process = cut_process(f"{host}:{pid}", max(width - others, len(pid) + MIN_HOST_CHARS))
     end = f"{place}, held by {process}, since {moment}"
-    return cut_end(f"{cut_end(start, max(_NAME, width - len(end)))}{end}", width)
+    return cut_end(f"{cut_end(start, max(MIN_NAME_CHARS, width - len(end)))}{end}", width)
 
 
 def _ordinal(number: int) -> str:

@@ -26,7 +26,7 @@ from lockclient.cli.scripts.warning_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.text.durations import period
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 _GROUP_POLL_S = 0.05
 """Seconds between two looks at what is left of a process group."""
 
@@ -37,17 +37,17 @@ class Run:
     Args:
         mutex: the lock.
         pipe: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
-        tell: prints a message for the user, without waiting until it is read.
+        notify: prints a message for the user, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then.
     """
 
     def __init__(
-        self, mutex: ShellMutex, pipe: SignalPipe, tell: Tell, *, ends: bool, grace: float
+        self, mutex: ShellMutex, pipe: SignalPipe, notify: Notify, *, ends: bool, grace: float
     ) -> None:
         self._mutex = mutex
         self._pipe = pipe
-        self._tell = tell
+        self._notify = notify
         self._ends = ends
         self._grace = grace
         self._kill_at = math.inf
@@ -102,12 +102,12 @@ class Run:
             return
         self._lost = True
         if not self._ends:
-            self._tell("The lock is lost. The command goes on, as --on-lost ignore says.")
+            self._notify("The lock is lost. The command goes on, as --on-lost ignore says.")
             return
         self._kill_at = time.monotonic() + self._grace
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
-        self._tell(
+        self._notify(
             f"The lock is lost: ending the command by SIGTERM, in {period(self._grace)} by SIGKILL."
         )
 
@@ -132,17 +132,17 @@ def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int])
         ) from error
 
 
-def _release(mutex: ShellMutex, status: int, tell: Tell, *, ends: bool) -> int:
+def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> int:
     """Give the lock back; return our exit status, which says so if it had been lost."""
     try:
         mutex.release()
     except LockLost as lost:
         if not ends or status == LOST:
             return status
-        tell(f"{lost} It was lost before the command ended, or in that moment.")
+        notify(f"{lost} It was lost before the command ended, or in that moment.")
         return LOST
     except ClusterMutexError as error:
-        tell(
+        notify(
             f"The lock {mutex.name!r} could not be released: {error} "
             "If it is not free in a moment, the unlocker or `clustermutex force-unlock` frees it."
         )

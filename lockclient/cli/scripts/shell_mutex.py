@@ -40,14 +40,14 @@ class ShellMutex(ClusterMutex):
         no_wait = options.pop("no_wait")
         if no_wait and options["timeout"]:
             raise click.UsageError("Give --timeout or --no-wait, not both.")
-        self._conflict = options.pop("conflict_exit_code")
+        self._conflict_status = options.pop("conflict_exit_code")
         if no_wait:
             options["timeout"] = 0.0
         with errors_as_statuses():
             store = open_store(options.pop("settings"))
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
-        self._asking: str | None = None
+        self._ticket_uuid: str | None = None
         """The uuid of the last call of `take`, and of its ticket."""
 
     def take(self) -> None:
@@ -58,10 +58,10 @@ class ShellMutex(ClusterMutex):
         """
         with errors_as_statuses():
             try:
-                with showing_queue_status(self._store(), self.name, lambda: self._asking):
+                with showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid):
                     self.__enter__()
             except LockTimeout as error:
-                raise Failure(str(error), self._conflict) from error
+                raise Failure(str(error), self._conflict_status) from error
             except StoreUnavailable as error:
                 message = f"The lock {self.name!r} could not be asked for: {error}"
                 raise Failure(message, UNAVAILABLE) from error
@@ -84,7 +84,7 @@ class ShellMutex(ClusterMutex):
 
     def _new_holder(self, now: Now) -> Holder:
         holder = super()._new_holder(now)
-        self._asking = holder.uuid
+        self._ticket_uuid = holder.uuid
         # Which thread it was says something about programs only.
         return replace(holder, pid=self._pid or holder.pid, thread=None)
 

@@ -64,7 +64,7 @@ class Story:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._in_order = isinstance(stack.store, Etcd)
+        self._has_queue = isinstance(stack.store, Etcd)
         """Whether who waits stands in line, and each holder has a fencing token."""
         self._exits = ExitStack()
         self._logs: dict[str, Path] = {}
@@ -105,7 +105,7 @@ class Story:
             click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
-        if not self._in_order:
+        if not self._has_queue:
             for number in ("2", "3"):
                 self._start_worker(number)
                 self._wait_for(
@@ -129,7 +129,7 @@ class Story:
         os.kill(pid, 9)
         doomed.wait()
         self._say(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
-        no_lease = "a lock has no lease, and " if self._in_order else ""
+        no_lease = "a lock has no lease, and " if self._has_queue else ""
         click.echo(f"           {no_lease}only silence up to its time frees it.")
 
     def _alert(self) -> None:
@@ -154,7 +154,7 @@ class Story:
         click.echo(f"           {removal['why']}")
 
     def _hand_over(self) -> None:
-        if not self._in_order:
+        if not self._has_queue:
             self._hand_over_in_any_order()
             return
         tokens = []

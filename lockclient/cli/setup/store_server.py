@@ -82,8 +82,8 @@ class StoreServer(ABC):
     def _serves(self) -> bool:
         """Ask whether it serves."""
 
-    def start(self) -> None:
-        """Start it and wait until it serves.
+    def start(self: _S) -> _S:
+        """Start it, wait until it serves, and return it.
 
         Raises:
             RuntimeError: it ended, or does not serve after `START_TIMEOUT_S`.
@@ -103,6 +103,7 @@ class StoreServer(ABC):
                     + " ".join(lines[-1:])
                 )
             time.sleep(0.05)  # nothing tells when it listens
+        return self
 
     def stop(self) -> None:
         """End it; its data stays."""
@@ -111,8 +112,7 @@ class StoreServer(ABC):
             end(self.process)
 
     def __enter__(self: _S) -> _S:
-        self.start()
-        return self
+        return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -83,10 +83,11 @@ class Valkey(StoreServer):
         )
         return [self.binary, str(config.absolute())], self.data
 
-    def start(self) -> None:
-        """Start it and wait until it serves and votes."""
+    def start(self) -> Valkey:
+        """Start it, wait until it serves and votes, and return it."""
         super().start()
         self._vouch_if_new()
+        return self
 
     def _vouch_if_new(self) -> None:
         """Vouch for a server that is new, which would wait for an hour else.

@@ -90,7 +90,7 @@ def test_an_ordinary_removal_fits_a_terminal() -> None:
 
 
 def test_wide_characters_count_twice() -> None:
-    (line,) = told((Column("A"), Column("B", short=False)), [["鍵" * 30, "whole"]], 40)[1:]
+    (line,) = told((Column("A"), Column("B", shrinkable=False)), [["鍵" * 30, "whole"]], 40)[1:]
     assert line.split()[-1] == "whole"
 
 

@@ -184,7 +184,7 @@ with Board() as board:
     board.store.take("one", held_for=100, reason="because")
     html = board.get("/?sort=-made_up").get_data(as_text=True)
     listed = [columns.Listed(row.holder, "ok", 0) for row in board.table.rows().values()]
-print(tables.in_lines(ls.COLUMNS, ls.cells(listed, time.time())))
+print(tables.tab_separated(ls.COLUMNS, ls.cells(listed, time.time())))
 print(html[html.index("<thead") : html.index("</tbody")])
 """
 KINDS = {
