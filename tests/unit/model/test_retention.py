@@ -38,14 +38,15 @@ from unlocker import record_cleanup
 
 DAYS = 30 * 86400
 store = open_store(Settings.load("etcd://127.0.0.1:9"))
-assert store._retention._reuse == DAYS < store._retention._ttl, "etcd's lease"
+lease = store._records
+assert lease._reuse == DAYS < lease._ttl, "etcd's lease"
 store.close()
 
 class Sent(Exception):
     pass
 
-def send(command_of, *_, **__):
-    raise Sent(command_of(0).args)
+def send(command, *_, **__):
+    raise Sent(command.args)
 
 rounds = MagicMock(keys=KeyNames("c"), until_enough=send)
 try:
