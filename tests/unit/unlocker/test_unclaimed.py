@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -38,6 +39,7 @@ class Board:
         self.revision = 1
         self.deaf = False
         self._notify: Callable[[Batch], None] = lambda _: None
+        self.followed = threading.Event()
         self.table = Table(cast("ServiceStore", self), on_change=lambda e: self.unclaimed.update(e))
         self.unclaimed = UnclaimedLocks(self.table, cast("ServiceStore", self), SeriesLimit())
 
@@ -56,6 +58,7 @@ class Board:
                 pass
 
         self._notify = notify
+        self.followed.set()
         return Watch()
 
     def connected(self) -> bool:
@@ -151,7 +154,7 @@ class Board:
 def board() -> Iterator[Board]:
     made = Board()
     made.table.start()
-    assert made.table.wait_ready(30)
+    assert made.followed.wait(30), "a write before that is heard by nobody"
     yield made
     made.table.stop()
 
