@@ -66,11 +66,11 @@ def test_no_text_is_too_odd_to_be_read(text: str) -> None:
 
 
 def repeated(*calls: str) -> str:
-    return "".join(f'  File "/srv/{each}.py", line 1, in {each}\n' for each in calls)
+    return "".join(f'  File "/srv/{name}.py", line 1, in {name}\n' for name in calls)
 
 
 def told(text: str) -> list[tuple[str, int, int]]:
-    return [(each.function, each.calls, each.repeated) for each in read_backtrace(text).own]
+    return [(frame.function, frame.calls, frame.repeated) for frame in read_backtrace(text).own]
 
 
 def test_a_call_that_calls_itself_over_and_over_is_one() -> None:
@@ -87,5 +87,5 @@ def test_calls_that_take_turns_are_one_round() -> None:
 
 def test_what_comes_twice_is_left_as_it_is() -> None:
     assert told(repeated("a", "a", "b", "c", "b", "c")) == [
-        (each, 1, 1) for each in ("c", "b", "c", "b", "a", "a")
+        (name, 1, 1) for name in ("c", "b", "c", "b", "a", "a")
     ]

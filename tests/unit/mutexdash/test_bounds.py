@@ -30,7 +30,7 @@ def board() -> Iterator[Board]:
 
 def on_their_way() -> int:
     """Count the files of exports that are open."""
-    return sum(not each.closed for each in list(exports._sending))
+    return sum(not file.closed for file in list(exports._sending))
 
 
 def unread(board: Board) -> Any:
@@ -44,15 +44,15 @@ def unread(board: Board) -> Any:
 
 def test_so_many_exports_are_on_their_way_and_no_more(board: Board) -> None:
     answers = [unread(board) for _ in range(5)]
-    assert [each.status_code for each in answers] == [200] * 4 + [503]
+    assert [answer.status_code for answer in answers] == [200] * 4 + [503]
     assert answers[4].headers["Retry-After"] == "10"
     assert on_their_way() == 4
     answers[0].close()
     assert on_their_way() == 3, "a file is gone when its answer has ended"
     again = unread(board)
     assert again.status_code == 200
-    for each in (*answers, again):
-        each.close()
+    for answer in (*answers, again):
+        answer.close()
 
 
 def test_an_export_is_not_larger_than_there_is_room(

@@ -175,7 +175,7 @@ def test_a_token_is_its_users_and_grows_old() -> None:
 def test_so_many_force_unlocks_a_minute_and_no_more() -> None:
     with board_of(allow_force_unlock=True, unlocks_a_minute=2) as board:
         codes = [post(board, API_UNLOCK, json=FIELDS | {"uuid": "x"}) for _ in range(3)]
-        assert [each.status_code for each in codes] == [409, 409, 429]
+        assert [answer.status_code for answer in codes] == [409, 409, 429]
         assert int(codes[2].headers["Retry-After"]) == 60
         assert held(board)
 
@@ -314,8 +314,8 @@ def test_strangers_keep_one_core_busy_and_nobody_out(
         threading.Thread(target=lambda n=n: codes.append(ask(guarded, "eve", "guess", n)))
         for n in ("10.0.1.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.5.1")
     ]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         wait_until(lambda: len(codes) == 3, what="those beyond the line to be sent away")
         assert (codes, there[0]) == ([503] * 3, 1)
@@ -323,8 +323,8 @@ def test_strangers_keep_one_core_busy_and_nobody_out(
         assert ask(guarded, "bob", "x", "192.168.1.2") == 200
     finally:
         go_on.set()
-        for each in threads:
-            each.join(60)
+        for thread in threads:
+            thread.join(60)
     assert sorted(codes) == [401] * 2 + [503] * 3
 
 

@@ -200,7 +200,7 @@ def test_two_dashboards_have_one_etag() -> None:
         for name in ("b", "a"):
             values = one.store.kept
             two.store.write(
-                *[(kind, of, part, each.value) for (kind, of, part), each in values.items()
+                *[(kind, of, part, row.value) for (kind, of, part), row in values.items()
                   if of == name]
             )  # fmt: skip
         # Fencing tokens are part of what is shown, and each store has its own.
@@ -279,7 +279,7 @@ def test_a_lock_that_was_taken_again_is_held_however_many_are_more_urgent(board:
     board.store.take("a", uuid="u2", unlock=9000)
     wait_for_history(board, 1)
     found = lanes_of(board, most=4)
-    assert [each.how for each in found.lanes[0].spans] == ["released", "held"]
+    assert [span.how for span in found.lanes[0].spans] == ["released", "held"]
     assert (len(found.lanes), found.more) == (4, 7)
 
 
@@ -292,7 +292,7 @@ def test_history_forgets_the_oldest() -> None:
     for number in range(5):
         row = Row(Holder("a", f"u{number}"), 0.0, found=False)
         history.note([Transition("a", row, None, live=True)])
-    assert [each.holder.uuid for each in history.ended(0)] == ["u4", "u3", "u2"]
+    assert [ended.holder.uuid for ended in history.ended(0)] == ["u4", "u3", "u2"]
     assert Ended(Holder("a"), 1.0).text == "Released"
 
 
@@ -305,8 +305,8 @@ def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
     board.store.removed("b/c", "u2", **facts, why="+1", reason='line\nline, "quoted"')
     whole = board.get("/removed.json")
     assert whole.headers["Content-Disposition"] == "attachment; filename=removed-locks.json"
-    assert [each["uuid"] for each in whole.json] == ["u1", "u2"]
-    assert all(each["backtrace"] == BACKTRACE for each in whole.json)
+    assert [removal["uuid"] for removal in whole.json] == ["u1", "u2"]
+    assert all(removal["backtrace"] == BACKTRACE for removal in whole.json)
 
     answer = board.get("/removed.csv")
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
@@ -346,7 +346,7 @@ def test_exports_have_the_backtraces_that_records_have_in_common(board: Board) -
         board.store.removed(f"lock-{number}", "u", code=code)
     board.store.removed("lost", "u", code="0" * 64)
     asked = board.store.asked
-    whole = {each["name"]: each["backtrace"] for each in board.get("/removed.json").json}
+    whole = {removal["name"]: removal["backtrace"] for removal in board.get("/removed.json").json}
     assert whole.pop("lost") is None
     assert list(whole.values()) == ["  File …"] * 20
     assert board.store.asked - asked == 2

@@ -92,7 +92,9 @@ def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
         assert not passwords.known("ann", "x")
         assert not passwords.check("ann", "x")
         assert not passwords.check("nobody", "x")
-    assert [str(path) in each.getMessage() for each in caplog.records] == [True] * 2, "told once"
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True] * 2, (
+        "told once"
+    )
     if path.is_dir():
         path.rmdir()
     path.write_text(f"# again\n{good}")
@@ -109,12 +111,12 @@ def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
     assert passwords.check("ann", "x")
     assert not passwords.check("bob", "secret")
     assert not passwords.check("dan", "y"), "twice, so nobody can tell which one is meant"
-    told = [each.getMessage() for each in caplog.records]
-    assert [key for key in ("Line 2", "Line 3", "'dan'") if any(key in each for each in told)] == [
+    told = [record.getMessage() for record in caplog.records]
+    assert [key for key in ("Line 2", "Line 3", "'dan'") if any(key in text for text in told)] == [
         *("Line 2", "Line 3", "'dan'")
     ]
     assert len(told) == 3
-    assert not any("secret" in each for each in told)
+    assert not any("secret" in text for text in told)
     path.write_bytes(b"nonsense\n" * 500 + line)
     assert passwords.known("ann", "x"), "the line is as it was"
     assert len(caplog.records) < 20

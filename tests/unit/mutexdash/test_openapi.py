@@ -67,7 +67,7 @@ def test_the_description_is_sound_and_served(board: Board) -> None:
 def test_every_route_of_the_api_is_described(board: Board) -> None:
     described = {f"/api{path}" for path in DESCRIPTION["paths"]}
     routes = {rule.rule.replace("<lock:name>", "{name}") for rule in board.app.url_map.iter_rules()}
-    assert {each for each in routes if each.startswith("/api/")} - {SERVED} == described
+    assert {route for route in routes if route.startswith("/api/")} - {SERVED} == described
 
 
 @schema.parametrize()

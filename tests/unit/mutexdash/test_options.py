@@ -47,7 +47,7 @@ USERS = f"ann:$2y$10${'.' * 53}\n"
 def test_flags_that_make_no_sense_are_told_in_a_line(flags: str, said: str) -> None:
     done = CliRunner().invoke(main, flags.split())
     assert done.exit_code == 2
-    (line,) = [each for each in done.output.splitlines() if each.startswith("Error: ")]
+    (line,) = [line for line in done.output.splitlines() if line.startswith("Error: ")]
     assert said in line
 
 

@@ -217,7 +217,7 @@ def test_styles_and_scripts_are_small(figure: Figure) -> None:
     """30 KB compressed, all together: the page is there at once, on a phone at night, too."""
     folder = Path(mutexdash.__file__).parent / "static"
     files = [*folder.glob("*.css"), *folder.glob("*.js")]
-    size = sum(len(gzip.compress(each.read_bytes())) for each in files)
+    size = sum(len(gzip.compress(path.read_bytes())) for path in files)
     figure(f"all styles and scripts, compressed: {size / 1024:.1f} KB")
     assert size <= 30 * 1024
 

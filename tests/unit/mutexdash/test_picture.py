@@ -70,7 +70,7 @@ def test_what_somebody_waits_for_longer_comes_first_also_when_the_first_in_line_
     assert names(board) == ["b", "a"]
     after = moment(board)
     assert after.etag() != before.etag()
-    assert [dict(each.picture.snapshot.waiters) for each in (before, after)] == [
+    assert [dict(moment.picture.snapshot.waiters) for moment in (before, after)] == [
         {"a": 2, "b": 2}
     ] * 2
 
@@ -297,7 +297,7 @@ def test_removals_are_searched_by_all_that_is_known(board: Board) -> None:
     snapshot = moment(board).picture.snapshot
 
     def found(text: str) -> list[str]:
-        return [each.holder.name for each in snapshot.removed(Query(text)).items]
+        return [removal.holder.name for removal in snapshot.removed(Query(text)).items]
 
     assert found("") == ["b", "a"]  # the newest first
     assert [found(text) for text in ("H1", "ann asked", "force", "r dog")] == [

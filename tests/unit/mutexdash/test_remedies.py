@@ -18,7 +18,7 @@ STUCK = Holder("deploy/prod", "u-1", "ci-3.example.com", 881, client="clustermut
 
 
 def commands(holder: Holder) -> list[str]:
-    return [each.command for each in remedies(holder, URL)]
+    return [remedy.command for remedy in remedies(holder, URL)]
 
 
 def test_from_the_host_to_the_force_unlock() -> None:
@@ -41,7 +41,7 @@ def test_what_is_not_known_has_no_command() -> None:
 )
 def test_a_host_that_is_none_is_not_gone_to(host: str) -> None:
     """Quotes would not help: ssh takes it for an option, or another user."""
-    assert not any(each.startswith("ssh") for each in commands(replace(STUCK, hostname=host)))
+    assert not any(command.startswith("ssh") for command in commands(replace(STUCK, hostname=host)))
 
 
 def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:

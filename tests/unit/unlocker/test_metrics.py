@@ -238,9 +238,9 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
         (generate_latest, parse),
         (generate_openmetrics, parse_openmetrics),
     ):
-        families = {each.name: each for each in read(generate(metrics.registry).decode())}
+        families = {family.name: family for family in read(generate(metrics.registry).decode())}
         infos = [
-            each for each in families if each in ("clustermutex_lock", "clustermutex_lock_info")
+            name for name in families if name in ("clustermutex_lock", "clustermutex_lock_info")
         ]
         [sample] = families[infos[0]].samples
         assert sample.labels["name"] == '<b>"\\\\n🙂', "a backslash, and a line end that shows"
@@ -304,7 +304,7 @@ def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
     metrics.registry = CollectorRegistry()
     assert len(samples(many, metrics)) <= few + 4 * MAX_LISTED
     metrics.registry = CollectorRegistry()
-    failing = replace(many, failing={each.row.holder.name for each in many.past_alert})
+    failing = replace(many, failing={item.row.holder.name for item in many.past_alert})
     assert len(samples(failing, metrics)) <= few + 5 * MAX_LISTED
 
 
@@ -353,8 +353,8 @@ def test_every_request_and_failure_is_counted_for_its_task() -> None:
 
     def count(counter: Counter) -> dict[str, float]:
         [family] = counter.collect()
-        totals = [each for each in family.samples if each.name.endswith("_total")]
-        return {each.labels["task"]: each.value for each in totals}
+        totals = [sample for sample in family.samples if sample.name.endswith("_total")]
+        return {sample.labels["task"]: sample.value for sample in totals}
 
     all_of_them()
     assert count(metrics.failures) == dict.fromkeys(TASKS, 0)

@@ -135,7 +135,7 @@ def test_it_is_said_once_that_a_service_does_not_work(caplog: pytest.LogCaptureF
     target = Recipient("chat", lambda _message: next(answers))
     for _ in range(4):
         target.deliver(Message("t", "b", good=False))
-    assert [each.getMessage().split(";")[0] for each in caplog.records] == [
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "People can't be told by chat",
         "People can be told by chat again.",
     ]

@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
     """Return that many removals."""
-    return [(f"lock {each}", "uuid") for each in range(start, start + number)]
+    return [(f"lock {place}", "uuid") for place in range(start, start + number)]
 
 
 def test_so_many_pass_in_any_minute(clock: Clock) -> None:
@@ -90,8 +90,8 @@ def test_it_lets_go_a_minute_after_it_kept_something_back(
     assert not brake.state(10).engaged
     brake.withhold(0, 10)
     brake.withhold(0, 10)
-    told = [each.getMessage() for each in caplog.records]
-    assert [each[:16] for each in told] == ["The brake is on:", "The brake is off"]
+    told = [record.getMessage() for record in caplog.records]
+    assert [text[:16] for text in told] == ["The brake is on:", "The brake is off"]
     brake.withhold(1, 10)
     assert caplog.text.count("The brake is on") == 2
 
@@ -116,8 +116,8 @@ def test_what_it_counts_is_forgotten(clock: Clock) -> None:
 def test_ten_thousand_removals_are_counted_in_no_time() -> None:
     brake = RateLimit(50)
     started = time.monotonic()
-    for each in keys(10_000):
-        brake.count([each])
+    for key in keys(10_000):
+        brake.count([key])
         brake.is_full(10**6)
     assert time.monotonic() - started < 5
 

@@ -42,7 +42,7 @@ class World:
         self.put("removed", name, Removal(Holder(name), at, "u", AUTO_UNLOCK, "").value().encode())
 
     def names(self, kind: Kind) -> list[str]:
-        return [name for each, name in self.there if each == kind]
+        return [name for of, name in self.there if of == kind]
 
     # as a store, and as a table
 

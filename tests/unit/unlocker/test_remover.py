@@ -111,8 +111,8 @@ class Case:
     def results(self) -> dict[str, float]:
         """Return how often attempts ended in which way, those that never happened left out."""
         [family] = self.metrics.auto_unlocks.collect()
-        counted = [each for each in family.samples if each.name.endswith("_total")]
-        return {each.labels["result"]: each.value for each in counted if each.value}
+        counted = [sample for sample in family.samples if sample.name.endswith("_total")]
+        return {sample.labels["result"]: sample.value for sample in counted if sample.value}
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_the_removal_compares_both_stamps(case: Case) -> None:
 
     case.store.instead["a"] = note
     case.remover.run(case.due("a", stamp_revisions=(7, 9)))
-    assert [each.stamp_revisions for each in asked] == [(7, 9)]
+    assert [request.stamp_revisions for request in asked] == [(7, 9)]
     assert case.results() == {"removed": 1}
 
 
@@ -321,7 +321,7 @@ def test_a_removal_in_doubt_that_did_not_happen_does_not_happen_when_the_lock_ha
 
 class TestTheBrake:
     def names(self, number: int) -> list[str]:
-        return [f"lock {each}" for each in range(number)]
+        return [f"lock {place}" for place in range(number)]
 
     def test_what_is_beyond_it_stays_and_it_says_so_once(
         self, caplog: pytest.LogCaptureFixture
@@ -334,7 +334,9 @@ class TestTheBrake:
         assert len(case.store.asked) == 5
         assert case.brake.state(7).withheld == 7
         assert case.brake.state(7).engaged
-        [line] = [each.getMessage() for each in caplog.records if "brake" in each.getMessage()]
+        [line] = [
+            record.getMessage() for record in caplog.records if "brake" in record.getMessage()
+        ]
         assert "7 locks are due beyond the 5" in line
         assert "--max-removals off" in line
 

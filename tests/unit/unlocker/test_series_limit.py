@@ -53,8 +53,10 @@ class Store:
         """Have other locks past their alert, removed, free with a line, and other hosts push."""
         names = [f"lock {next(self._fresh)}" for _ in range(MAX_LISTED)]
         holders = [replace(SILENT, name=name, hostname=name, reason=name) for name in names]
-        self.picture = replace(QUIET, past_alert=[past_alert(each) for each in holders])
-        self.removals = [Removal(each, time.time(), "me", "auto-unlock", "") for each in holders]
+        self.picture = replace(QUIET, past_alert=[past_alert(holder) for holder in holders])
+        self.removals = [
+            Removal(holder, time.time(), "me", "auto-unlock", "") for holder in holders
+        ]
         self.heads = {name: Ticket(name, "u", name, revision=self.loads) for name in names}
         for name in names:
             self.metrics.skews.note(name, 9.0)
@@ -74,15 +76,17 @@ class Store:
 def series(samples: list[Any]) -> set[tuple[Any, ...]]:
     """Return the series whose labels come from locks."""
     return {
-        (each.name, *sorted(each.labels.items()))
-        for each in samples
-        if {*FROM_LOCKS} & each.labels.keys() and each.labels.get("hostname") != OTHERS
+        (sample.name, *sorted(sample.labels.items()))
+        for sample in samples
+        if {*FROM_LOCKS} & sample.labels.keys() and sample.labels.get("hostname") != OTHERS
     }
 
 
 def value(samples: list[Any], name: str, **wanted: str) -> float:
     """Return one sample's value."""
-    (found,) = [each.value for each in samples if each.name == name and each.labels == wanted]
+    (found,) = [
+        sample.value for sample in samples if sample.name == name and sample.labels == wanted
+    ]
     return float(found)
 
 
@@ -100,9 +104,9 @@ def test_fresh_labels_make_no_more_series_than_a_hundred_sets_an_hour(
         store.free.refresh_heads()
         samples = store.scrape()
         found |= series(samples)
-    each = Counter(name for name, *_ in found)
-    assert {*each.values()} == {NEW_AN_HOUR}
-    assert len(each) == 7, "of past alert, its end and who; removed; free and who; skew"
+    counts = Counter(name for name, *_ in found)
+    assert {*counts.values()} == {NEW_AN_HOUR}
+    assert len(counts) == 7, "of past alert, its end and who; removed; free and who; skew"
     # They ring by their number.
     assert value(samples, "clustermutex_locks_unlisted", state="alert") == MAX_LISTED
     assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == MAX_LISTED
@@ -125,8 +129,8 @@ def test_what_is_shown_stays_shown() -> None:
         store.change()
         store.picture = replace(store.picture, past_alert=[*store.picture.past_alert[1:], mine])
         later = series(store.scrape())
-        own = {each for each in first if ("name", mine.row.holder.name) in each}
-        assert {each for each in own if "unlocked" not in each[0]} <= later
+        own = {key for key in first if ("name", mine.row.holder.name) in key}
+        assert {key for key in own if "unlocked" not in key[0]} <= later
 
 
 def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:
@@ -135,10 +139,10 @@ def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:
     pair = [past_alert(replace(SILENT, name=name)) for name in ("a\u200bb", "a\\u200bb")]
     store.picture = replace(QUIET, past_alert=pair)
     store.removals = [
-        Removal(each.row.holder, time.time(), "me", "auto-unlock", "") for each in pair
+        Removal(item.row.holder, time.time(), "me", "auto-unlock", "") for item in pair
     ]
     samples = store.scrape()
-    keys = [(each.name, *sorted(each.labels.items())) for each in samples]
+    keys = [(sample.name, *sorted(sample.labels.items())) for sample in samples]
     assert len(keys) == len({*keys})
     assert value(samples, "clustermutex_locks_unlisted", state="alert") == 1
 

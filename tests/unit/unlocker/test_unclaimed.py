@@ -70,7 +70,7 @@ class Board:
             for (kind, of, part), (value, created) in self.keys.items()
             if (kind, of) == ("queue", name)
         ]
-        tickets.sort(key=lambda each: each.revision)
+        tickets.sort(key=lambda ticket: ticket.revision)
         return WaitQueue(len(tickets), tuple(tickets[:limit]))
 
     # -------------------------------------------------------- who writes to it
@@ -116,7 +116,7 @@ class Board:
         self.write(*(("locks", name, part, value) for part, value in facts.items()))
 
     def release(self, name: str) -> None:
-        parts = [part for kind, each, part in self.keys if (kind, each) == ("locks", name)]
+        parts = [part for kind, of, part in self.keys if (kind, of) == ("locks", name)]
         self.write(*(("locks", name, part, None) for part in parts))
 
     def claim(self, name: str, uuid: str = "b") -> None:
@@ -164,8 +164,8 @@ START = 1_000.0
 
 def looks(board: Board, *seconds: float) -> list[str]:
     """Look at these seconds of the monotonic clock; return the names shown after the last."""
-    for each in seconds:
-        board.unclaimed.scan(START + each)
+    for second in seconds:
+        board.unclaimed.scan(START + second)
         if not board.deaf:  # what the table does not follow the service does not ask about
             board.unclaimed.refresh_heads()
     return sorted(board.shown())
