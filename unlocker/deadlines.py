@@ -139,7 +139,7 @@ class Deadlines:
     def carried_over(self, wall: float) -> int:
         """Return how many locks only wait because counting began anew, with us or a restore.
 
-        By the wall-clock time `wall` their `auto_unlock_at` passed more than `KEPT` seconds ago.
+        Their `auto_unlock_at` passed `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
         """
         with self._lock:
             while self._stamps and self._stamps[0][0] + CARRIED_OVER_AFTER_S < wall:

@@ -40,7 +40,7 @@ class MetricsSnapshot:
         carried_over: locks past their auto-unlock that wait only because counting began anew.
         queue_lengths: how many wait, lock by lock.
         unlockers: how many have a heartbeat.
-        past_alert: locks past their alert, `LISTED` at most, the most urgent first.
+        past_alert: locks past their alert, `MAX_LISTED` at most, the most urgent first.
         unlisted: how many locks past their alert are not among them, by state.
         failing: names of locks whose removal was tried in vain and is tried on.
         store_up: whether the store is reachable, as far as known.
