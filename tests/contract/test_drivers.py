@@ -176,6 +176,9 @@ class TestGetting:
             threads.append(start(wait))
             wait_until(lambda: len(first.waiters()) == number + 1, what="the ticket")  # noqa: B023
         assert got == []
+        ticket = first.waiters()[0]
+        assert ticket.hostname == first.facts.record.hostname
+        assert ticket.since == pytest.approx(time.time(), abs=PATIENCE)
         token = first.facts.fencing_token
         first.release()
         for thread in threads:

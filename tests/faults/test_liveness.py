@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_cluster import Cluster
@@ -164,7 +167,7 @@ class TestBlindUnlocker:
             wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
             with frozen(own_etcd):
                 wait_until(lambda: unready(service), what="unreadiness")
-                time.sleep(12)  # longer than a silent watch is given here
+                time.sleep(6)  # longer than a silent watch is given here
                 assert fetch(service, "/healthz")[0] == 200
             wait_until(lambda: ready(service), what="readiness again")
             assert service.process.poll() is None
@@ -215,7 +218,7 @@ class TestNothingHangsUnnoticed:
         """All that it did last is long ago then, for a moment."""
         with program("unlocker", Settings(location=store.location)) as service:
             with frozen(service):
-                time.sleep(8)  # longer than a part may be late here
+                time.sleep(5)  # longer than a part may be late here
             wait_until(lambda: ready(service), what="readiness again")
             wait_until(lambda: health(service) == "alive\n", what="health")
             assert "Ending" not in service.log_text()
@@ -252,9 +255,7 @@ def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> Non
         assert log.count("ValueError: a bug") == 1
 
 
-def _soon() -> Any:
-    from lockclient.model.clocks import Deadline
-
+def _soon() -> Deadline:
     return Deadline.after(10)
 
 
@@ -337,8 +338,6 @@ class TestBlindDashboard:
         self, store: EtcdStore
     ) -> None:
         """So the page ticks on, and its ETag stays."""
-        import urllib.error
-        import urllib.request
 
         with program("mutexdash", Settings(location=store.location)) as dash:
             wait_until(lambda: said(dash)["connected"], what="the watch")

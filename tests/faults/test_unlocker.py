@@ -6,7 +6,6 @@ in the metrics, and in the log once. (An etcd that is away is in the acceptance 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -25,10 +24,10 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
 from tests.support.etcd_binary import etcdctl_of, frozen
-from tests.support.etcd_cluster import all_ended
 from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 from tests.support.records import taker
+from tests.support.relay import Relay
 from tests.support.unlocker_process import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
 
 
@@ -116,8 +115,8 @@ def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> Non
     held = 'clustermutex_locks{state="ok"}'
     with unlocker(Settings(location=own_store.location)) as service:
         wait_until(lambda: ready(service), what="readiness")
-        # Longer than an etcd takes to start (3.5.30: some seconds), or their time is over by then.
-        mutex(own_store, "silent", 10)
+        silent = mutex(own_store, "silent", 2)
+        # Longer than an etcd takes to start (3.5.30: some seconds), or its time is over by then.
         pushed, released = mutex(own_store, "pushed", 10), mutex(own_store, "released", 600)
         wait_until(lambda: figure(service, held) == 3, what="the locks")
         with frozen(service):
@@ -126,8 +125,8 @@ def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> Non
             pushed.alive(force=True)
             released.release()
             last = mutex(own_store, "taken meanwhile", 600)
+            wait_until(lambda: not silent.healthy, what="its time to be over")
             etcdctl_of(own_etcd)("compact", str(seen(own_store, "pushed").revision))
-            wait_until(lambda: not pushed.healthy, what="its time to be over")
         wait_until(lambda: seen(own_store, "silent").holder is None, what="the removal")
         wait_until(lambda: seen(own_store, "pushed").holder is None, what="the other")
         wait_until(lambda: figure(service, held) == 1, what="the release to be known")
@@ -170,79 +169,6 @@ def test_an_etcd_out_of_space(etcd_binary: str, tmp_path: Path) -> None:
             store.close()
 
 
-class SlowLine:
-    """A TCP proxy that hands on what the server says only after `delay` seconds."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self.delay = 0.0
-        self.endpoint = ""
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="slow-line", daemon=True)
-
-    def __enter__(self) -> SlowLine:
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(30)
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
-    async def _serve(self) -> None:
-        self._ended = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
-        self._ready.set()
-        await self._ended.wait()
-        await all_ended()
-        server.close()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection(*self._target)
-        for job in (
-            self._pass(reader, server_writer, slow=False),
-            self._pass(server_reader, writer, slow=True),
-        ):
-            task = self._loop.create_task(job)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pass(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, slow: bool
-    ) -> None:
-        """Hand on in order, each piece `delay` seconds after it came."""
-        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-        async def collect() -> None:
-            data = b"-"
-            while data:
-                data = await source.read(65536)
-                await pieces.put((time.monotonic() + (self.delay if slow else 0), data))
-
-        collector = asyncio.create_task(collect())
-        try:
-            while True:
-                moment, data = await pieces.get()
-                await asyncio.sleep(max(0.0, moment - time.monotonic()))
-                if not data:
-                    break
-                sink.write(data)
-                await sink.drain()
-        except ConnectionError:
-            pass  # the other end has gone, which is what the client sees, too
-        finally:
-            collector.cancel()
-            sink.close()
-
-
 def ends_of_outages(log: str) -> bool:
     """Return whether the log has told the end of each outage that it told of."""
     told = re.findall("does not answer|answers again", log)
@@ -251,7 +177,7 @@ def ends_of_outages(log: str) -> bool:
 
 def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """Too slow to trust one's picture: it says so, and removes nobody who pushes."""
-    with SlowLine(own_etcd.endpoint) as line, unlocker(Settings((line.endpoint,))) as service:
+    with Relay(own_etcd.endpoint) as line, unlocker(Settings((line.endpoint,))) as service:
         wait_until(lambda: ready(service), what="readiness")
         alive = mutex(own_store, "alive", 1.5)
         ending = threading.Event()
@@ -263,7 +189,7 @@ def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdS
         worker = threading.Thread(target=work)
         worker.start()
         try:
-            line.delay = 2.0
+            line.delay = 1.2
             status, text = wait_until(
                 lambda: fetch(service, "/readyz") if not ready(service) else None, what="a word"
             )
@@ -271,7 +197,7 @@ def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdS
             assert "does not answer" in text or "late or silent" in text
             wait_until(lambda: figure(service, UP) == 0, what="etcd to be called away")
             mutex(own_store, "silent", 1.5)
-            slow_until = time.monotonic() + 6
+            slow_until = time.monotonic() + 4
             while time.monotonic() < slow_until:
                 assert alive.healthy
                 assert not ready(service)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +22,7 @@ from lockclient.stores.valkey.wire.pubsub import HintSubscription
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.http_requests import ask, has, read, take
 from tests.support.processes import wait_until
+from tests.support.relay import Relay
 from tests.support.valkey_servers import Servers, running
 
 
@@ -145,61 +143,14 @@ def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) ->
         assert has(store) == uuid
 
 
-class Slow:
-    """Stands before a server, and passes on what either side says, each piece that much later."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self.delay = 0.0
-        self._cut = threading.Event()
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
-                self._open += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    how = (one, other, self._cut)
-                    threading.Thread(target=self._pass, args=how, daemon=True).start()
-
-    def _pass(self, one: socket.socket, other: socket.socket, cut: threading.Event) -> None:
-        with suppress(OSError), closing(one), closing(other):
-            while data := one.recv(65536):
-                time.sleep(self.delay)
-                if not cut.is_set():
-                    other.sendall(data)
-
-    def cut(self) -> None:
-        """Pass on nothing more of what is connected now, without a word; new ones are well."""
-        self._cut.set()
-        self._cut = threading.Event()
-
-    def swap(self, other: Slow) -> None:
-        """Stand before the other one's server from now on, and it before this one's."""
-        self._target, other._target = other._target, self._target
-        for each in (*self._open, *other._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Let nobody in any more."""
-        self._listener.close()
-
-
 @pytest.fixture
-def slow(three: Servers) -> Iterator[Slow]:
-    with three.store(), closing(Slow(three.all[2].endpoint)) as slow:  # they are vouched for
+def slow(three: Servers) -> Iterator[Relay]:
+    with three.store(), Relay(three.all[2].endpoint) as slow:  # they are vouched for
         yield slow
 
 
 @pytest.fixture
-def store(three: Servers, slow: Slow) -> Iterator[ValkeyStore]:
+def store(three: Servers, slow: Relay) -> Iterator[ValkeyStore]:
     place = three.place()
     there = (*place.endpoints[:2], slow.endpoint)
     with closing(ValkeyStore(replace(place, endpoints=there))) as store:
@@ -207,14 +158,14 @@ def store(three: Servers, slow: Slow) -> Iterator[ValkeyStore]:
 
 
 def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
-    three: Servers, slow: Slow, store: ValkeyStore
+    three: Servers, slow: Relay, store: ValkeyStore
 ) -> None:
     """Else who waits would hear nothing any more of a server that tells all others."""
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME), 0, events.append)
     subscribers = partial(three.all[2].command, "PUBSUB", "NUMSUB", store.keys.channel(NAME))
     wait_until(lambda: subscribers()[1] == 1, what="its ear")
-    slow.cut()
+    slow.swallow()
     wait_until(lambda: subscribers()[1] == 2, what="a new ear")  # it has not seen the old one end
     told = len(events)
     three.all[2].command("PUBLISH", store.keys.channel(NAME), "a uuid")
@@ -227,7 +178,7 @@ def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
     place = three.place()
     with ExitStack() as stack:
         stack.enter_context(three.store())
-        one, other = (stack.enter_context(closing(Slow(each))) for each in place.endpoints[1:])
+        one, other = (stack.enter_context(Relay(at)) for at in place.endpoints[1:])
         there = replace(place, endpoints=(place.endpoints[0], one.endpoint, other.endpoint))
         store = stack.enter_context(closing(ValkeyStore(there)))
         uuid, _ = take(store)
@@ -256,8 +207,8 @@ class TestSlowDoor:
     """One server needs seconds to let a client in; the others are a majority."""
 
     @pytest.fixture
-    def slow(self, three: Servers) -> Iterator[Slow]:
-        with three.store(), closing(Slow(three.all[2].endpoint)) as slow:
+    def slow(self, three: Servers) -> Iterator[Relay]:
+        with three.store(), Relay(three.all[2].endpoint) as slow:
             slow.delay = 0.3
             yield slow
 
@@ -278,7 +229,7 @@ class TestSlowDoor:
         with ThreadPoolExecutor(60) as threads:
             list(threads.map(take_one, range(60)))
 
-    def test_it_has_a_vote_again_when_it_is_quick(self, store: ValkeyStore, slow: Slow) -> None:
+    def test_it_has_a_vote_again_when_it_is_quick(self, store: ValkeyStore, slow: Relay) -> None:
         take(store)
         wait_until(lambda: "to let us in" in [*store.votes().values()][2], what="its trouble")
         slow.delay = 0.0

@@ -17,9 +17,10 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from mutexdash.app import create_app
 from mutexdash.data.live import Live
-from tests.faults.watching import Cable, Heard, Stores, last, write
+from tests.faults.watching import Heard, Stores, last, write
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.processes import Figure, wait_until
+from tests.support.relay import Relay
 from unlocker.unlocker import Unlocker
 
 ROOT = "/guarded"
@@ -31,7 +32,7 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """An etcd with passwords, whose simple tokens last two seconds; etcdctl as its root."""
     folder = tmp_path_factory.mktemp("guarded")
     server = Etcd(etcd_binary, folder / "data", folder / "etcd.log")
-    server.extra = ["--auth-token-ttl=2"]
+    server.extra = ["--auth-token-ttl=2", "--bcrypt-cost=4"]
     with server:
         etcdctl = etcdctl_of(server)
         for user in ("root", "parts", "ann"):
@@ -150,7 +151,7 @@ def test_a_waiter_that_has_lost_its_right_is_told(
     server, etcdctl = guarded
     etcdctl("user", "add", "bob:bob")
     etcdctl("user", "grant-role", "bob", "ann")
-    with Cable(server.endpoint) as cable, ClusterMutex("w", store=ann) as held:
+    with Relay(server.endpoint) as cable, ClusterMutex("w", store=ann) as held:
         bobs = stores(cable.endpoint, root=ROOT, user="bob", password="bob")
         errors: list[BaseException] = []
 

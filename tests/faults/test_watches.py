@@ -23,15 +23,16 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.protocol import WatchTarget
 from lockclient.stores.requests import Remove
-from tests.faults.watching import Cable, Heard, Stores, delete, last, soon, write
+from tests.faults.watching import Heard, Stores, delete, last, soon, write
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import Figure, wait_until
+from tests.support.relay import Relay
 
 
 @pytest.fixture
-def cable(etcd: Etcd) -> Iterator[Cable]:
+def cable(etcd: Etcd) -> Iterator[Relay]:
     """A cable to the shared etcd."""
-    with Cable(etcd.endpoint) as it:
+    with Relay(etcd.endpoint) as it:
         yield it
 
 
@@ -70,7 +71,7 @@ class TestCompaction:
     """At the revision of a deletion: a watch from there is told nothing (etcd-io/etcd #18089)."""
 
     def test_a_watch_that_broke(
-        self, etcd: Etcd, cable: Cable, stores: Stores, etcdctl: Etcdctl, root: str
+        self, etcd: Etcd, cable: Relay, stores: Stores, etcdctl: Etcdctl, root: str
     ) -> None:
         """The deletion is told, or that something was missed."""
         store, other = stores(cable.endpoint), stores(etcd.endpoint)
@@ -94,7 +95,7 @@ class TestCompaction:
         wait_until(lambda: heard.missed, what="word of the deletion")
 
     def test_whoever_was_away_finds_out(
-        self, etcd: Etcd, cable: Cable, stores: Stores, etcdctl: Etcdctl, figure: Figure
+        self, etcd: Etcd, cable: Relay, stores: Stores, etcdctl: Etcdctl, figure: Figure
     ) -> None:
         """A waiter that it is its turn, a holder its loss, a table what has changed."""
         away, other = stores(cable.endpoint), stores(etcd.endpoint)
@@ -141,7 +142,7 @@ class TestBreaks:
         keys = [f"{root}/k/{number:02}".encode() for number in range(20)]
         span = (f"{root}/k/".encode(), f"{root}/k0".encode())
         rng = random.Random()
-        with Cable(own_etcd.endpoint) as cable:
+        with Relay(own_etcd.endpoint) as cable:
             store, other = stores(cable.endpoint), stores(own_etcd.endpoint)
             everything = Heard(store, span, 1)
             single = {key: Heard(store, (key, b""), 1) for key in keys}
@@ -268,8 +269,8 @@ class _Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 class TestAway:
-    SECONDS = 5.0
-    MOST = 7
+    SECONDS = 3.0
+    MOST = 5
     """About one try a second: gRPC spreads its own tries by 20%."""
 
     def test_it_is_tried_once_a_second(self, stores: Stores, figure: Figure) -> None:
@@ -286,7 +287,7 @@ class TestAway:
         busy = (time.process_time() - worked) / (time.monotonic() - began)
         told = ", ".join(f"{count} where {name}" for name, count in counts.items())
         figure(f"tries in {self.SECONDS:g} s: {told}; {busy:.0%} of a core for all four")
-        assert all(2 <= count <= self.MOST for count in counts.values()), counts
+        assert all(1 <= count <= self.MOST for count in counts.values()), counts
         assert busy < 0.5
 
     def nobody(self, stores: Stores) -> int:
@@ -303,7 +304,7 @@ class TestAway:
 
     def closing(self, stores: Stores) -> int:
         """Count the connections."""
-        with Cable("127.0.0.1:1") as cable:
+        with Relay("127.0.0.1:1") as cable:
             cable.cut()
             return self.tries(stores(cable.endpoint), lambda: cable.accepted)
 
@@ -321,7 +322,7 @@ class TestAway:
     def tries(self, store: EtcdStore, count: Callable[[], int]) -> int:
         """Return how much is counted while there are two watches, the first quick tries aside."""
         watches = [store.watch(WatchTarget("x"), revision, lambda _: None) for revision in (0, 5)]
-        time.sleep(2)
+        time.sleep(1.5)
         before = count()
         time.sleep(self.SECONDS)
         counted = count() - before

@@ -1,10 +1,7 @@
-"""What the tests of watches share: stores, a cable to cut, and what a watch was told."""
+"""What the tests of watches share: stores, and what a watch was told."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from typing import Any
 
 from lockclient import Settings
@@ -33,74 +30,8 @@ class Stores:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._opened:
-            each.close()
-
-
-class Cable:
-    """A way to `target` that can be cut, and counts who tries it; a context manager."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.accepted = 0
-        self._whole = True
-        self._ends: set[socket.socket] = set()
-        self._lock = threading.Lock()
-
-    def cut(self) -> None:
-        """Close all connections, and those to come as soon as they are made."""
-        with self._lock:
-            self._whole = False
-            self._close(*self._ends)
-            self._ends.clear()
-
-    def mend(self) -> None:
-        """Let everything through again."""
-        self._whole = True
-
-    def __enter__(self) -> Cable:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cut()
-        self._close(self._listener)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self.accepted += 1
-                self._join(client)
-
-    def _join(self, client: socket.socket) -> None:
-        with self._lock:
-            try:
-                if not self._whole:
-                    raise ConnectionError("the cable is cut")
-                server = socket.create_connection(self._target)
-            except OSError:
-                self._close(client)
-                return
-            self._ends |= {client, server}
-        for pair in ((client, server), (server, client)):
-            threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        self._close(source, sink)
-
-    @staticmethod
-    def _close(*sockets: socket.socket) -> None:
-        for each in sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        for store in self._opened:
+            store.close()
 
 
 def soon() -> Deadline:
@@ -137,7 +68,7 @@ class Heard:
         elif isinstance(news, list):
             self.answers.append(len(news))
             self.events += [
-                (each.kv.mod_revision, each.kv.key, each.kind, each.kv.value) for each in news
+                (event.kv.mod_revision, event.kv.key, event.kind, event.kv.value) for event in news
             ]
 
 

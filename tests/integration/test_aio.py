@@ -23,6 +23,7 @@ from tests.support.certificates import Authority, TlsEtcd
 from tests.support.etcd_binary import Etcdctl, frozen, served
 from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until
+from tests.support.soak import soaking
 
 Main = Coroutine[Any, Any, None]
 
@@ -111,8 +112,10 @@ class TestCancelling:
 
 
 class TestCrowd:
-    def test_a_thousand_tasks_on_one_loop(
+    @pytest.mark.parametrize("crowd", [200, *soaking(1000)])
+    def test_a_crowd_of_tasks_on_one_loop(
         self,
+        crowd: int,
         own_etcd: Etcd,
         own_store: EtcdStore,
         own_etcdctl: Etcdctl,
@@ -120,9 +123,7 @@ class TestCrowd:
         figure: Figure,
     ) -> None:
         """Each gets it once, in the order of the line, one at a time; nothing is left."""
-        monkeypatch.setattr(
-            protocol, "STORE_TIMEOUT_S", 60.0
-        )  # a thousand requests of one busy thread
+        monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 60.0)  # so many by one busy thread
         got: list[str] = []
         inside = [0]
 
@@ -140,8 +141,8 @@ class TestCrowd:
             async with stall_measured() as stall:
                 first = AsyncClusterMutex("x", store=own_store)
                 await first.acquire()
-                tasks = [asyncio.create_task(work()) for _ in range(1000)]
-                while len(line := await first.waiters()) < 1000:
+                tasks = [asyncio.create_task(work()) for _ in range(crowd)]
+                while len(line := await first.waiters()) < crowd:
                     await asyncio.sleep(0.1)
                 threads = threading.active_count() - others
                 before, began = served(own_etcd)["Txn"], time.monotonic()
@@ -149,12 +150,12 @@ class TestCrowd:
                 await asyncio.gather(*tasks)
                 seconds = time.monotonic() - began
                 requests = served(own_etcd)["Txn"] - before
-            assert got == [each.uuid for each in line]
+            assert got == [ticket.uuid for ticket in line]
             assert threads < 20
-            assert requests < 4 * 1000
+            assert requests < 4 * crowd
             figure(
-                f"1000 tasks in {seconds:.1f} s, {requests / 1000:.2f} transactions a hand-over, "
-                f"{threads} threads, the loop stood still for {stall.longest * 1000:.0f} ms at most"
+                f"{crowd} tasks in {seconds:.1f} s, {requests / crowd:.2f} transactions each, "
+                f"{threads} threads, the loop stood still for {stall.longest * 1000:.0f} ms"
             )
 
         asyncio.run(asyncio.wait_for(main(), 300))

@@ -2,7 +2,7 @@
 
 Measured from the end of the main module to the end of the process. What can go wrong here goes
 wrong once in many times (a thread of gRPC's that is stopped with a lock in its hand), so each
-state is ended many times over.
+state is ended several times, and in `make soak` many times over.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import frozen
 from tests.support.processes import Figure
+from tests.support.soak import soaking
 
-TIMES, AT_ONCE = 10, 4
+AT_ONCE = 4
 SHORTEST = 2.0
 """Seconds that a program may wait at its end, of its own will: the quickest of all shows that, as
 noise only adds. The longest such wait is a second, for a clean-up that can't be done."""
@@ -175,14 +176,15 @@ def server(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
+@pytest.mark.parametrize("times", [4, *soaking(40)])
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_a_program_ends(state: State, server: Etcd, root: str, figure: Figure) -> None:
+def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figure: Figure) -> None:
     """In time, without an error, and without a traceback of somebody's thread."""
     settings = Settings(endpoints=(server.endpoint,), root=root)
     took: list[float] = []
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
         programs = []
-        for _ in range(TIMES):
+        for _ in range(times):
             programs.append(Program(state, settings))
             stack.callback(programs[-1].kill)
         for program in programs:
@@ -192,6 +194,6 @@ def test_a_program_ends(state: State, server: Etcd, root: str, figure: Figure) -
                 took.append(seconds)
                 assert "Traceback" not in said
                 assert "Fatal" not in said
-    figure(f"the end of {TIMES} programs took {max(took):.2f} s at most")
+    figure(f"the end of {times} programs took {max(took):.2f} s at most")
     assert min(took) < SHORTEST
     assert max(took) < LONGEST

@@ -140,26 +140,6 @@ def test_an_identity_that_was_left_behind_proves_nothing(
     assert (holder.uuid, holder.identity, holder.broken()) == ("other", None, False)
 
 
-def test_never_one_that_needs_what_is_not_known(
-    store: EtcdStore, etcdctl: Etcdctl, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of the same identity and dead for sure: the later edition that took it knows why."""
-    prefix = f"{store.location.root}/locks/x/"
-    about = '{"identity": "worker-7", "needs": ["warp"]}'
-    four = {"uuid": "dead", "hostname": "h", "alert_at": "5000000000"}
-    put_at_once(etcdctl, prefix, four | {"about": about})
-    heir = ClusterMutex("x", identity="worker-7", store=store)
-    assert not heir.acquire(blocking=False)
-    assert "what this version does not know (warp)" in caplog.text
-    etcdctl("del", "--prefix", prefix)
-    put_at_once(etcdctl, prefix, four | {"about": about.replace("warp", "")})
-    assert not heir.acquire(blocking=False)
-    etcdctl("del", "--prefix", prefix)
-    put_at_once(etcdctl, prefix, four | {"about": '{"identity": "worker-7", "needs": []}'})
-    assert heir.acquire(blocking=False)
-    heir.release()
-
-
 def test_a_holder_elsewhere_that_lives_on_is_told(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

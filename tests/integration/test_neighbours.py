@@ -15,7 +15,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.processes import Figure
 
 CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"
-IMPORTS = 11
+IMPORTS = 3
 CLOCK = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
 """The processor's time: all that an import takes, and not what other programs take meanwhile."""
 

@@ -98,22 +98,6 @@ def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
         )
 
 
-def test_first_come_first_served(
-    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
-) -> None:
-    """Everyone can see who is in line, and they get the lock in that order."""
-    names = [f"waiter {number}" for number in range(6)]
-    for name in names:
-        line.join(name)
-    assert line.names() == names
-    ticket = held.waiters()[0]
-    assert ticket.hostname == held.record.hostname
-    assert ticket.since == pytest.approx(time.time(), abs=60)
-    held.release()
-    line.wait_served(*names)
-    nothing_left(store, etcdctl)
-
-
 def test_who_gives_up_leaves_no_gap(
     store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
 ) -> None:

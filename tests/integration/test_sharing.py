@@ -132,30 +132,6 @@ def test_tasks_share_one_as_well(store: EtcdStore) -> None:
     asyncio.run(main())
 
 
-def test_any_thread_may_release(store: EtcdStore) -> None:
-    """As with `threading.Lock`; of two that release at once, one is told off."""
-    shared = ClusterMutex("x", store=store)
-    for _ in range(5):
-        shared.acquire()
-        ends: list[type[BaseException] | None] = []
-
-        def release() -> None:
-            try:
-                shared.release()
-            except BaseException as error:  # noqa: BLE001 - looked at below
-                ends.append(type(error))  # noqa: B023
-            else:
-                ends.append(None)  # noqa: B023
-
-        threads = [threading.Thread(target=release) for _ in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join(60)
-        assert ends.count(None) == 1
-        assert shared.holder() is None
-
-
 def test_a_block_that_released_and_took_again_releases_that(store: EtcdStore) -> None:
     """What the thread took last by the object is what its block gives back."""
     shared = ClusterMutex("x", store=store)

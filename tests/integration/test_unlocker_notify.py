@@ -95,7 +95,7 @@ def test_three_unlockers_tell_once_and_the_next_goes_on_when_one_is_killed(
     try:
         wait_until(lambda: len(told_revisions(table)) == 3, what="three signs of life")
         mutex = ClusterMutex(
-            "a/b", reason="x", expected_runtime=1, auto_unlock_after=8, store=store
+            "a/b", reason="x", expected_runtime=1, auto_unlock_after=4, store=store
         )
         mutex.acquire()
         webhook.told("'a/b'", "past its alert")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bcrypt
+from jinja2.bccache import Bucket, BytecodeCache
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
@@ -191,6 +192,23 @@ class MemoryStore:
         raise NotImplementedError(name)
 
 
+class Compiled(BytecodeCache):
+    """Templates that are compiled once, and not anew for each board."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._kept:
+            bucket.bytecode_from_string(self._kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._kept[bucket.key] = bucket.bytecode_to_string()
+
+
+TEMPLATES = Compiled()
+
+
 class Board:
     """A dashboard over a store in memory, with a clock of its own to move."""
 
@@ -216,6 +234,7 @@ class Board:
         self.app = create_app(
             self.live, self.store, url=URL, access=access, label=label, runbook_url=runbook_url
         )
+        self.app.jinja_env.bytecode_cache = TEMPLATES
         self.client = self.app.test_client()
 
     def now(self) -> float:

@@ -12,10 +12,13 @@ from typing import Any
 
 from apscheduler.schedulers.base import BaseScheduler
 
-import unlocker.health
+from lockclient.service import supervision
+
+supervision.LIMIT, supervision.SURE = 3.0, 3  # before anybody imports it, or has it for a default
+
+# ruff: noqa: E402
 from lockclient.overview import freshness
 from lockclient.overview.table import Table
-from lockclient.service import supervision
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from mutexdash.data import staleness
 from unlocker.remover import Remover
@@ -44,7 +47,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "removal fails": (Remover, "_record", poison),
     "sweep hangs": (Unlocker, "_sweep", hang),
     "scheduler dies": (BaseScheduler, "_process_jobs", fail),
-    "heartbeat hangs": (Unlocker, "_show_life", hang),
+    "heartbeat hangs": (Unlocker, "_send_heartbeat", hang),
     "reading hangs": (staleness.Probe, "_ask", hang),
 }
 """What is replaced: of which class, which method, what happens before it. None: events are lost."""
@@ -71,10 +74,7 @@ def main() -> None:
     if fault:
         break_at_signal(*FAULTS[fault])
     signal.signal(signal.SIGUSR1, lambda *_: broken.set())
-    freshness.READ_AFTER, freshness.READ_AGAIN_AFTER = 4.0, 4.0
-    for module in (unlocker.health, staleness):
-        vars(module)["LIMIT"] = 4.0
-    supervision.SURE = 3
+    freshness.READ_AFTER, freshness.READ_AGAIN_AFTER = 2.5, 2.5
     if program == "unlocker":
         from unlocker.cli import main as run
     else:

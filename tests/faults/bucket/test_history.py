@@ -16,9 +16,9 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer, Fault
 from tests.support.processes import Figure, wait_until
+from tests.support.soak import soaking
 
 CLIENTS = 4
-ROUNDS = 12
 PATIENCE = 240.0
 
 
@@ -53,9 +53,10 @@ class Trouble:
         self._server.trouble = lambda _: None
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("rounds", [5, *soaking(12)])
+@pytest.mark.parametrize("seed", [1, *soaking(2)])
 def test_there_are_never_two_holders_and_nothing_is_left(
-    seed: int, monkeypatch: pytest.MonkeyPatch, figure: Figure
+    seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch, figure: Figure
 ) -> None:
     with BucketServer() as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -63,7 +64,7 @@ def test_there_are_never_two_holders_and_nothing_is_left(
         held: list[tuple[float, float]] = []
 
         def work(store: GcsStore) -> None:
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 lock = ClusterMutex("x", store=store, expected_runtime=600)
                 try:
                     if not lock.acquire(timeout=5):
@@ -80,12 +81,12 @@ def test_there_are_never_two_holders_and_nothing_is_left(
                     continue  # it goes on in the background
 
         with Trouble(server, seed) as trouble:
-            threads = [threading.Thread(target=work, args=(each,)) for each in stores]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join(PATIENCE)
-                assert not each.is_alive()
+            threads = [threading.Thread(target=work, args=(store,)) for store in stores]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
         for store in stores:
             wait_until(lambda: not store.background.unfinished(), what="the clean-up")  # noqa: B023
         late = server.deliver()

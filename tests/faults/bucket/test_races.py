@@ -15,13 +15,14 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
-from lockclient.stores.requests import Push, Read, Reclaim, Remove, Request, Take, Unlock, Withdraw
+from lockclient.stores.requests import Push, Read, Reclaim, Remove, Take, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer
 from tests.support.bucket_store import OBJECT
-from tests.support.http_requests import PATIENCE, ask, has, take
+from tests.support.http_requests import PATIENCE, ask, at_once, has, take
 from tests.support.processes import wait_until
+from tests.support.soak import soaking
 
 
 class TestRemovals:
@@ -60,34 +61,28 @@ class TestRemovals:
         assert seen.removal.holder.backtrace == "  File x"
         assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
 
+    @pytest.mark.parametrize("rounds", [30, *soaking(200)])
     def test_a_push_and_a_removal_at_once_have_one_winner(
-        self, store: GcsStore, other: GcsStore
+        self, store: GcsStore, other: GcsStore, rounds: int
     ) -> None:
         """In both orders, and nobody is in doubt who it was."""
         won = {"push": 0, "removal": 0}
-        for _ in range(60):
+        for _ in range(rounds):
             mine = holder()
             got = ask(store, Take(mine))
             assert isinstance(got, Taken)
-            uuid, outcomes = mine.uuid or "", dict[str, object]()
-            both: list[tuple[str, GcsStore, Request]] = [
-                ("push", store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
-                ("removal", other, Remove(removal(mine), (got.token, got.token))),
-            ]
-
-            def do(what: str, where: GcsStore, request: Request) -> None:
-                outcomes[what] = ask(where, request)  # noqa: B023
-
-            threads = [threading.Thread(target=do, args=each) for each in both]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join(PATIENCE)
+            uuid = mine.uuid or ""
+            outcomes = at_once(
+                {
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
+                    "removal": (other, Remove(removal(mine), (got.token, got.token))),
+                }
+            )
             done = [what for what, outcome in outcomes.items() if isinstance(outcome, Done)]
             assert len(done) == 1, outcomes
             won[done[0]] += 1
             ask(store, Withdraw(NAME, uuid))
-        assert sum(won.values()) == 60
+        assert sum(won.values()) == rounds
 
 
 class TestTakeovers:
@@ -111,30 +106,24 @@ class TestTakeovers:
             assert isinstance(gone, NotHolder)
             assert gone.holder == has(store) == theirs.uuid
 
-    def test_at_once_there_is_one_winner(self, store: GcsStore, other: GcsStore) -> None:
-        """Hundreds of times; and who lost has changed nothing."""
+    @pytest.mark.parametrize("rounds", [30, *soaking(200)])
+    def test_at_once_there_is_one_winner(
+        self, store: GcsStore, other: GcsStore, rounds: int
+    ) -> None:
+        """Many times; and who lost has changed nothing."""
         won = {"push": 0, "reclaim": 0}
-        for _ in range(200):
+        for _ in range(rounds):
             mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
             got = ask(store, Take(mine))
             assert isinstance(got, Taken)
-            uuid, outcomes = mine.uuid or "", dict[str, object]()
+            uuid = mine.uuid or ""
             seen = replace(mine, fencing_token=got.token, stamp_revisions=(got.token, got.token))
-            ready = threading.Barrier(2)
-            both: list[tuple[str, GcsStore, Request]] = [
-                ("push", store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
-                ("reclaim", other, Reclaim(theirs, seen)),
-            ]
-
-            def do(what: str, where: GcsStore, request: Request) -> None:
-                ready.wait(PATIENCE)  # noqa: B023
-                outcomes[what] = ask(where, request)  # noqa: B023
-
-            threads = [threading.Thread(target=do, args=each) for each in both]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join(PATIENCE)
+            outcomes = at_once(
+                {
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
+                    "reclaim": (other, Reclaim(theirs, seen)),
+                }
+            )
             pushed = isinstance(outcomes["push"], Done)
             assert pushed != isinstance(outcomes["reclaim"], Taken), outcomes
             winner = mine if pushed else theirs
@@ -142,25 +131,17 @@ class TestTakeovers:
             won["push" if pushed else "reclaim"] += 1
             ask(store if pushed else other, Unlock(NAME, winner.uuid or ""))
             assert has(store) is None
-        assert sum(won.values()) == 200
+        assert sum(won.values()) == rounds
 
 
 class TestContention:
     def test_of_sixteen_that_take_it_one_has_it(self, server: BucketServer) -> None:
         stores = [GcsStore(GcsLocation(server.bucket.name)) for _ in range(16)]
         for _ in range(5):
-            outcomes: list[object] = []
-
-            def try_it(store: GcsStore, into: list[object] = outcomes) -> None:
-                into.append(ask(store, Take(holder())))
-
-            threads = [threading.Thread(target=try_it, args=(each,)) for each in stores]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join(PATIENCE)
-            assert sum(isinstance(each, Taken) for each in outcomes) == 1
-            assert sum(isinstance(each, Refused) for each in outcomes) == 15
+            asked = {f"{who}": (store, Take(holder())) for who, store in enumerate(stores)}
+            outcomes = at_once(asked).values()
+            assert sum(isinstance(outcome, Taken) for outcome in outcomes) == 1
+            assert sum(isinstance(outcome, Refused) for outcome in outcomes) == 15
             server.bucket.delete(OBJECT, Conditions())
         for store in stores:
             store.close()

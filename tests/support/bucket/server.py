@@ -121,7 +121,6 @@ class BucketServer:
         self.trouble: Callable[[Asked], Fault | None] = lambda _: None
         self._faults: list[Fault] = []
         self._kept: list[Asked] = []
-        self._sessions: dict[str, tuple[Asked, dict[str, Any], bytearray]] = {}
         self._lock = threading.Lock()
         ours = self
 
@@ -223,7 +222,6 @@ class BucketServer:
         root = rf"/b/{re.escape(self.bucket.name)}"
         routes: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
             ("POST", rf"/upload/storage/v1{root}/o", self._upload),
-            ("PUT", rf"/upload/storage/v1{root}/o", self._resume),
             ("GET", rf"/storage/v1{root}", self._describe),
             ("GET", rf"/storage/v1{root}/iam/testPermissions", self._permit),
             ("GET", rf"/storage/v1{root}/o", self._list),
@@ -272,35 +270,7 @@ class BucketServer:
             return self._insert(asked, {"contentType": sort}, asked.body)
         if kind == "multipart":
             return self._insert(asked, *_parts(asked))
-        if kind != "resumable":
-            raise Refusal(400, "invalid", f"Unknown uploadType {kind!r}.")
-        about = json.loads(asked.body or b"{}")
-        session = f"session-{len(self._sessions)}"
-        self._sessions[session] = (asked, about, bytearray())
-        where = f"{self.url}{asked.path}?uploadType=resumable&upload_id={session}"
-        return Answer(200, headers={"Location": where, "X-GUploader-UploadID": session})
-
-    def _resume(self, asked: Asked) -> Answer:
-        """Take a piece of a resumable upload, or say how much is there: `bytes */…`."""
-        session = asked.query.get("upload_id", "")
-        if session not in self._sessions:
-            raise Refusal(404, "notFound", "No such upload.")
-        began, about, there = self._sessions[session]
-        told = asked.headers.get("Content-Range", f"bytes 0-*/{len(asked.body)}")
-        found = re.fullmatch(r"bytes (?:\*|(\d+)-(?:\d+|\*))/(\d+|\*)", told)
-        if found is None:
-            raise Refusal(400, "invalid", f"Content-Range {told!r} can't be read.")
-        first, total = found.groups()
-        if first is not None:
-            if int(first) > len(there):
-                raise Refusal(503, "backendError", "A piece is missing.")
-            there[int(first) :] = asked.body
-        if total != "*" and len(there) == int(total):
-            answer = self._insert(began, about, bytes(there))
-            del self._sessions[session]
-            return answer
-        headers = {"Range": f"bytes=0-{len(there) - 1}"} if there else {}
-        return Answer(308, headers=headers)
+        raise Refusal(400, "invalid", f"uploadType {kind!r} is not known here.")
 
     def _insert(self, asked: Asked, about: Mapping[str, Any], body: bytes) -> Answer:
         name = asked.query.get("name") or about.get("name") or ""

@@ -407,6 +407,7 @@ class TestHoldingIt:
         assert loss.removal == removal
         assert "force-unlock by ann at 1970-01-01 01:40:00 UTC: web-1 burnt down." in str(loss)
         assert "now held by next" in str(loss)
+        assert "Stop the work that it protects." in str(loss)
 
     @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
     def test_the_watch_tells(self, event: WatchEvent) -> None:

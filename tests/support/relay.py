@@ -1,0 +1,102 @@
+"""A TCP relay before a server: it delays, swallows or cuts what is said, and counts who comes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+
+class Relay:
+    """Passes on what either side says; a context manager.
+
+    Attributes:
+        endpoint: where clients reach it.
+        accepted: how many connections there were.
+        delay: seconds after which each side hears what the other one has said.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.accepted = 0
+        self.delay = 0.0
+        self._whole = True
+        self._swallows = threading.Event()
+        self._ends: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def cut(self) -> None:
+        """Close all connections, and those to come as soon as they are made."""
+        self._whole = False
+        self._break()
+
+    def mend(self) -> None:
+        """Let everything through again."""
+        self._whole = True
+
+    def swallow(self) -> None:
+        """Pass on nothing more of what is connected now, without a word; new ones are well."""
+        self._swallows.set()
+        self._swallows = threading.Event()
+
+    def swap(self, other: Relay) -> None:
+        """Stand before the other one's server from now on, and it before this one's."""
+        self._target, other._target = other._target, self._target
+        for relay in (self, other):
+            relay._break()
+
+    def __enter__(self) -> Relay:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+        _close(self._listener)
+
+    def _break(self) -> None:
+        with self._lock:
+            _close(*self._ends)
+            self._ends.clear()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.accepted += 1
+                self._join(client)
+
+    def _join(self, client: socket.socket) -> None:
+        with self._lock:
+            try:
+                if not self._whole:
+                    raise ConnectionError("the cable is cut")
+                server = socket.create_connection(self._target)
+            except OSError:
+                _close(client)
+                return
+            self._ends |= {client, server}
+        for source, sink in ((client, server), (server, client)):
+            how = (source, sink, self._swallows)
+            threading.Thread(target=self._pass_on, args=how, daemon=True).start()
+
+    def _pass_on(
+        self, source: socket.socket, sink: socket.socket, swallows: threading.Event
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(self.delay)
+                if not swallows.is_set():
+                    sink.sendall(data)
+        if not swallows.is_set():  # else the other side is not to see the end either
+            _close(source, sink)
+
+
+def _close(*sockets: socket.socket) -> None:
+    for connection in sockets:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
