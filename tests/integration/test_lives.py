@@ -64,7 +64,7 @@ class TestTwoStores:
     ) -> None:
         """Its pushes, its clean-ups and its tickets are its own; so are its threads."""
         monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL_S", 4)
-        monkeypatch.setattr("lockclient.stores.common.background.TICKET_RENEWAL_S", 1.0)
+        monkeypatch.setattr("lockclient.stores.common.ticket_keeper.TICKET_RENEWAL_S", 1.0)
         many = [
             ClusterMutex(
                 f"{i}", store=own_store, keepalive=True, expected_runtime=4, auto_unlock_after=900
@@ -331,8 +331,8 @@ class TestClosing:
     @pytest.fixture
     def _soon_idle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A thread that has nothing to do ends after a second."""
-        monkeypatch.setattr(scheduler, "IDLE", 1.0)
-        monkeypatch.setattr("lockclient.stores.etcd.wire.watch_stream.IDLE", 1.0)
+        monkeypatch.setattr("lockclient.threads.pool.IDLE_S", 1.0)
+        monkeypatch.setattr("lockclient.stores.etcd.wire.watch_stream.IDLE_S", 1.0)
 
     @pytest.mark.usefixtures("_soon_idle")
     def test_nothing_of_it_is_left(self, settings: Settings, figure: Figure) -> None:
