@@ -50,6 +50,14 @@ class Removal:
         code = _name_of(backtrace.encode())
         return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
 
+    def without_token(self) -> Removal:
+        """Return it as stores without fencing tokens record it.
+
+        The number by which they name an acquisition is no such token, and too large for JSON.
+        """
+        holder = replace(self.holder, fencing_token=0, stamp_revisions=(0, 0))
+        return replace(self, holder=holder)
+
     def with_backtrace(self, backtrace: bytes | None) -> Removal:
         """Return the record with what stands apart, if it is what the record speaks of."""
         if backtrace is None or _name_of(backtrace) != self.code:

@@ -19,7 +19,7 @@ from lockclient.stores.outcomes import Done, NotHolder, Taken
 from lockclient.stores.requests import Push, Read, Remove, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
-from lockclient.stores.valkey.keys import KeyNames, push_of, record_of
+from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
@@ -180,7 +180,7 @@ class TestRemovers:
             )
             done = server.command(
                 *("EVAL", lua_scripts.REMOVE.source, "4", *where, run, terms, uuid, "", "channel"),
-                *(record_of(removal), "60000", "60000"),
+                *(removal.without_token().value(), "60000", "60000"),
             )
             assert done[0] == b"dropped"
 
@@ -192,7 +192,7 @@ class TestRemovers:
 
     def one_record(self, servers: Servers, uuid: str, winner: Removal) -> None:
         """Wait until the servers that run have one record alone."""
-        one = {record_of(winner).encode()}
+        one = {winner.without_token().value().encode()}
         wait_until(lambda: self.records(servers, uuid) == one, what="one record")
 
     @pytest.mark.parametrize("first", [[0], [0, 1]], ids=["one", "two"])

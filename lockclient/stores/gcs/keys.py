@@ -223,16 +223,7 @@ def decided_removal(holder: Holder, text: str) -> Removal:
     """Return the removal that a decision tells of."""
     facts = json_facts(text.encode(errors="replace"), _DECISION_FACTS)
     texts = {key: facts[key] or "" for key in _MAX_DECISION_CHARS}
-    return as_recorded(Removal(holder, facts["removed_at"], **texts))
-
-
-def as_recorded(removal: Removal) -> Removal:
-    """Return a removal as its record has it: without the name of the acquisition.
-
-    It is no fencing token, and too large a number for who reads JSON.
-    """
-    holder = replace(removal.holder, fencing_token=0, stamp_revisions=(0, 0))
-    return replace(removal, holder=holder)
+    return Removal(holder, facts["removed_at"], **texts).without_token()
 
 
 def record_content(removal: Removal) -> tuple[dict[str, str], bytes]:

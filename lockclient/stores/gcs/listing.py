@@ -90,9 +90,7 @@ class ObjectListing:
     # ------------------------------------------------------------ reading all
 
     def live(
-        self,
-        deadline: Deadline,
-        known: Mapping[Key, KnownItem],
+        self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         """See `polling.Source`.
 

@@ -26,7 +26,6 @@ from lockclient.stores.gcs.keys import (
     ObjectNames,
     ObjectState,
     Version,
-    as_recorded,
     decided_removal,
     decision,
     record_content,
@@ -84,14 +83,14 @@ class RemovalSteps:
     @staticmethod
     def is_same(found: Removal, request: Remove) -> bool:
         """Tell whether a record is that of this request."""
-        return found.value() == as_recorded(request.removal).value()
+        return found.value() == request.removal.without_token().value()
 
     def _finish(
         self, objects: GuardedObjects, removal: Removal, version: Version, *, recorded: bool
     ) -> None:
         name, uuid = removal.holder.name, removal.holder.uuid or ""
         if recorded and uuid:
-            objects.put(self._names.record(name, uuid), *record_content(as_recorded(removal)))
+            objects.put(self._names.record(name, uuid), *record_content(removal.without_token()))
         objects.put(self._names.lock(name), tombstone(uuid), b"", version)
 
 

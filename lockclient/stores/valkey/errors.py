@@ -150,10 +150,7 @@ def classify_refusal(error: valkey.ResponseError) -> VoteFailure:
     text = " ".join(str(error).split())
     if isinstance(error, valkey.NoPermissionError) or _NO_PERMISSION.search(text):
         return VoteFailure(f"{_MAY_NOT} ({_cut(_PERMISSION_NOISE.sub('', text))})", permanent=True)
-    kinds = {
-        valkey.OutOfMemoryError: "OOM",
-        valkey.ReadOnlyError: "READONLY",
-    }
+    kinds = {valkey.OutOfMemoryError: "OOM", valkey.ReadOnlyError: "READONLY"}
     code = next((code for kind, code in kinds.items() if isinstance(error, kind)), "")
     return _known(f"{code} {text}".strip()) or VoteFailure(_cut(text), permanent=True)
 
@@ -180,6 +177,24 @@ def _known(text: str) -> VoteFailure | None:
 
 def _cut(text: str) -> str:
     return text[:200].rstrip(".")
+
+
+def config_mismatch(fingerprint: bytes, place: ValkeyLocation) -> VoteFailure:
+    """Return the failure of a keyspace that other clients have configured otherwise."""
+    theirs = dict(
+        setting.partition("=")[::2] for setting in fingerprint.decode(errors="replace").split()
+    )
+    if theirs.get("servers") != str(len(place.endpoints)):
+        reason = (
+            f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
+            f"{len(place.endpoints)}: all who use this prefix must name the same ones"
+        )
+    else:
+        reason = (
+            f"longest is {theirs.get('longest', '?')} s there, and {place.longest:g} s in this "
+            "client's URL: all who use this prefix must say the same"
+        )
+    return VoteFailure(reason, permanent=True)
 
 
 # ---------------------------------------------------------------- our exceptions

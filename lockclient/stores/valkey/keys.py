@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -26,7 +25,6 @@ from urllib.parse import quote
 
 from lockclient.errors import StoreError
 from lockclient.model.holder import MOST_FENCING, STAMPS, SUBKEYS, Found, Holder
-from lockclient.model.removal import Removal
 
 LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a lock outlives its time, so that an unlocker tells of its end, and for which a
@@ -132,11 +130,18 @@ def holder_of(name: str, fields: Mapping[str, bytes]) -> Holder | None:
     if "uuid" not in fields:
         return None
     uuid = fields["uuid"].decode(errors="replace")
-    token, now = token_of(uuid), revision_of(uuid, number_of(fields.get("push", b"")))
-    found: dict[str, Found] = {
-        part: (fields[part], now if part in STAMPS else token) for part in SUBKEYS if part in fields
+    return Holder.read(name, subkeys_of(fields, uuid, number_of(fields.get("push", b""))))
+
+
+def subkeys_of(fields: Mapping[str, bytes | None], uuid: str, push: int) -> dict[str, Found]:
+    """Return the subkeys of a lock with their revisions, by its fields in one server."""
+    token, now = token_of(uuid), revision_of(uuid, push)
+    values = ((part, fields.get(part)) for part in SUBKEYS)
+    return {
+        part: (value, now if part in STAMPS else token)
+        for part, value in values
+        if value is not None
     }
-    return Holder.read(name, found)
 
 
 def number_of(value: bytes) -> int:
@@ -160,9 +165,3 @@ def numbered(name: str, value: bytes) -> int:
 
 def _is_number(value: bytes) -> bool:
     return value.isdigit() and len(value) <= _MAX_PUSH_DIGITS
-
-
-def record_of(removal: Removal) -> str:
-    """Return the record of a removal; what named the acquisition is no fencing token in it."""
-    holder = replace(removal.holder, fencing_token=0, stamp_revisions=(0, 0))
-    return replace(removal, holder=holder).value()

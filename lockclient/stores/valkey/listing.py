@@ -27,14 +27,14 @@ from urllib.parse import quote, unquote
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import MAX_UUID_BYTES, MAX_VALUE_BYTES, STAMPS, SUBKEYS, Found
+from lockclient.model.holder import MAX_UUID_BYTES, MAX_VALUE_BYTES, SUBKEYS, Found
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import lock_name_of
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
-from lockclient.stores.valkey.keys import number_of, revision_of, token_of
+from lockclient.stores.valkey.keys import number_of, subkeys_of
 from lockclient.stores.valkey.lua_scripts import Script
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import decoded
@@ -287,17 +287,10 @@ class KeyListing:
     def _item(self, name: str, fields: Mapping[str, bytes | None]) -> StoredItem | None:
         if (text := fields.get("uuid")) is None:
             return None
-        uuid, push = (
-            text[: MAX_UUID_BYTES + 1].decode(errors="replace"),
-            number_of(fields["push"] or b""),
-        )
-        token, now = token_of(uuid), revision_of(uuid, push)
-        values: dict[str, Found] = {
-            part: (fields[part], now if part in STAMPS else token)
-            for part in SUBKEYS
-            if fields.get(part) is not None
-        }
-        return StoredItem("locks", name, "", ScannedKey(push, uuid).version(), self.now(), values)
+        uuid = text[: MAX_UUID_BYTES + 1].decode(errors="replace")
+        push = number_of(fields["push"] or b"")
+        version, values = ScannedKey(push, uuid).version(), subkeys_of(fields, uuid, push)
+        return StoredItem("locks", name, "", version, self.now(), values)
 
     def _read_by_majority(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
         """Return what a majority says of a lock now."""

@@ -80,7 +80,6 @@ from lockclient.stores.valkey.keys import (
     milliseconds,
     numbered,
     push_of,
-    record_of,
     revision_of,
     token_of,
 )
@@ -241,7 +240,7 @@ class ValkeyRequestExecutor:
     def _remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         seen, quorum, keys = request.stamp_revisions, self._quorum, self._keys
-        record = record_of(request.removal) if request.recorded else ""
+        record = request.removal.without_token().value() if request.recorded else ""
         push = "" if seen is None else str(push_of(max(seen)))
         command = Command(
             lua_scripts.REMOVE,

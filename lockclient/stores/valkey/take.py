@@ -82,11 +82,7 @@ class TakeExecutor:
         self._longest = float(milliseconds(drifted(rounds.place.longest)))
 
     def take(
-        self,
-        holder: Holder,
-        expected: ExpectedHolder,
-        sending: RequestState,
-        deadline: Deadline,
+        self, holder: Holder, expected: ExpectedHolder, sending: RequestState, deadline: Deadline
     ) -> Outcome:
         """Take a lock. Errors: see `ValkeyRequestExecutor.do`."""
         rounds, after = self._rounds, holder.auto_unlock_after

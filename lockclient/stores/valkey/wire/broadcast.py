@@ -18,13 +18,7 @@ from typing import Final
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
-from lockclient.stores.valkey.wire.connection import (
-    Command,
-    Connection,
-    PackedCommand,
-    Reply,
-    config_mismatch,
-)
+from lockclient.stores.valkey.wire.connection import Command, Connection, PackedCommand, Reply
 from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
 
@@ -183,7 +177,7 @@ class _RoundInProgress:
             servers.note_quarantine(i, seconds)
             failures[i] = VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
         elif answer.kind == "terms":
-            failures[i] = config_mismatch(answer, servers.place)
+            failures[i] = errors.config_mismatch(answer.rest[0], servers.place)
         else:
             self.result.answers[i] = answer
             if self._commands[i].script.votes:  # what needs no vote tells nothing of it

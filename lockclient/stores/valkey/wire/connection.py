@@ -126,7 +126,7 @@ class Connection:
         )
         answer = self.ask(Command(SETTLE, (keys.server,), args))
         if answer.kind == "terms":
-            raise ServerUnusable(config_mismatch(answer, self._place))
+            raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._place))
         self.quarantine_s = int(answer.rest[0]) / 1000
 
     def _info(self) -> dict[str, str]:
@@ -236,20 +236,3 @@ def _unusable(info: Mapping[str, str]) -> str:
         f"it may drop locks when its memory is full (maxmemory-policy {policy}): set "
         "maxmemory-policy noeviction"
     )
-
-
-def config_mismatch(answer: Reply, place: ValkeyLocation) -> VoteFailure:
-    """Return the failure of a keyspace that other clients have configured otherwise."""
-    fingerprint = answer.rest[0].decode(errors="replace")
-    theirs = dict(setting.partition("=")[::2] for setting in fingerprint.split())
-    if theirs.get("servers") != str(len(place.endpoints)):
-        reason = (
-            f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
-            f"{len(place.endpoints)}: all who use this prefix must name the same ones"
-        )
-    else:
-        reason = (
-            f"longest is {theirs.get('longest', '?')} s there, and {place.longest:g} s in this "
-            "client's URL: all who use this prefix must say the same"
-        )
-    return VoteFailure(reason, permanent=True)

@@ -14,6 +14,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -93,9 +94,10 @@ class ServerPool:
         wanted = which
         while wanted:
             for i in wanted:
-                if (connection := self._borrow(i)) is not None:
-                    connections[i] = connection
-                    poll.register(connection.fd, select.POLLIN)
+                if i not in self.failures:
+                    with suppress(IndexError):  # none is idle
+                        connections[i] = self._idle[i].pop()
+                        poll.register(connections[i].fd, select.POLLIN)
             ended = {fd for fd, _ in poll.poll(0)}
             wanted = [i for i in connections if connections[i].fd in ended] if ended else ()
             for i in wanted:
@@ -103,14 +105,6 @@ class ServerPool:
                 connections.pop(i).close()
                 self._run_ids.pop(i, None)  # who is there now is yet to be seen
         return connections
-
-    def _borrow(self, i: int) -> Connection | None:
-        if i in self.failures:
-            return None
-        try:
-            return self._idle[i].pop()
-        except IndexError:
-            return None
 
     def give_back(self, i: int, connection: Connection) -> None:
         if self.closed or len(self._idle[i]) >= _MAX_IDLE_CONNECTIONS:
@@ -249,8 +243,10 @@ class ServerPool:
             return failure.reason
         if i not in self._run_ids:
             return "it has not been reached yet"
-        at = self._quarantine_ends.get(i)
-        return "" if at is None else f"{QUARANTINE_REASON}; it votes from {_time(at)} on"
+        if (at := self._quarantine_ends.get(i)) is None:
+            return ""
+        votes_from = time.strftime("%H:%M:%S UTC", time.gmtime(at))
+        return f"{QUARANTINE_REASON}; it votes from {votes_from} on"
 
     def reachable(self, i: int) -> bool:
         """Tell whether a server answered the last time."""
@@ -264,7 +260,3 @@ class ServerPool:
                 idle.pop().close()
         for workers in self._workers:
             workers.close()
-
-
-def _time(at: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
