@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lockclient.model.clocks import Stamps, format_stamp, parse_stamp
 from lockclient.model.fields import (
@@ -31,6 +30,7 @@ from lockclient.model.fields import (
     of_kind,
     to_json,
 )
+from lockclient.model.interning import interned, interned_text
 from lockclient.text.durations import period
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
@@ -44,7 +44,6 @@ MOST_FENCING: Final = 1 << 53
 MAX_BACKTRACE_CHARS, MAX_TEXT_CHARS = 16 * 1024, 4 * 1024
 """Characters that the record of a removal keeps."""
 
-_Item = TypeVar("_Item", str, float)
 
 OK: Final = "ok"
 ALERT: Final = "alert"
@@ -59,7 +58,7 @@ KNOWN_NEEDS: Final[frozenset[str]] = frozenset()
 NO_PROBLEMS: Final[Mapping[str, str]] = {}
 _DISAGREE: Final = 0.0025
 """Seconds by which the distance of two stamps, each rounded to a millisecond, may be off."""
-_NEEDS_TOLD, _LONGEST_NEED = 8, 60
+MAX_NEEDS_SHOWN, MAX_NEED_CHARS = 8, 60
 """Of what a lock needs and nobody knows, so much is told: names, and characters of each."""
 
 
@@ -198,8 +197,8 @@ class Holder:
         unknown = [need for need in self.needs or () if need not in KNOWN_NEEDS]
         if not unknown:
             return ""
-        told = (plain(need[:_LONGEST_NEED]) or "''" for need in unknown[:_NEEDS_TOLD])
-        more = len(unknown) - _NEEDS_TOLD
+        told = (plain(need[:MAX_NEED_CHARS]) or "''" for need in unknown[:MAX_NEEDS_SHOWN])
+        more = len(unknown) - MAX_NEEDS_SHOWN
         rest = f" and {more} more" if more > 0 else ""
         return f"it needs what this version does not know ({', '.join(told)}{rest})"
 
@@ -277,40 +276,6 @@ class Holder:
         where = f"{plain(self.hostname or 'an unknown host')}, pid {self.pid or 'unknown'}"
         reason = f", for {plain(repr(self.reason))}" if self.reason else ""
         return f"{where}{reason}, since {utc(self.locked_at)}"
-
-
-MAX_LISTED_TEXT_CHARS: Final = 200
-"""Characters of a text that is kept of each of very many locks."""
-_TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
-_texts_of: Final = attrgetter(*_TEXTS)
-
-
-def listed(holder: Holder) -> Holder:
-    """Return the holder as a list of very many has it: no text of it is long.
-
-    What others write must not become as much memory, times the number of locks. The uuid stays
-    whole: removals compare it.
-    """
-    texts = _texts_of(holder)
-    cut = tuple(text and shortened(text) for text in texts)
-    if not holder.needs and cut == texts:
-        return holder
-    needs = tuple(need[: _LONGEST_NEED + 1] for need in (holder.needs or ())[: _NEEDS_TOLD + 1])
-    shown: dict[str, Any] = dict(zip(_TEXTS, cut, strict=True))
-    return replace(holder, needs=needs or holder.needs, **shown)
-
-
-def shortened(text: str) -> str:
-    """Return a text as a list of very many has it.
-
-    Half as long if one of its characters has more than 16 bits: then Python keeps four bytes of
-    each of them.
-    """
-    if len(text) <= MAX_LISTED_TEXT_CHARS // 2:
-        return text
-    wide = not text.isascii() and max(text) > "\uffff"
-    room = MAX_LISTED_TEXT_CHARS // 2 if wide else MAX_LISTED_TEXT_CHARS
-    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _apart(signs: list[float]) -> float:
@@ -416,7 +381,7 @@ def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
         fields[part] = None
         return "is empty"
     else:
-        fields[part] = _shared(text) if part == "hostname" else text
+        fields[part] = interned_text(text) if part == "hostname" else text
     return None
 
 
@@ -434,29 +399,14 @@ def _read_about(fields: dict[str, Any], value: bytes) -> str | None:
         if read is None:
             wrong.append(f"{name} is not {kind}")
         elif name in _SHARED:
-            read = _shared(read)
+            read = interned_text(read)
         elif name in _COMMON:
-            read = _one_of(read)
+            read = interned(read)
         fields[name] = read
     return "; ".join(wrong) or None
 
 
 _SHARED: Final = frozenset(("thread", "actor", "identity", "process", "reason", "client"))
 """Texts that many locks have in common: one copy of each is kept for all of them."""
-_LONGEST_SHARED: Final = 200
-"""Characters of such a text at most: so the table of them has a bound in bytes, 10 MB."""
 _COMMON: Final = frozenset(("pid", "expected_runtime", "auto_unlock_after"))
 """And numbers."""
-
-
-@lru_cache(maxsize=10_000, typed=True)
-def _one_of(item: _Item) -> _Item:
-    """Return the one copy of a number or text.
-
-    Not `sys.intern`, by which a text of others may stay for ever (in Python 3.12.0 to 3.12.6).
-    """
-    return item
-
-
-def _shared(text: str) -> str:
-    return _one_of(text) if len(text) <= _LONGEST_SHARED else text

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lockclient.model.fields import KNOWN, TEXT, TIME, Fact, json_facts, to_json
-from lockclient.model.holder import ALIVE_AT, FACTS, Holder, listed, shortened
+from lockclient.model.holder import ALIVE_AT, FACTS, Holder
+from lockclient.model.listed_texts import listed, shortened
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, to_json
-from lockclient.model.holder import shortened
+from lockclient.model.listed_texts import shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from lockclient.model.clocks import monotonic
-from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder, listed
+from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder
+from lockclient.model.listed_texts import listed
 from lockclient.model.removal import Removal, removed_at
 from lockclient.model.restore_marker import Restored
 from lockclient.stores.service_protocol import Batch, Change

@@ -16,6 +16,7 @@ import math
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -84,13 +85,12 @@ class Table:
         self._unlockers: dict[str, str] = {}
         self._removals = NewestRemovals()
         self._recorded = 0
-        self._revision = self._term = 0
+        self._revision = self._term = self._followed = 0
         self._known_at = -math.inf
         self._said: Restored | None = None  # by the store's key
         self._restored: Restored | None = None
         # Whether it is not known yet that a watch goes on in the store in which it began.
         self._looking = False
-        self._followed = 0
         self._loading = True
         self._got_on_at = math.inf
         self._ready = threading.Event()
@@ -359,10 +359,8 @@ class Table:
             self._restored = Restored("", time.time())
         if first or not (back or self._said != said):
             return
-        now = monotonic()
-        self._rows = {
-            name: replace(row, seen_at=now, found=True) for name, row in self._rows.items()
-        }
+        anew = partial(replace, seen_at=monotonic(), found=True)
+        self._rows = {name: anew(row) for name, row in self._rows.items()}
         log.warning(
             "The store was restored from a backup, %s. The time of all locks is counted anew from "
             "now on; fencing tokens may have gone back.",
@@ -370,8 +368,7 @@ class Table:
         )
 
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:
-        said, known = self._said, self._rows
-        seen_at = monotonic()
+        said, known, seen_at = self._said, self._rows, monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
         fresh = batch.changes

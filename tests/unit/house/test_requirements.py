@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "lockclient": (),
     "lockclient.cli": ("command", "embedded"),
     "lockclient.service.options": ("services",),
+    "lockclient.service.metrics": ("services",),
     "lockclient.service.http_server": ("services",),
     "lockclient.stores.gcs": ("gcs",),
     "lockclient.stores.valkey": ("valkey",),

@@ -1,0 +1,48 @@
+"""Texts of a lock as lists of very many have them: cut, so that they take little memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final
+
+from lockclient.model.holder import MAX_NEED_CHARS, MAX_NEEDS_SHOWN, Holder
+
+MAX_LISTED_TEXT_CHARS: Final = 200
+"""Characters of a text that is kept of each of very many locks."""
+
+
+_TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
+
+
+_texts_of: Final = attrgetter(*_TEXTS)
+
+
+def listed(holder: Holder) -> Holder:
+    """Return the holder as a list of very many has it: no text of it is long.
+
+    What others write must not become as much memory, times the number of locks. The uuid stays
+    whole: removals compare it.
+    """
+    texts = _texts_of(holder)
+    cut = tuple(text and shortened(text) for text in texts)
+    if not holder.needs and cut == texts:
+        return holder
+    needs = tuple(
+        need[: MAX_NEED_CHARS + 1] for need in (holder.needs or ())[: MAX_NEEDS_SHOWN + 1]
+    )
+    shown: dict[str, Any] = dict(zip(_TEXTS, cut, strict=True))
+    return replace(holder, needs=needs or holder.needs, **shown)
+
+
+def shortened(text: str) -> str:
+    """Return a text as a list of very many has it.
+
+    Half as long if one of its characters has more than 16 bits: then Python keeps four bytes of
+    each of them.
+    """
+    if len(text) <= MAX_LISTED_TEXT_CHARS // 2:
+        return text
+    wide = not text.isascii() and max(text) > "\uffff"
+    room = MAX_LISTED_TEXT_CHARS // 2 if wide else MAX_LISTED_TEXT_CHARS
+    return text if len(text) <= room else f"{text[: room - 1]}…"
