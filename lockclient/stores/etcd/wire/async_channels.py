@@ -5,12 +5,18 @@ answers handed to the loop. One is the connection of an `etcd3` client. The othe
 process that had used grpc.aio before the fork: its poller did not come along, and a call in the
 child hangs or ends the process by a failed check of gRPC's (measured with 1.85).
 
-Why not `common.async_bridge`, which would save this file? A cycle (acquire and release) by it takes
-more processor time than by grpc.aio, in medians of ratios, both interleaved in one process on one
-etcd 3.5.1: 12 % alone and 2 to 19 % with 500 tasks on different locks, with 8, 16 or 32 threads (12
-rounds); 25 % with 500 tasks and 32 threads in another run, of nine. By the clock they did not
-differ for sure: 0.66 to 1.16 alone, 0.46 to 1.05 with 500 tasks, on a machine that had much else to
-do. And each loop's tickets would need a lease of their own there still.
+Why not `common.async_bridge`, which would save this file? What a cycle (acquire and release) takes
+by it, as a part of what it takes by grpc.aio: medians of ratios, both interleaved in one process,
+on one etcd 3.5.1, on two cores that had much else to do (so the clock tells little):
+
+    threads, rounds     8, 12         16, 12        32, 12        32, 9
+    processor, alone    1.13          1.12          1.12          0.91
+    processor, 500      1.08          1.02          1.19          1.25    tasks on different locks
+    clock, alone        1.16          0.98          0.90          0.66
+    clock, 500          0.46          0.50          0.67          1.05
+
+No number of threads stays at 10 % more processor time in both. It was not tried with cancellations;
+and the tickets of each loop would need a lease of their own there, too.
 """
 
 from __future__ import annotations
