@@ -44,7 +44,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "table fails": (Table, "_apply", fail),
     "watch fails": (WatchStream, "_take", fail),
     "watch is silent": (WatchStream, "_take", None),
-    "removal fails": (Remover, "_record", poison),
+    "removal fails": (Remover, "_new_record", poison),
     "sweep hangs": (Unlocker, "_sweep", hang),
     "scheduler dies": (BaseScheduler, "_process_jobs", fail),
     "heartbeat hangs": (Unlocker, "_send_heartbeat", hang),
