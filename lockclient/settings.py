@@ -50,7 +50,14 @@ class Settings:
         if location is None:
             location = etcd
         elif etcd != DEFAULT_LOCATION:
-            raise _not_for(location, {name: getattr(etcd, name) for name in _ETCD_DEFAULTS})
+            given = {
+                name: getattr(etcd, name)
+                for name, default in _ETCD_DEFAULTS.items()
+                if getattr(etcd, name) != default
+            }
+            if not isinstance(location, type(DEFAULT_LOCATION)):
+                raise _not_for(location, given)
+            location = replace(location, **given)  # as `dataclasses.replace` of settings wants it
         object.__setattr__(self, "location", location)
 
     def __getattr__(self, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +321,14 @@ class TestDefaultStore:
             store = default_store.default_store()
             assert isinstance(store, EtcdStore)
             assert store.location.root == root
+
+    def test_settings_are_replaced_field_by_field(self) -> None:
+        """As the frozen dataclass that they are: what is not named stays."""
+        settings = Settings(endpoints=("a:1",), root="/a", user="ann", password="secret")
+        fields: dict[str, Any] = {"root": "/b", "endpoints": ("b:2",)}
+        changed = replace(settings, **fields)
+        assert (changed.root, changed.endpoints) == ("/b", ("b:2",))
+        assert (changed.user, changed.password) == ("ann", "secret")
 
     def test_a_malformed_environment_is_an_error_at_first_use(
         self, monkeypatch: pytest.MonkeyPatch
