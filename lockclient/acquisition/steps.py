@@ -26,7 +26,7 @@ class ThreadInbox:
     waiters: Hashable = None
 
     def __init__(self) -> None:
-        self._events: Queue[WatchEvent] = Queue()  # see `timers`: why not a `SimpleQueue`
+        self._events: Queue[WatchEvent] = Queue()  # no `SimpleQueue`: see `threads.scheduler`
         self.put = self._events.put
 
     def get(self, timeout: float) -> WatchEvent | None:

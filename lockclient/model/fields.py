@@ -1,6 +1,6 @@
 """What a fact about a lock is: its kind, where it is written, how it is read from JSON.
 
-The facts themselves are the fields of `record.Holder`.
+The facts themselves are the fields of `holder.Holder`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ the watch, and is not told here.
 
 What is done, one after the other, each only if what went before did not help: the stream is opened
 anew, on another member if there is one, which costs nothing and misses nothing; everything is read
-again, by a new watch; again; and then it is `hopeless()`, so that the process had better end and be
+again, by a new watch; again; and then it is `failed()`, so that the process had better end and be
 started anew. A reading makes the picture new, but says nothing of the watch: it stays stale until
 the watch itself has brought something.
 """

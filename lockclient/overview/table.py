@@ -345,7 +345,7 @@ class Table:
         return False
 
     def _was_put_back(self, revision: int, term: int) -> bool:
-        """Tell whether an answer can only come from a store that was restored: `restoring`."""
+        """Tell whether an answer can only come from a restored store: see `restore_marker`."""
         return revision < self._revision or 0 < term < self._term
 
     def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:

@@ -103,7 +103,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `Seen`.
+    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `ReadResult`.
 
     The removal has its backtrace, wherever it stands; that of a `NotHolder` has only a short one.
     """

@@ -113,7 +113,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Return the revision of the newest sign of life of all unlockers; 0: there is none."""
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:
-        """Write `restoring.Restored`, for all to see that the store was restored from a backup."""
+        """Write `restore_marker.Restored`: the store was restored from a backup, for all to see."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's sign of life, as it ends."""

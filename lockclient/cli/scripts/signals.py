@@ -68,7 +68,7 @@ def die_by_signal(number: int) -> NoReturn:
 
 
 NOTIFIED = 0
-"""Stands among the signals for a call of `Wake.tell`; there is no signal 0."""
+"""Stands among the signals for a call of `SignalPipe`; there is no signal 0."""
 
 
 class SignalPipe:

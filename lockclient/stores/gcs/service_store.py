@@ -90,7 +90,7 @@ class GcsServiceStore(PolledServiceStore):
         return self._guarded(deadline).delete(name, Version.from_revision(change.version))
 
     def _complete_removal(self, name: str, state: ObjectState) -> None:
-        """Do what is left of a removal whose remover has died: see `removing`.
+        """Do what is left of a removal whose remover has died: see `removal_steps`.
 
         By unlockers alone, so that a dashboard that may only read does nothing else.
         """

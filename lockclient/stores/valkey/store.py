@@ -90,7 +90,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         """Say that nobody holds a lock of this keyspace, so that all its servers vote at once.
 
         For a new one, and after all who held locks have ended. Else a server that is new to the
-        keyspace, or was emptied, votes when `Place.longest` has passed.
+        keyspace, or was emptied, votes when `ValkeyLocation.longest` has passed.
 
         Raises:
             StoreUnavailable: a server can't be told.

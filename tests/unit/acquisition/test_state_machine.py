@@ -1,4 +1,4 @@
-"""The life of one acquisition, step by step. (`test_engine_schedules.py` tries any order.)"""
+"""One acquisition, step by step. (`test_state_machine_schedules.py` tries any order.)"""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ class TestTheBrake:
         assert case.results() == {"removed": 300}
 
     def test_an_unlocker_that_has_not_heard_of_its_last_removal_does_not_go_on(self) -> None:
-        """It has not heard either of what others removed before that: see `brake`."""
+        """It has not heard either of what others removed before that: see `rate_limit`."""
         case = Case(most=5, told=False)
         due = case.due("a", "b")
         threading.Timer(0.2, case.ending.set).start()  # else it waits 2 s

@@ -1,7 +1,7 @@
 """Failover: which member is asked next, for how long, what a failure means. No I/O, no waiting.
 
 A try has a deadline much shorter than the caller's; a member that failed is left alone for a
-moment and the next one is asked. Every request may be sent twice (see `transactions`). Threads and
+moment and the next one is asked. Every request may be sent twice (see `etcd.requests`). Threads and
 asyncio drive the same `Tries`, and share what one of them has learnt about the members.
 """
 

@@ -2,7 +2,7 @@
 
 A thread, started at the first watch, reads a stream and hands each answer to the watch that it is
 for. When the stream breaks, it is opened again on another member, once a second at most, and every
-watch goes on where it stopped, so that nothing is missed: `watch_registry` says how.
+watch goes on where it stopped, so that nothing is missed: `watch_state` says how.
 
 A stream on a frozen member says nothing, and that it does so shows after 15 s at the soonest, since
 etcd allows no more pings. And some etcds have streams that fall silent for good (#15402, #17529).
@@ -65,7 +65,7 @@ class Watch:
 
     Args:
         streams: by which.
-        span, revision, notify, deletes_only, tell_start: see `watch_registry.Wanted`.
+        span, revision, notify, deletes_only, tell_start: see `watch_state.Wanted`.
     """
 
     def __init__(

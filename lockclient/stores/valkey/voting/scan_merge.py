@@ -27,7 +27,7 @@ class ScannedKey(NamedTuple):
         return cls(int(number) if _is_number(number) else 0, uuid)
 
     def version(self) -> int:
-        """Return what `Item.version` is of it, for this process."""
+        """Return what `StoredItem.version` is of it, for this process."""
         return hash(f"{self.number} {self.uuid}")
 
 
