@@ -1,8 +1,8 @@
 """A wall clock that is wrong, for a program that the tests start: set, put forward, put back, fast.
 
 A library of a few lines of C (`clock_shim.c`), preloaded into the program, moves what it reads off
-the wall clock by what stands in a file, also while it runs. Its monotonic clock stays right. Not done
-with libfaketime, which moves the program's waits and the times of its files as well.
+the wall clock by what stands in a file, also while it runs. Its monotonic clock stays right. Not
+done with libfaketime, which moves the program's waits and the times of its files as well.
 """
 
 from __future__ import annotations
