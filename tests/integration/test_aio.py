@@ -19,6 +19,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import made_of
 from lockclient.stores import protocol
 from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import failover
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.etcd_binary import Etcdctl, frozen, served
 from tests.support.etcd_store import etcd_store
@@ -271,6 +272,7 @@ class TestSecurity:
     ) -> None:
         """And one more when that has become invalid."""
         monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 60.0)  # a token costs etcd a bcrypt
+        monkeypatch.setattr(failover, "FIRST_TRY_S", 60.0)  # one that is late is asked for again
         own_etcdctl("user", "add", "root:secret")
         own_etcdctl("auth", "enable")
         store = etcd_store(Settings((own_etcd.endpoint,), user="root", password="secret"))

@@ -121,9 +121,9 @@ def test_more_than_a_step_of_a_scan(
     watcher: Watcher, writer: ValkeyStore, servers: Servers
 ) -> None:
     """Other programs' keys are in between, and are not ours."""
-    for each in servers.all:
-        for number in range(3000):
-            each.command("SET", f"other/{number}", "x")
+    others = [word for number in range(3000) for word in (f"other/{number}", "x")]
+    for server in servers.all:
+        server.command("MSET", *others)
     for number in range(150):
         take(writer, f"lock-{number:03}")
     wait_until(lambda: len(watcher.held()) == 150)

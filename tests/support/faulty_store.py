@@ -40,22 +40,21 @@ def poison(_: Remover, holder: Any, *__: Any) -> None:
         raise ValueError("a bug")
 
 
-FAULTS: dict[str, tuple[Any, str, Any]] = {
-    "table fails": (Table, "_apply", fail),
-    "watch fails": (WatchStream, "_take", fail),
-    "watch is silent": (WatchStream, "_take", None),
-    "removal fails": (Remover, "_new_record", poison),
-    "sweep hangs": (Unlocker, "_sweep", hang),
-    "scheduler dies": (BaseScheduler, "_process_jobs", fail),
-    "heartbeat hangs": (Unlocker, "_send_heartbeat", hang),
-    "reading hangs": (staleness.Probe, "_ask", hang),
+FAULTS: dict[str, tuple[Any, Any, Any]] = {
+    "table fails": (Table, Table._apply, fail),
+    "watch fails": (WatchStream, WatchStream._take, fail),
+    "watch is silent": (WatchStream, WatchStream._take, None),
+    "removal fails": (Remover, Remover._new_record, poison),
+    "sweep hangs": (Unlocker, Unlocker._sweep, hang),
+    "scheduler dies": (BaseScheduler, BaseScheduler._process_jobs, fail),
+    "heartbeat hangs": (Unlocker, Unlocker._send_heartbeat, hang),
+    "reading hangs": (staleness.Probe, staleness.Probe._ask, hang),
 }
 """What is replaced: of which class, which method, what happens before it. None: events are lost."""
 
 
-def break_at_signal(owner: Any, name: str, before: Any) -> None:
+def break_at_signal(owner: Any, really: Any, before: Any) -> None:
     """Have the method do something else once the signal has come."""
-    really = getattr(owner, name)
 
     def wrapped(*how: Any) -> Any:
         if broken.is_set():
@@ -65,7 +64,7 @@ def break_at_signal(owner: Any, name: str, before: Any) -> None:
                 return None
         return really(*how)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, really.__name__, wrapped)
 
 
 def main() -> None:
