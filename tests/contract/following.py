@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, get_args
 
 from lockclient.model.clocks import Deadline
@@ -27,8 +28,9 @@ def soon() -> Deadline:
 def take(store: ServiceStore, name: str, **facts: Any) -> Holder:
     """Have somebody take a lock."""
     mine = holder(name, **facts)
-    assert isinstance(store.ask(Take(mine), soon()), Taken)
-    return mine
+    taken = store.ask(Take(mine), soon())
+    assert isinstance(taken, Taken)
+    return replace(mine, fencing_token=taken.token)
 
 
 def unlock(store: ServiceStore, mine: Holder) -> None:

@@ -79,6 +79,7 @@ class TestLocks:
         assert now.holder == written(writer, "after/ü")
         assert now.holder.stamp_revisions == (pushed.revision, pushed.revision)
         assert now.seen_at > row.seen_at
+        assert bool(now.holder.shown_token()) == writer.can.fencing
         assert now.holder.state(240.0) == OK
         assert set(table.rows()) == {"before", "after/ü"}
         unlock(writer, mine)
@@ -215,10 +216,11 @@ class TestRemovals:
             removed.append(remove(writer, mine, at=now - number * 7 % 9))
         if not writer.can.watch:
             removed.sort(key=lambda removal: removal.removed_at or 0)
-        newest = [removal.holder.name for removal in reversed(removed)]
+        newest = [(each.holder.name, each.holder.shown_token()) for each in reversed(removed)]
         for most in (100, 5, 0):
             table = start(removals=most).table
-            assert [each.holder.name for each in table.removals()] == newest[:most]
+            kept = [(each.holder.name, each.holder.fencing_token) for each in table.removals()]
+            assert kept == newest[:most]
             assert table.recorded() == 9
             assert {each.holder.backtrace for each in table.removals()} <= {""}
             read_once = Table(writer, removals=most)

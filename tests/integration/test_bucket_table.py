@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockclient.model.clocks import Deadline, Runtime, Stamps
+from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.rows import Transition
@@ -20,9 +20,8 @@ from lockclient.overview.table import Table
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, ReadResult, Taken
-from lockclient.stores.requests import Push, Read, Remove, Take, Unlock
-from lockclient.stores.service_protocol import Change
+from lockclient.stores.outcomes import Done, Taken
+from lockclient.stores.requests import Remove, Take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
@@ -94,45 +93,6 @@ def names(server: BucketServer) -> ObjectNames:
     return ObjectNames(getattr(place, "root", ""))
 
 
-def test_a_lock_comes_is_pushed_and_goes(watcher: Watcher, writer: GcsStore) -> None:
-    """Its row has what a removal must compare: the revisions of the bucket, and not of the look."""
-    holder = take(writer, "a", reason="for a test")
-    row = wait_until(lambda: watcher.table.row("a"))
-    assert row is not None
-    assert row.holder.uuid == holder.uuid
-    assert row.holder.reason == "for a test"
-    assert row.holder.fencing_token == holder.fencing_token
-    pushed = ask(writer, Push("a", holder.uuid or "", Stamps(1.9e9, 1.95e9), holder.fencing_token))
-    assert isinstance(pushed, Done)
-    wait_until(lambda: watcher.table.row("a") is not row)
-    now = watcher.table.row("a")
-    assert now is not None
-    assert now.seen_at > row.seen_at
-    assert now.holder.stamp_revisions == (pushed.revision, pushed.revision)
-    seen = ask(writer, Read("a"))
-    assert isinstance(seen, ReadResult)
-    assert seen.holder is not None
-    assert seen.holder.stamp_revisions == now.holder.stamp_revisions
-    ask(writer, Unlock("a", holder.uuid or ""))
-    wait_until(lambda: watcher.uuid("a") is None)
-    assert watcher.table.rows() == {}
-    assert watcher.removals == []
-
-
-def test_what_changes_hands_between_two_looks_has_another_row(
-    watcher: Watcher, writer: GcsStore
-) -> None:
-    """With all that the new holder says, and nothing of the one before."""
-    first = take(writer, "a", reason="mine")
-    wait_until(lambda: watcher.uuid("a") == first.uuid)
-    ask(writer, Unlock("a", first.uuid or ""))
-    second = take(writer, "a", hostname="other")
-    wait_until(lambda: watcher.uuid("a") == second.uuid)
-    row = watcher.table.row("a")
-    assert row is not None
-    assert (row.holder.hostname, row.holder.reason) == ("other", None)
-
-
 def test_while_nothing_changes_a_look_is_one_request(
     watcher: Watcher, store: GcsStore, writer: GcsStore, server: BucketServer
 ) -> None:
@@ -149,38 +109,6 @@ def test_while_nothing_changes_a_look_is_one_request(
 
 
 class TestRemovals:
-    def test_each_is_told_once(self, watcher: Watcher, writer: GcsStore) -> None:
-        """Before the lock's going, and not again when everything is read anew."""
-        holder = take(writer, "a", backtrace="File x\n" * 1000)
-        wait_until(lambda: watcher.uuid("a") == holder.uuid)
-        removed(writer, holder, "no sign of life")
-        ((found, at_first),) = wait_until(lambda: list(watcher.removals))
-        assert not at_first
-        assert (found.holder.name, found.holder.uuid) == ("a", holder.uuid)
-        assert (found.removed_by, found.why) == ("unlocker-1", "no sign of life")
-        assert found.holder.backtrace == ""  # it has one: `Read` returns it
-        wait_until(lambda: watcher.uuid("a") is None)
-        loads = watcher.table.loads
-        watcher.table.resync()
-        wait_until(lambda: watcher.table.loads > loads)
-        assert len(watcher.removals) == 1
-        assert len(watcher.table.removals()) == 1
-        seen = ask(writer, Read("a", holder.uuid))
-        assert isinstance(seen, ReadResult)
-        assert seen.removal is not None
-        assert seen.removal.holder.backtrace == "File x\n" * 1000
-
-    def test_also_if_the_lock_was_taken_at_once(self, watcher: Watcher, writer: GcsStore) -> None:
-        """The trace that a removal leaves is taken over, and what it says goes on with the lock."""
-        holder = take(writer, "a")
-        wait_until(lambda: watcher.uuid("a") == holder.uuid)
-        removed(writer, holder)
-        other = take(writer, "a")
-        wait_until(lambda: watcher.uuid("a") == other.uuid)
-        assert [each.holder.uuid for each, _ in wait_until(lambda: list(watcher.removals))] == [
-            holder.uuid
-        ]
-
     def test_found_ones_are_told_as_found_the_newest_first(
         self, store: GcsStore, writer: GcsStore, server: BucketServer
     ) -> None:
@@ -192,20 +120,6 @@ class TestRemovals:
         assert [found for _, found in watcher.removals] == [True] * 3
         assert [each.holder.name for each in watcher.table.removals()] == ["b", "a", "c"]
         watcher.table.stop()
-
-    def test_texts_of_any_length_leave_a_record_that_lists_show(
-        self, watcher: Watcher, writer: GcsStore
-    ) -> None:
-        """Metadata has eight KiB; who looks at the one removal sees all."""
-        long = "\U0001f512\x01" * 4000
-        holder = take(writer, "a")
-        record = Removal(
-            replace(holder, reason=long, hostname=long, thread=long, identity=long).bounded(),
-            *(time.time(), "x" * 5000, "force-unlock", long[:5000]),
-        )
-        assert isinstance(ask(writer, Remove(record, None)), Done)
-        ((found, _),) = wait_until(lambda: list(watcher.removals))
-        assert found.how == "force-unlock"
 
 
 def test_a_removal_that_its_remover_left_half_done_is_done(
@@ -232,16 +146,6 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
 
 
 class TestSignsOfLife:
-    def test_they_come_are_renewed_and_withdrawn(self, watcher: Watcher, writer: GcsStore) -> None:
-        """And the revision that is returned is one that the table shows."""
-        revision = writer.announce("u", '{"ttl": 60}', 60, Deadline.after(60))
-        wait_until(lambda: watcher.table.revision >= revision)
-        assert watcher.table.unlockers() == {"u": '{"ttl": 60}'}
-        writer.announce("u", '{"ttl": 61}', 61, Deadline.after(60))
-        wait_until(lambda: watcher.table.unlockers() == {"u": '{"ttl": 61}'})
-        writer.withdraw_announcement("u", Deadline.after(60))
-        wait_until(lambda: watcher.table.unlockers() == {})
-
     def test_one_that_is_not_renewed_ends(
         self, watcher: Watcher, writer: GcsStore, server: BucketServer
     ) -> None:
@@ -257,33 +161,6 @@ class TestSignsOfLife:
         other.announce("new", '{"ttl": 60}', 60, Deadline.after(60))
         wait_until(lambda: not any("dead" in each for each in server.bucket.names()))
         other.close()
-
-
-class TestOver:
-    def changes(self, store: GcsStore, kind: str) -> list[Change]:
-        found = store.load((kind,), Deadline.after(60))  # type: ignore[arg-type]
-        return [each for batch in found for each in batch.changes]
-
-    def test_a_record_and_a_trace_are_forgotten(
-        self, store: GcsStore, writer: GcsStore, server: BucketServer
-    ) -> None:
-        removed(writer, take(writer, "a"))
-        for kind in ("removed", "withdrawn"):
-            (change,) = self.changes(store, kind)
-            assert store.forget(change, Deadline.after(60))
-            assert not store.forget(change, Deadline.after(60))
-        assert server.bucket.names() == []
-
-    def test_a_trace_that_was_taken_over_stays(self, store: GcsStore, writer: GcsStore) -> None:
-        """It is a lock by now."""
-        removed(writer, take(writer, "a"))
-        (change,) = self.changes(store, "withdrawn")
-        holder = take(writer, "a")
-        assert not store.forget(change, Deadline.after(60))
-        seen = ask(writer, Read("a"))
-        assert isinstance(seen, ReadResult)
-        assert seen.holder is not None
-        assert seen.holder.uuid == holder.uuid
 
 
 def test_what_others_have_put_there_does_no_harm(

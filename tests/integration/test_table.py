@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
-from lockclient import ClusterMutex, Removal
+from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
-from lockclient.model.holder import BROKEN, OK
-from lockclient.overview.rows import Row, Transition
+from lockclient.model.holder import BROKEN
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
-from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import wait_until
-from tests.support.records import written
 
 Start = Callable[..., Table]
 
@@ -43,133 +37,6 @@ def start() -> Iterator[Start]:
         each.stop()
 
 
-def test_what_was_there_is_found_and_what_comes_is_followed(store: EtcdStore, start: Start) -> None:
-    """Taken, pushed and released: each is seen, with its token and its stamps."""
-    before = ClusterMutex("before", store=store)
-    before.acquire()
-    table = start(store)
-    row = table.row("before")
-    assert row is not None
-    assert row.found
-    assert row.holder.uuid == before.uuid
-    with ClusterMutex("after", store=store) as after:
-        row = wait_until(lambda: table.row("after"), what="the new lock")
-        assert not row.found
-        assert row.holder.backtrace is None
-        token = after.fencing_token
-        assert row.holder == replace(
-            written(after.record, token), backtrace=None, stamp_revisions=(token, token)
-        )
-        assert row.holder.state(time.time()) == OK
-        after.alive(force=True)
-        pushed = wait_until(lambda: newer(table, "after", token), what="the push")
-        assert pushed.holder.fencing_token == after.fencing_token
-        assert pushed.seen_at > row.seen_at
-        assert set(table.rows()) == {"before", "after"}
-    wait_until(lambda: table.row("after") is None, what="the release")
-    assert table.loads == 1
-    assert table.connected()
-    before.release()
-
-
-def newer(table: Table, name: str, revision: int) -> Row | None:
-    row = table.row(name)
-    return row if row is not None and min(row.holder.stamp_revisions) > revision else None
-
-
-def test_each_change_is_told_once(store: EtcdStore, start: Start) -> None:
-    """Taken and released and taken again: also where a batch brings several of them."""
-    told: list[Transition] = []
-    table = start(store, on_change=told.extend)
-    for _ in range(5):
-        with ClusterMutex("x", store=store):
-            pass
-    wait_until(lambda: len(told) == 10, what="ten transitions")
-    assert all(each.live for each in told)
-    assert [each.after is None for each in told] == [False, True] * 5
-    assert [each.before is None for each in told] == [True, False] * 5
-    tokens = [each.after.holder.fencing_token for each in told if each.after]
-    assert tokens == sorted(set(tokens))
-    assert table.rows() == {}
-
-
-def test_the_line_and_the_unlockers_are_in_it(store: EtcdStore, start: Start) -> None:
-    """Who waits for which lock, in order; which unlockers run, and since when they don't."""
-    table = start(store)
-    with ClusterMutex("x", store=store):
-        assert not ClusterMutex("x", store=store, reason="brief").acquire(timeout=0.05)
-        store.announce("u-1", "hello", 5, Deadline.after(10))
-        wait_until(lambda: table.unlockers() == {"u-1": "hello"}, what="the unlocker")
-        wait_until(lambda: table.waiters() == {}, what="the ticket to go")
-        store.withdraw_announcement("u-1", Deadline.after(10))
-        wait_until(lambda: not table.unlockers(), what="the unlocker to go")
-
-
-def test_the_newest_removals_are_kept(store: EtcdStore, start: Start) -> None:
-    """As many as wanted, the newest first, without their backtraces."""
-    table = start(store, removals=2)
-    for name in ("a", "b", "c"):
-        held = ClusterMutex(name, store=store)
-        held.acquire()
-        removal = Removal(held.record, time.time(), "ann", "force-unlock", "why")
-        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
-    wait_until(
-        lambda: [each.holder.name for each in table.removals()] == ["c", "b"], what="the records"
-    )
-    again = start(store, removals=2)
-    assert again.removals() == table.removals()
-    assert again.removals()[0].holder.backtrace == ""  # there is one
-    assert again.removals()[0].holder.fencing_token > 0
-    assert start(store).removals() == []
-
-
-def test_each_removal_is_told_once(store: EtcdStore, start: Start) -> None:
-    """Before its lock is told to be gone, however many come at once, and over readings anew."""
-    told: list[tuple[str, bool]] = []
-    gone: list[int] = []
-
-    def note(removals: list[Removal], found: bool) -> None:
-        told.extend((each.holder.name, found) for each in removals)
-
-    def note_gone(changed: list[Transition]) -> None:
-        gone.extend(len(told) for each in changed if each.after is None)
-
-    def remove(name: str) -> None:
-        held = ClusterMutex(name, store=store)
-        held.acquire()
-        removal = Removal(held.record, time.time(), "ann", "force-unlock", "why")
-        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
-
-    remove("before")
-    table = start(store, on_removal=note, on_change=note_gone)
-    for number in range(150):
-        if number % 50 == 25:
-            table.resync()
-        remove(f"lock {number}")
-    wait_until(lambda: len(told) >= 151, what="all removals")
-    table.resync()
-    wait_until(lambda: table.loads == 5, what="the last reading")
-    remove("last")
-    wait_until(lambda: told[-1] == ("last", False), what="the last removal")
-    expected = [(f"lock {number}", False) for number in range(150)]
-    assert told == [("before", True), *expected, ("last", False)]
-    assert gone[-1] == len(told)
-    assert table.removals() == []
-
-
-def test_reading_again_keeps_what_has_not_changed(store: EtcdStore, start: Start) -> None:
-    """Whoever counts time by a row's `seen_at` counts on."""
-    told: list[Transition] = []
-    table = start(store, on_change=told.extend)
-    with ClusterMutex("x", store=store):
-        row = wait_until(lambda: table.row("x"), what="the lock")
-        told.clear()
-        table.resync()
-        wait_until(lambda: table.loads == 2, what="the second reading")
-        assert table.row("x") is row
-        assert told == []
-
-
 def test_pages_are_put_together(
     store: EtcdStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,9 +56,11 @@ def test_broken_data_is_shown_as_broken(store: EtcdStore, start: Start, etcdctl:
     """Missing subkeys, a stamp that is none, no UTF-8; mended when it is mended."""
     prefix = f"{store.location.root}/locks/x/"
     table = start(store)
+    etcdctl("put", f"{store.location.root}/locks/a b/uuid", "no name's encoding")
     etcdctl("put", f"{prefix}uuid", "u")
     row = wait_until(lambda: table.row("x"), what="half a lock")
     assert row.holder.state(time.time()) == BROKEN
+    assert set(table.rows()) == {"x"}
     etcdctl("put", f"{prefix}hostname", input=b"\xff")
     etcdctl("put", f"{prefix}alert_at", "soon")
     etcdctl("put", f"{prefix}new/sub/key", "?")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
@@ -219,9 +219,11 @@ class MemoryStore:
                 return None
             if follower.revision <= model.compacted:
                 return Batch((), 0, gap=True)
-            changes = tuple(map(_without_value, model.since(follower.revision)))
-            follower.revision = model.revision + 1
-            return Batch(changes, model.revision)
+            news = model.since(follower.revision)
+            revision = news[0].revision if news else model.revision
+            step = takewhile(lambda change: change.revision == revision, news)
+            follower.revision = revision + 1
+            return Batch(tuple(map(_without_value, step)), revision)
 
     def unfollow(self, follower: _Follower) -> None:
         """Notify it no more."""

@@ -149,15 +149,6 @@ def test_revisions_are_the_store_s_time(shop: Shop, polling: Polling) -> None:
     assert first < second < third < 1 << 53
 
 
-def test_what_was_written_by_now_is_shown_by_the_next_look(shop: Shop, polling: Polling) -> None:
-    """By its revision an unlocker knows that its own sign of life has come."""
-    told = Told(polling)
-    shop.put("unlockers", "u")
-    now = polling.revision_at(monotonic())
-    assert told.revision < now
-    assert told.next().revision >= now
-
-
 class TestRecords:
     def test_they_are_read_when_there_may_be_new_ones(self, shop: Shop, polling: Polling) -> None:
         """And not with each look: there may be ten thousand."""
