@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import bcrypt
@@ -15,20 +13,20 @@ from jinja2.bccache import Bucket, BytecodeCache
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.fields import ABOUT
-from lockclient.model.holder import SUBKEYS, Holder
-from lockclient.model.removal import Removal
+from lockclient.model.holder import SUBKEYS
 from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult
+from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.requests import Read, Remove, Request
-from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
+from lockclient.stores.requests import Remove, Request
+from lockclient.stores.service_protocol import Change, Kind
 from mutexdash.app import create_app
 from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security.access import Access
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 URL = "etcd://127.0.0.1:2379/clustermutex"
@@ -36,47 +34,35 @@ URL = "etcd://127.0.0.1:2379/clustermutex"
 BACKTRACE = 'File "/srv/report.py", line 41, in rebuild\n    with ClusterMutex("nightly"):\n'
 
 
-class _Watch:
-    def close(self) -> None:
-        pass
+class DashboardStore(MemoryStore):
+    """A store in memory that a test writes to as somebody else, and that can be away.
 
-
-@dataclass
-class MemoryStore:
-    """What `Table` and the dashboard ask of a `ServiceStore`; `here` False is an etcd away."""
+    Attributes:
+        here: whether it is connected.
+        answers: whether it answers.
+        questions: how often it was asked for something.
+        before_removing: called when a lock is to be removed, before that.
+    """
 
     can = Capabilities("etcd")
-    poll = 0.0
 
-    here: bool = True
-    answers: bool = True
-    asked: int = 0
-    revision: int = 1
-    kept: dict[tuple[Kind, str, str], Change] = field(default_factory=dict)
-    written: list[Batch] = field(default_factory=list)
-    writing: threading.Lock = field(default_factory=threading.Lock)
-    notify: Callable[[Batch], None] | None = None
-    before_removing: Callable[[], object] = lambda: None
+    def __init__(self) -> None:
+        super().__init__()
+        self.here = self.answers = True
+        self.questions = 0
+        self.before_removing: Callable[[], object] = lambda: None
+
+    @property
+    def revision(self) -> int:
+        """The revision of what was written last."""
+        return self.model.revision
+
+    @property
+    def kept(self) -> dict[tuple[Kind, str, str], Change]:
+        """All that stands there."""
+        return self.model.kept
 
     # ------------------------------------------------------------ what happens in the store
-
-    def write(self, *entries: tuple[Kind, str, str, bytes | None]) -> None:
-        """Write these values in one step, or delete them where None."""
-        with self.writing:
-            self.revision += 1
-            changes = []
-            for kind, name, part, value in entries:
-                old = self.kept.get((kind, name, part))
-                created = old.created if old else self.revision
-                change = Change(kind, name, part, value, self.revision, created)
-                changes.append(change)
-                if value is None:
-                    self.kept.pop((kind, name, part), None)
-                else:
-                    self.kept[kind, name, part] = change
-            self.written.append(Batch(tuple(changes), self.revision))
-            if self.notify is not None:
-                self.notify(self.written[-1])
 
     def take(self, name: str, **values: Any) -> None:
         """Have somebody take the lock, now unless `locked_at` says otherwise."""
@@ -105,91 +91,40 @@ class MemoryStore:
         """Leave the record of a removal."""
         self.write(("removed", name, uuid, json.dumps(values).encode()))
 
+    def lose_watches(self) -> None:
+        """Have nobody told any more of what is written, until he follows anew."""
+        for follower in list(self._followers):
+            follower.close()
+
     # ------------------------------------------------------------ ServiceStore
 
-    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        with self.writing:
-            kept = tuple(each for each in self.kept.values() if each.kind in kinds)
-            batch = Batch(kept, self.revision)
-        yield batch
-
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> _Watch:
-        with self.writing:
-            self.notify = notify
-            for batch in self.written:
-                if batch.revision >= revision:  # written since everything was read
-                    notify(batch)
-        return _Watch()
-
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        self.asked += 1
-        if not self.answers:
-            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
+        self._question()
         if isinstance(request, Remove):
-            return self._remove(request.removal)
-        assert isinstance(request, Read)
-        name = request.name
-        parts = {
-            key[2]: (each.value, each.revision)
-            for key, each in self.kept.items()
-            if key[:2] == ("locks", name)
-        }
-        holder = Holder.read(name, parts)
-        record = self.kept.get(("removed", name, request.uuid or ""))
-        removal = Removal.read(name, request.uuid or "", record.value or b"") if record else None
-        return ReadResult(holder if parts else None, (), removal, self.revision)
+            self.before_removing()
+        return super().ask(request, deadline)
 
-    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        line = [
-            Ticket.read(name, key[2], each.value or b"", each.created)
-            for key, each in self.kept.items()
-            if key[:2] == ("queue", name)
-        ]
-        return WaitQueue(len(line), tuple(line[:limit]))
-
-    def tickets(self, limit: int, deadline: Deadline) -> list[Ticket]:
-        if not self.answers:
-            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
-        return [
-            Ticket.read(key[1], key[2], each.value or b"", each.created).listed()
-            for key, each in self.kept.items()
-            if key[0] == "queue"
-        ][:limit]
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        self._check_answers()
+        return super().tickets(limit, deadline)
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
-        self.asked += 1
-        change = self.kept.get(("code", code, ""))
-        return change.value if change else None
+        self._question()
+        return super().backtrace(code, deadline)
 
-    def _remove(self, removal: Removal) -> Outcome:
-        self.before_removing()
-        name, uuid = removal.holder.name, str(removal.holder.uuid)
-        held = self.kept.get(("locks", name, "uuid"))
-        if held is None or held.value != uuid.encode():
-            record = self.kept.get(("removed", name, uuid))
-            found = Removal.read(name, uuid, record.value or b"") if record else None
-            return NotHolder(held and (held.value or b"").decode(), found)
-        gone = [key for key in self.kept if key[:2] == ("locks", name)]
-        self.write(
-            *[(kind, of, part, None) for kind, of, part in gone],
-            ("removed", name, uuid, removal.value().encode()),
-        )
-        return Done(self.revision)
+    def _question(self) -> None:
+        self.questions += 1
+        self._check_answers()
+
+    def _check_answers(self) -> None:
+        if not self.answers:
+            raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
 
     def connected(self) -> bool:
         return self.here
 
     def endpoints(self) -> tuple[str, ...]:
         return ("127.0.0.1:2379",)
-
-    def votes(self) -> dict[str, str]:
-        return {}
-
-    def warnings_for_display(self) -> tuple[str, ...]:
-        return ()
-
-    def __getattr__(self, name: str) -> Any:
-        raise NotImplementedError(name)
 
 
 class Compiled(BytecodeCache):
@@ -214,12 +149,12 @@ class Board:
 
     def __init__(
         self,
-        store: MemoryStore | None = None,
+        store: DashboardStore | None = None,
         access: Access | None = None,
         label: ClusterLabel | None = None,
         runbook_url: str = "",
     ) -> None:
-        self.store = store or MemoryStore()
+        self.store = store or DashboardStore()
         self.ahead = 0.0
         self.stopped: float | None = None
         self.history = History(clock=self.now)

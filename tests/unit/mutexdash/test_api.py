@@ -164,7 +164,7 @@ def test_a_store_that_is_away_is_not_waited_for(board: Board) -> None:
     board.store.take("a")
     board.store.here = False
     assert board.get("/api/locks/a").status_code == 503
-    assert board.store.asked == 0
+    assert board.store.questions == 0
     answer = board.get("/api/locks").json
     assert (answer["connected"], answer["total"]) == (False, 1)
 
@@ -195,13 +195,13 @@ def test_what_was_seen_is_304(board: Board, path: str) -> None:
     board.store.take("a")
     board.store.removed("a", "u0")
     first = board.get(path)
-    asked = board.store.asked
+    asked = board.store.questions
     again = board.get(path, If_None_Match=first.headers["ETag"])
 
     assert (first.status_code, again.status_code) == (200, 304)
     assert again.data == b""
     assert again.headers["ETag"] == first.headers["ETag"]
-    assert board.store.asked == asked, "a 304 asks the store nothing"
+    assert board.store.questions == asked, "a 304 asks the store nothing"
     board.store.take("a", reason="another")
     assert board.get(path, If_None_Match=first.headers["ETag"]).status_code == 200
 

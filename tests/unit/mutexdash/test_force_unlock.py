@@ -103,7 +103,7 @@ def test_one_that_was_released_is_told_so(board: Board) -> None:
 def test_with_the_store_away_nothing_is_sent(board: Board) -> None:
     board.store.here = False
     assert unlock(board).status_code == 503
-    assert (board.store.asked, holder(board)) == (0, "u1")
+    assert (board.store.questions, holder(board)) == (0, "u1")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_what_was_gone_before_anybody_looked_is_no_news() -> None:
 def test_what_went_while_the_watch_was_lost_is_told_by_its_record(board: Board) -> None:
     board.store.take("a", uuid="u1")
     moment(board)
-    board.store.notify = None
+    board.store.lose_watches()
     remove(board, "a", "u1", how="auto-unlock", removed_by="dog", why="late")
     board.table.resync()
     wait_for_history(board, 1)
@@ -345,8 +345,8 @@ def test_exports_have_the_backtraces_that_records_have_in_common(board: Board) -
     for number in range(20):
         board.store.removed(f"lock-{number}", "u", code=code)
     board.store.removed("lost", "u", code="0" * 64)
-    asked = board.store.asked
+    asked = board.store.questions
     whole = {removal["name"]: removal["backtrace"] for removal in board.get("/removed.json").json}
     assert whole.pop("lost") is None
     assert list(whole.values()) == ["  File …"] * 20
-    assert board.store.asked - asked == 2
+    assert board.store.questions - asked == 2
