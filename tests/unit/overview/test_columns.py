@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import re
 import subprocess
@@ -137,6 +138,7 @@ def test_what_is_for_nobody_s_eyes_is_nowhere(board: Board) -> None:
         assert str(WHOLE.process) not in board.get(path).get_data(as_text=True)
 
 
+@functools.cache
 def described() -> Any:
     return YAML(typ="safe").load(description(Path(mutexdash.__file__).with_name("static")))
 
