@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lockclient.stores.common.url import named_source
-from lockclient.stores.location import Location
 from lockclient.stores.registry import DEFAULT_LOCATION, read_location
 from lockclient.text.escaping import hidden
+from lockclient.text.url import named_source
+
+if TYPE_CHECKING:
+    from lockclient.stores.location import Location
 
 
 @dataclass(frozen=True, slots=True, init=False)

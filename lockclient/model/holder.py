@@ -26,11 +26,12 @@ from lockclient.model.fields import (
     UNKNOWN,
     Fact,
     fact,
+    interned,
+    interned_text,
     json_object,
     of_kind,
     to_json,
 )
-from lockclient.model.interning import interned, interned_text
 from lockclient.text.durations import period
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from lockclient.stores.common.url import check_no_user, split_url
 from lockclient.stores.etcd.location import EXAMPLE, USER_VARIABLES, EtcdLocation
-from lockclient.stores.location import Location
+from lockclient.text.url import check_no_user, split_url
 
 if TYPE_CHECKING:
+    from lockclient.stores.location import Location
     from lockclient.stores.service_protocol import ServiceStore
 
 DEFAULT_LOCATION: Final = EtcdLocation()

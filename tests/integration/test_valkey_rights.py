@@ -126,7 +126,7 @@ def test_an_unlocker_removes_and_all_see_it(servers: Servers) -> None:
             mine = holder("left")
             assert isinstance(client.ask(Take(mine), soon()), Taken)
             wait_until(lambda: "left" in table.rows())
-            assert unlocker.announce("u", "{}", 60.0, soon())
+            unlocker.announce("u", "{}", 60.0, soon())
             wait_until(lambda: "u" in table.unlockers())
             assert isinstance(unlocker.ask(Remove(removal(mine), None), soon()), Done)
             wait_until(lambda: [each.holder.name for each in table.removals()] == ["left"])

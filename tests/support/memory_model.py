@@ -64,7 +64,7 @@ class Lock:
     def holder(self) -> Holder | None:
         """Who has the lock."""
         if self._holder is None and self.parts:
-            self._holder = Holder.read(self.name, self.parts)
+            self._holder = Holder.read(self.name, dict(self.parts))  # one step: others write
         return self._holder
 
     def uuid(self) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
-from lockclient.stores.common.url import (
+from lockclient.text.url import (
     check_endpoint,
     check_no_user,
     check_readable,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from lockclient.stores.common.url import (
+from lockclient.text.url import (
     check_endpoint,
     check_no_user,
     check_readable,
