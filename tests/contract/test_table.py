@@ -166,7 +166,7 @@ class TestRemovals:
         reader.poll = reader.poll and 1.0  # no removal takes longer from its first step to its last
         before = remove(writer, take(writer, "before"))
         watcher = start()
-        assert [(each.holder.uuid, found) for each, found in watcher.removals] == [
+        assert [(removal.holder.uuid, found) for removal, found in watcher.removals] == [
             (before.holder.uuid, True)
         ]
         removed = []
@@ -183,12 +183,14 @@ class TestRemovals:
         wait_until(lambda: watcher.table.loads > loads, what="the last reading")
         removed.append(remove(writer, take(writer, "last"), "why last"))
         wait_until(lambda: watcher.removals[-1][0].holder.name == "last", what="the last one")
-        told = [(each.holder.uuid, each.why, found) for each, found in watcher.removals[1:]]
-        expected = [(each.holder.uuid, each.why, False) for each in removed]
+        told = [
+            (removal.holder.uuid, removal.why, found) for removal, found in watcher.removals[1:]
+        ]
+        expected = [(removal.holder.uuid, removal.why, False) for removal in removed]
         if writer.can.watch:
             assert told == expected
         assert sorted(told) == sorted(expected)
-        uuids = [each.holder.uuid for each, _ in watcher.removals]
+        uuids = [removal.holder.uuid for removal, _ in watcher.removals]
         wait_until(lambda: not watcher.table.rows(), what="all locks to be gone")
         assert removed[5].holder.uuid in watcher.removals_before
         for uuid, count in watcher.removals_before.items():
@@ -216,13 +218,16 @@ class TestRemovals:
             removed.append(remove(writer, mine, at=now - number * 7 % 9))
         if not writer.can.watch:
             removed.sort(key=lambda removal: removal.removed_at or 0)
-        newest = [(each.holder.name, each.holder.shown_token()) for each in reversed(removed)]
+        newest = [
+            (removal.holder.name, removal.holder.shown_token()) for removal in reversed(removed)
+        ]
         for most in (100, 5, 0):
             table = start(removals=most).table
-            kept = [(each.holder.name, each.holder.fencing_token) for each in table.removals()]
+            shown = table.removals()
+            kept = [(removal.holder.name, removal.holder.fencing_token) for removal in shown]
             assert kept == newest[:most]
             assert table.recorded() == 9
-            assert {each.holder.backtrace for each in table.removals()} <= {""}
+            assert {removal.holder.backtrace for removal in shown} <= {""}
             read_once = Table(writer, removals=most)
             read_once.read(soon())
             assert read_once.removals() == table.removals()
