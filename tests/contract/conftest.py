@@ -113,7 +113,7 @@ def five_valkeys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Each store in turn."""
     if request.param == "memory":
-        memory = MemoryStore()
+        memory = MemoryStore(page_size=3)  # so that a lock lies on several
 
         def write_there(name: str, part: str, value: bytes | None) -> None:
             memory.write(("locks", name, part, value))

@@ -84,18 +84,18 @@ class TestFollow:
         """Whatever was written, overwritten or deleted, also before it was followed."""
         gone, kept = take(writer, "gone"), take(writer, "kept")
         loading = list(reader.load(("locks", "unlockers", "removed", "withdrawn"), soon()))
-        between = take(writer, "between")
+        take(writer, "between")
         batches: list[Batch] = []
         following = reader.follow(loading[-1].revision + 1, batches.append)
         unlock(writer, gone)
         other = take(writer, "gone", reason="again")
         remove(writer, kept)
         writer.announce("u", SIGN, 60.0, soon())
-        unlock(writer, between)
         last = take(writer, "last")
         kinds = ("locks", "removed", "unlockers")
         there = {key: v for key, v in standing(loaded(writer)).items() if key[0] in kinds}
         assert there["locks", "gone", "uuid"] == (other.uuid or "").encode()
+        assert ("locks", "between", "uuid") in there
         assert there["locks", "last", "uuid"] == (last.uuid or "").encode()
 
         def told() -> dict[object, bytes | None]:
@@ -291,6 +291,19 @@ class TestOver:
             assert not reader.forget(change, soon())
         assert loaded(reader, "withdrawn") == []
         assert bool(left) == bool(marks)
+
+    @pytest.mark.needs("queue")
+    def test_what_was_written_again_since_is_not_forgotten(
+        self, ask: Ask, reader: ServiceStore
+    ) -> None:
+        late = Withdraw("a", "uuid", tombstone=True)
+        ask(late)
+        (before,) = loaded(reader, "withdrawn")
+        ask(late)
+        (mark,) = loaded(reader, "withdrawn")
+        assert not reader.forget(before, soon())
+        assert loaded(reader, "withdrawn") == [mark]
+        assert reader.forget(mark, soon())
 
     def test_a_long_backtrace_is_read_wherever_it_stands(
         self, reader: ServiceStore, writer: ServiceStore
