@@ -99,6 +99,10 @@ def test_each_lock_is_removed_once_and_counted_once(replicas: Replicas, figure: 
     wait_until(
         lambda: sum(figures(service)[REMOVED] for service in services) >= 150, what="the counts"
     )
+    # Each hears by its own watch, on a busy machine later, what the others removed.
+    wait_until(
+        lambda: all(figures(service)[SEEN] >= 150 for service in services), what="all to have seen"
+    )
     removed = Counter(record.removed_by for record in replicas.records)
     own = [figures(service) for service in services]
     counts = [samples[REMOVED] for samples in own]
