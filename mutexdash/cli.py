@@ -12,7 +12,7 @@ from lockclient.overview.table import Table
 from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
-from lockclient.service.options import ServiceCommand, service_options, settings_of, store_of
+from lockclient.service.options import ServiceCommand, service_options, store_of
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from mutexdash.app import create_app
@@ -50,7 +50,7 @@ _MAX_REMOVALS = 1000
 @click.option("--colour", type=click.Choice(COLOURS), default=None, help="Its colour there.")
 @click.version_option(__version__)
 def main(
-    settings: Settings | None,
+    settings: Settings,
     poll: float | None,
     listen: tuple[str, int],
     log_level: str,
@@ -66,7 +66,6 @@ def main(
     Every option can also be given as a variable, like MUTEXDASH_LISTEN; an option comes first.
     """
     access = read_access(host=listen[0], **flags)
-    settings = settings_of(settings)
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 import click
 from prometheus_client import disable_created_metrics
@@ -17,10 +16,10 @@ from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import (
     FlagNamedOption,
+    Parsed,
     ServiceCommand,
     hosts_of,
     service_options,
-    settings_of,
     store_of,
 )
 from lockclient.service.request_filter import is_loopback
@@ -34,21 +33,14 @@ from unlocker.unlocker import MAX_REMOVALS, Unlocker
 log = logging.getLogger("unlocker")
 
 
-class Limit(click.ParamType[int | None]):
-    """A number from 1 on, or `off`. Not 0, which might mean either "none" or "any number"."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Return the number, or None for `off`."""
-        text = str(value).strip().lower()
-        if text == "off":
-            return None
-        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
-            self.fail(f"{value!r} is neither a number from 1 on nor `off`.", param, ctx)
-        return int(text)
+def read_limit(text: str) -> int | None:
+    """Read a number from 1 on, or `off`. Not 0, which might mean either "none" or "any number"."""
+    limit = text.strip().lower()
+    if limit == "off":
+        return None
+    if not (limit.isascii() and limit.isdecimal() and 0 < int(limit) < 10**9):
+        raise ValueError(f"{text!r} is neither a number from 1 on nor `off`.")
+    return int(limit)
 
 
 @click.command(
@@ -65,7 +57,7 @@ class Limit(click.ParamType[int | None]):
 @click.option(
     "--max-removals",
     metavar="N|off",
-    type=Limit(),
+    type=Parsed("number", read_limit),
     default=str(MAX_REMOVALS),
     show_default=True,
     help="How many locks all unlockers together may remove in a minute, or a fifth of all locks if "
@@ -85,7 +77,7 @@ class Limit(click.ParamType[int | None]):
 @click.option(
     "--keep-removals",
     metavar="N|off",
-    type=Limit(),
+    type=Parsed("number", read_limit),
     default=str(MAX_RECORDS),
     show_default=True,
     help="How many records of removals stay in the store; the oldest go first, and each after "
@@ -93,7 +85,7 @@ class Limit(click.ParamType[int | None]):
 )
 @click.version_option(__version__)
 def main(
-    settings: Settings | None,
+    settings: Settings,
     poll: float | None,
     listen: tuple[str, int],
     log_level: str,
@@ -108,7 +100,6 @@ def main(
     Run as many as you like: each removal is guarded, so they can't hurt each other. Each option
     can also be given as a variable, like UNLOCKER_MAX_REMOVALS for --max-removals.
     """
-    settings = settings_of(settings)
     hosts = hosts_of(allowed_host) | {socket.gethostname().lower()}
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter

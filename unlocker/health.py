@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.freshness import Freshness
 from lockclient.overview.table import Table
+from lockclient.service.metrics import votes_gauge
 from lockclient.service.supervision import LIMIT
 from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
@@ -26,6 +31,7 @@ _MAX_UNPROVEN_S = 30.0
 """Seconds without a proof that the picture is new after which it can't be relied on."""
 
 
+@dataclass(eq=False)
 class Health:
     """What of this unlocker works, and whether its store answers.
 
@@ -34,50 +40,46 @@ class Health:
         out_of_space: whether the store refused our last heartbeat for lack of space.
     """
 
-    def __init__(
-        self, store: ServiceStore, table: Table, freshness: Freshness, jobs: Jobs, metrics: Metrics
-    ) -> None:
-        self._store = store
-        self._where = ", ".join(store.endpoints())
-        self._table = table
-        self._freshness = freshness
-        self._jobs = jobs
-        self._metrics = metrics
-        self._unreachable = False
-        self._refused: set[str] = set()
-        self.out_of_space = False
-        self.swept_at = monotonic()
+    store: ServiceStore
+    table: Table
+    freshness: Freshness
+    jobs: Jobs
+    metrics: Metrics
+    swept_at: float = field(default_factory=monotonic)
+    out_of_space: bool = False
+    _unreachable: bool = False
+    _refused: set[str] = field(default_factory=set)
 
     def is_live(self) -> str | None:
         """Return what has ended or hangs, a sentence, so that only a new start helps; else None.
 
         A store that is unreachable is no such thing.
         """
-        if why := self._table.down():
+        if why := self.table.down():
             return why
-        if self._freshness.failed():
+        if self.freshness.failed():
             return (
                 f"For {duration(self._proof_age())} the watch has shown none of the signs of life "
                 f"that the store at {self._where} has confirmed, by a new stream and after reading "
                 "everything either."
             )
-        return self._jobs.trouble(LIMIT)
+        return self.jobs.trouble(LIMIT)
 
     def is_ready(self) -> str | None:
         """Return why this unlocker can't do its work now, a sentence; None if it can."""
-        if not self._table.ready():
-            why = self._table.trouble or too_few(self._store.votes())
+        if not self.table.ready():
+            why = self.table.trouble or too_few(self.store.votes())
             return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
-        if self._table.trouble:
-            return f"No lock is alerted on or removed for now. {self._table.trouble}"
+        if self.table.trouble:
+            return f"No lock is alerted on or removed for now. {self.table.trouble}"
         if not self.is_reachable():
-            why = too_few(self._store.votes()) or (
+            why = too_few(self.store.votes()) or (
                 f"The store at {self._where} does not answer, or asks us to slow down."
             )
             return f"{why} No lock is alerted on or removed until it answers in time."
         age = self._proof_age()
-        if self._freshness.stale():
-            if self._store.poll:
+        if self.freshness.stale():
+            if self.store.poll:
                 return (
                     f"The last look that the store at {self._where} has answered is {age:.0f} s "
                     "old: no lock is alerted on or removed until it answers the next one."
@@ -86,7 +88,7 @@ class Health:
                 f"The watch is late or silent: for {duration(age)} it has not shown what the store "
                 f"at {self._where} has confirmed. No lock is alerted on or removed until it does."
             )
-        if age > _MAX_UNPROVEN_S + 2 * self._store.poll and not self.out_of_space:
+        if age > _MAX_UNPROVEN_S + 2 * self.store.poll and not self.out_of_space:
             return (
                 f"For {duration(age)} nothing has shown that the watch brings what is written, "
                 "because the store takes no sign of life of ours: see the log."
@@ -96,18 +98,55 @@ class Health:
             return (
                 f"The last look for locks that are due was {duration(late)} ago; it should be 1 s."
             )
-        return self._jobs.trouble(MAX_SWEEP_AGE_S)
+        return self.jobs.trouble(MAX_SWEEP_AGE_S)
+
+    def gauges(self) -> Iterator[Metric]:
+        """Yield the gauges of the store and of the watch on it."""
+        restored = self.table.restored()
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_store_up",
+            "Whether the store is reachable (1) or not (0).",
+            float(self.is_reachable()),
+        )
+        yield GaugeMetricFamily(
+            "clustermutex_store_restored_timestamp_seconds",
+            "When the store was last said, or noticed, to be restored from a backup; 0 is never.",
+            restored.time if restored else 0,
+        )
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_store_out_of_space",
+            "Whether the store refused our last sign of life for lack of space (1) or not (0): "
+            "then nobody can take a lock, and no lock is auto-unlocked.",
+            float(self.out_of_space),
+        )
+        yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_picture_proven_timestamp_seconds",
+            "When the watch was last seen to show all that the store had confirmed: it is made to "
+            "show our own sign of life, every 3 s.",
+            time.time() - self._proof_age(),
+        )
+        yield CounterMetricFamily(
+            "clustermutex_unlocker_table_loads",
+            "How often all locks were read: at the start, at a resync, after a lost watch.",
+            self.table.loads,
+        )
+        yield CounterMetricFamily(
+            "clustermutex_unlocker_watch_restarts",
+            "How often the watch on the store broke and was to be opened again.",
+            self.store.watch_restarts(),
+        )
 
     def is_reachable(self) -> bool:
         """Tell whether the store answers, as far as known."""
-        return self._table.connected() and not self._unreachable
+        return self.table.connected() and not self._unreachable
 
     def is_current(self) -> bool:
         """Tell whether what is known of locks may be acted on."""
-        return self.is_reachable() and not self._freshness.stale()
+        return self.is_reachable() and not self.freshness.stale()
 
     def _proof_age(self) -> float:
-        return monotonic() - self._freshness.verified_at()
+        return monotonic() - self.freshness.verified_at()
 
     @contextmanager
     def task(self, task: str) -> Iterator[None]:
@@ -131,16 +170,20 @@ class Health:
             self._refused.add(task)
         else:
             self._refused.discard(task)
-            self._metrics.succeeded(task)
+            self.metrics.last_success.labels(task).set_to_current_time()
         if unreachable or task == "heartbeat":  # a sweep that went well may have asked nothing
             self._unreachable = unreachable
         if task == "heartbeat" and not unreachable:  # the one task that always writes
             self.out_of_space = out_of_space
 
+    @property
+    def _where(self) -> str:
+        return ", ".join(self.store.endpoints())
+
     def _answers(self) -> bool:
         """Ask the store for next to nothing, through its leader; tell whether it answers."""
         try:
-            self._store.newest_announcement(Deadline.after(REQUEST_TIMEOUT_S))
+            self.store.newest_announcement(Deadline.after(REQUEST_TIMEOUT_S))
         except ClusterMutexError:
             return False
         return True

@@ -31,15 +31,11 @@ def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
     def index() -> Response:
         return _text("This is unlocker: see /healthz, /readyz, /metrics.")
 
-    @app.get(ALIVE)
-    def healthz() -> Response:
-        reason = unlocker.is_live()
-        return _text("alive") if reason is None else _text(reason, status=503)
+    def probed(well: str, trouble: str | None) -> Response:
+        return _text(well) if trouble is None else _text(trouble, status=503)
 
-    @app.get(READY)
-    def readyz() -> Response:
-        reason = unlocker.is_ready()
-        return _text("ready") if reason is None else _text(reason, status=503)
+    app.add_url_rule(ALIVE, "healthz", lambda: probed("alive", unlocker.is_live()))
+    app.add_url_rule(READY, "readyz", lambda: probed("ready", unlocker.is_ready()))
 
     return app
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockclient.model.clocks import Now, monotonic
+from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
@@ -98,26 +99,21 @@ class Observer:
         holder = after.holder
         if holder.broken():
             if before is None or not before.holder.broken():
-                log.warning(
-                    "Lock %s is broken and never removed: %s.",
-                    named(holder.name),
-                    _one_line("; ".join(holder.faults())),
-                    extra=log_fields("broken", holder),
-                )
+                _warn("broken", holder, "is broken and never removed", "; ".join(holder.faults()))
             return
         if why := holder.undecided():
             if before is None or not before.holder.undecided():
-                log.warning(
-                    "Lock %s stays when its time is over: %s.",
-                    named(holder.name),
-                    _one_line(why),
-                    extra=log_fields("undecided", holder),
-                )
+                _warn("undecided", holder, "stays when its time is over", why)
             return  # another hand's stamps tell nothing of the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:
             seen_at = now.wall - (now.monotonic - after.seen_at)
             self.metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
+
+
+def _warn(event: str, holder: Holder, what: str, why: str) -> None:
+    text = f"Lock {named(holder.name)} {what}: {_one_line(why)}."
+    log.warning("%s", text, extra=log_fields(event, holder))
 
 
 def _seconds_held(row: Row, now: Now) -> float:

@@ -99,7 +99,7 @@ class RateLimit:
             limit = self._limit(held)
             if number:
                 self._engaged_until = now + WINDOW_S
-        engaged = now < self._engaged_until
+        engaged = self.engaged()
         if engaged and not self._logged:
             log.warning(
                 "The brake is on: %d locks are due beyond the %g that may be removed in a minute "
@@ -120,12 +120,15 @@ class RateLimit:
             )
         self._logged = engaged
 
+    def engaged(self) -> bool:
+        """Tell whether locks that are due are kept back, or were within `WINDOW_S`."""
+        return monotonic() < self._engaged_until
+
     def state(self, held: int) -> RateLimitState:
         """Return what the metrics show."""
         with self._lock:
             self._forget(monotonic())
-            engaged = monotonic() < self._engaged_until
-            return RateLimitState(engaged, self._withheld, self._limit(held))
+            return RateLimitState(self.engaged(), self._withheld, self._limit(held))
 
     def _limit(self, held: int) -> float:
         if self._max_removals is None:

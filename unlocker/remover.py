@@ -66,52 +66,45 @@ class Remover:
         Raises:
             StoreUnavailable: the store did not answer; the rest is left for the next run.
         """
-        self._pending.extend(due)
-        budget, withheld = Deadline.after(_RUN_BUDGET_S), 0
-        if self.rate_limit.unlimited and len(self._pending) > _MAX_PARALLEL:
-            self._run_at_once(budget)
-            return
-        for _ in range(len(self._pending)):
-            if budget.expired() or self.ending.is_set():
-                return
-            item = self._pending.popleft()
-            if self._is_settled(item):
-                self._refused.discard(_key(item))
-                continue
-            if not self._wait_until_counted():
-                self._pending.appendleft(item)
-                return
-            if self.rate_limit.is_full(self._held()):
-                self._pending.appendleft(item)
-                withheld = self._drop_settled()
-                break
-            self._try(item)
-        self.rate_limit.withhold(withheld, self._held())
+        todo, self._pending = deque((*self._pending, *due)), deque()
+        budget = Deadline.after(_RUN_BUDGET_S)
+        try:
+            if self.rate_limit.unlimited and len(todo) > _MAX_PARALLEL:
+                with ThreadPoolExecutor(_MAX_PARALLEL, "remover") as pool:
+                    workers = [pool.submit(self._work, todo, budget) for _ in range(_MAX_PARALLEL)]
+                ends = [worker.result() for worker in workers]
+            else:
+                ends = [self._work(todo, budget)]
+        finally:
+            full = bool(todo)
+            self._pending.extendleft(reversed(todo))
+        if all(ends):
+            self.rate_limit.withhold(self._drop_settled() if full else 0, self._held())
 
     def failing(self) -> set[str]:
         """Return the names of locks whose removal was refused and is tried on, for any thread."""
         return {name for name, _ in self._refused.copy()}
 
-    def _run_at_once(self, budget: Deadline) -> None:
-        """Do the same without a rate limit: no removal waits until the one before is told."""
-        todo, self._pending = self._pending, deque()
-
-        def work() -> None:
-            while not budget.expired() and not self.ending.is_set():
-                try:
-                    item = todo.popleft()
-                except IndexError:  # the others have done the rest
-                    return
-                if self._is_settled(item):
-                    self._refused.discard(_key(item))
-                else:
-                    self._try(item)
-
-        with ThreadPoolExecutor(_MAX_PARALLEL, "remover") as pool:
-            workers = [pool.submit(work) for _ in range(_MAX_PARALLEL)]
-        self._pending.extendleft(reversed(todo))
-        for worker in workers:
-            worker.result()
+    def _work(self, todo: deque[JudgedLock], budget: Deadline) -> bool:
+        """Remove these until none is left or the rate limit is reached; False: cut short."""
+        while todo:
+            if budget.expired() or self.ending.is_set():
+                return False
+            try:
+                item = todo.popleft()
+            except IndexError:  # the others have done the rest
+                break
+            if self._is_settled(item):
+                self._refused.discard(_key(item))
+            elif not self._wait_until_counted():
+                todo.appendleft(item)
+                return False
+            elif self.rate_limit.is_full(self._held()):
+                todo.appendleft(item)
+                return True
+            else:
+                self._try(item)
+        return True
 
     def _is_settled(self, item: JudgedLock) -> bool:
         """Tell whether there is nothing left to do about a lock, not even to count it."""

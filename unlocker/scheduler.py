@@ -7,8 +7,6 @@ hour. An unlocker that stands still removes nothing early, but nothing in time e
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -16,9 +14,7 @@ from functools import partial
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from lockclient.service.supervision import Pulse, first_trouble
-
-log = logging.getLogger(__name__)
+from lockclient.service.supervision import Loop, Pulse, first_trouble
 
 _CLOCK_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks whether the wall clock was put back."""
@@ -44,8 +40,7 @@ class Jobs:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self._pulses: list[Pulse] = []
-        self._ending = threading.Event()
-        self._guard = threading.Thread(target=self._watch_clock, name="jobs-guard", daemon=True)
+        self._guard = Loop("look at the wall clock", _CLOCK_CHECK_INTERVAL_S, self._check_clock)
 
     def every(
         self,
@@ -72,9 +67,7 @@ class Jobs:
 
         It hangs, or the scheduler has ended, whose threads are out of our hands.
         """
-        if self._guard.ident is not None and not self._guard.is_alive():
-            return "The thread that guards the tasks against jumps of the wall clock has ended."
-        return first_trouble(self._pulses, limit)
+        return self._guard.trouble(limit) or first_trouble(self._pulses, limit)
 
     def start(self) -> None:
         """Begin."""
@@ -83,18 +76,10 @@ class Jobs:
 
     def stop(self) -> None:
         """End, when the runs that are under way have."""
-        self._ending.set()
-        self._guard.join()
+        self._guard.stop()
         self._scheduler.shutdown(wait=True)
 
-    def _watch_clock(self) -> None:
-        while not self._ending.wait(_CLOCK_CHECK_INTERVAL_S):
-            try:
-                self._check_clock()
-            except Exception:  # APScheduler's own threads change what is looked at here
-                log.exception("The look at the wall clock failed.")
-
-    def _check_clock(self) -> None:
+    def _check_clock(self) -> None:  # may fail: APScheduler's own threads change what is seen here
         now, slack = datetime.now(timezone.utc), timedelta(seconds=_CLOCK_CHECK_INTERVAL_S)
         for job in self._scheduler.get_jobs():
             # A run further away than its interval: the clock was put back since it was set.

@@ -17,6 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
@@ -40,6 +41,7 @@ known by which a reading of everything is told to have missed nothing."""
 _REQUEST_TIMEOUT_S = 1.0
 
 
+@dataclass(slots=True)
 class _FreeLock:
     """A lock that is free and has a line.
 
@@ -50,33 +52,30 @@ class _FreeLock:
             another one by now it was served, and is counted from then.
     """
 
-    __slots__ = ("head", "since", "unseen")
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.head: Ticket | None = None
-        self.unseen: float | None = None
+    since: float
+    head: Ticket | None = None
+    unseen: float | None = None
 
 
+@dataclass(eq=False)
 class UnclaimedLocks:
     """What is unclaimed and since when, as a scrape shows it; several threads may use it.
 
-    Args:
+    Attributes:
         table: whose changes are handed to `update`, in its own thread.
         store: is asked for the heads of lines.
         labels: says which of them may have series.
     """
 
-    def __init__(self, table: Table, store: ServiceStore, labels: SeriesLimit) -> None:
-        self._table = table
-        self._store = store
-        self._labels = labels
-        # Held through a look, so that no change falls between what it reads and what it notes.
-        self._lock = threading.Lock()
-        self._found: dict[str, _FreeLock] = {}
-        self._loads = 0
-        self._scanned_at = 0.0
-        self._due = -math.inf
+    table: Table
+    store: ServiceStore
+    labels: SeriesLimit
+    # Held through a look, so that no change falls between what it reads and what it notes.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[str, _FreeLock] = field(default_factory=dict)
+    _loads: int = 0
+    _scanned_at: float = 0.0
+    _due: float = -math.inf
 
     def update(self, changes: Iterable[Transition]) -> None:
         """Take in what the table brought: once taken, a lock is counted anew from its release."""
@@ -108,9 +107,9 @@ class UnclaimedLocks:
     def _read(self) -> tuple[int, list[str]]:
         """Return what is unclaimed, and which of the table's readings that is from."""
         while True:
-            loads = self._table.loads
-            names = self._table.unclaimed()
-            if loads == self._table.loads:
+            loads = self.table.loads
+            names = self.table.unclaimed()
+            if loads == self.table.loads:
                 return loads, names
 
     def refresh_heads(self) -> None:
@@ -123,7 +122,7 @@ class UnclaimedLocks:
         for name, lock in self._free_for(HEADS_INTERVAL_S)[:MAX_LISTED]:
             if budget.expired():
                 return
-            first = self._store.wait_queue(name, 1, Deadline.after(_REQUEST_TIMEOUT_S)).first
+            first = self.store.wait_queue(name, 1, Deadline.after(_REQUEST_TIMEOUT_S)).first
             with self._lock:
                 self._note_head(lock, first[0] if first else None)
 
@@ -170,7 +169,7 @@ class UnclaimedLocks:
         for name, lock in late[:MAX_LISTED]:
             shown, *who = labels = holder_labels(lock.head or Ticket(name, ""))
             # Two samples of one name, which two locks may look like, would end a whole scrape.
-            if shown not in names and self._labels.admit(labels):
+            if shown not in names and self.labels.admit(labels):
                 names.add(shown)
                 since.add_metric([shown], lock.since + offset)
                 if lock.head is not None:

@@ -9,9 +9,12 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from typing import cast
+
+from prometheus_client.core import Metric
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
@@ -22,12 +25,12 @@ from lockclient.stores.service_protocol import Kind, ServiceStore
 from unlocker import record_cleanup
 from unlocker.deadlines import Deadlines
 from unlocker.health import REQUEST_TIMEOUT_S, Health
+from unlocker.metrics import gauges
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.gauges import MetricsSnapshot
 from unlocker.metrics.recent_removals import recent_removal_gauges
-from unlocker.metrics.series_limit import FREE, MAX_LISTED, UNLOCKED
-from unlocker.notifications.notifier import Notifier, UnlockerState
+from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, UNLOCKED
+from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
 from unlocker.policy import ClockCheck
 from unlocker.rate_limit import RateLimit
@@ -112,10 +115,7 @@ class Unlocker:
         self._clock_check: ClockCheck | None = None
         self._was_current = False
         self._noticed_upto = 0
-        metrics.show(self.snapshot)
-        limit = metrics.series_limits[UNLOCKED]
-        metrics.add(lambda: recent_removal_gauges(table.removals(), limit))
-        metrics.add(self._unclaimed.gauges)
+        metrics.add(self._gauges)
 
     def check_rights(self) -> None:
         """See at the start whether the store lets us read: who may not is told at once.
@@ -139,7 +139,8 @@ class Unlocker:
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
         every(HEADS_INTERVAL_S, self._refresh_heads, "question after heads of lines", vital=False)
         self._jobs.start()
-        self._notifier.start(self.identity, self._state)
+        notified = (self.identity, self._table, self.is_ready, self._rate_limit.engaged)
+        self._notifier.start(*notified)
 
     def stop(self) -> None:
         """End what runs, withdraw the heartbeat if the store answers, close the store."""
@@ -160,37 +161,17 @@ class Unlocker:
         self._freshness.escalate()
         return self.is_live()
 
-    def snapshot(self) -> MetricsSnapshot:
-        """Return what the metrics show now."""
-        locks, failing = self._deadlines.counts(), self._remover.failing()
+    def _gauges(self) -> Iterator[Metric]:
+        limits, failing = self.metrics.series_limits, self._remover.failing()
         past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
-        return MetricsSnapshot(
-            locks=locks,
-            carried_over=self._deadlines.carried_over(time.time()),
-            queue_lengths=self._table.waiters().values(),
-            unlockers=len(self._table.unlockers()),
-            past_alert=past_alert.listed,
-            unlisted=past_alert.unlisted,
-            failing=failing,
-            store_up=self._health.is_reachable(),
-            out_of_space=self._health.out_of_space,
-            votes=self._store.votes(),
-            proven_at=time.time() - (monotonic() - self._freshness.verified_at()),
-            loads=self._table.loads,
-            restored=self._table.restored(),
-            watch_restarts=self._store.watch_restarts(),
-            clock_check=self._clock_check,
-            rate_limit=self._rate_limit.state(sum(locks.values())),
-        )
-
-    def _state(self) -> UnlockerState:
+        yield from gauges.lock_gauges(self._deadlines, self._table)
+        yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
+        yield from recent_removal_gauges(self._table.removals(), limits[UNLOCKED])
+        yield from self._unclaimed.gauges()
+        yield from self._health.gauges()
         held = sum(self._deadlines.counts().values())
-        return UnlockerState(
-            self.is_ready(),
-            self._rate_limit.state(held).engaged,
-            self._table.revision,
-            self._table.unlockers(),
-        )
+        yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
+        yield from gauges.clock_gauges(self._clock_check)
 
     def _on_change(self, changes: list[Transition]) -> None:
         """Take in what the table brought; called in the table's thread."""
@@ -247,7 +228,7 @@ class Unlocker:
         self._clock_check = check
         if check.offset is None:
             return
-        self.metrics.succeeded("clock-check")
+        self.metrics.last_success.labels("clock-check").set_to_current_time()
         if not check.trusted and (last is None or last.offset is None or last.trusted):
             log.warning(
                 "This host's wall clock is %.1f s %s the store's members': set it right. Until "

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lockclient.stores.service_protocol import ServiceStore
+
 
 class ComputedCollector(Collector):
     """Computes its metrics at each scrape, and not before there is anything.
@@ -34,6 +36,17 @@ def gauge_by_label(name: str, text: str, label: str, values: Mapping[str, float]
     for value, figure in values.items():
         family.add_metric([value], figure)
     return family
+
+
+def votes_gauge(name: str, store: ServiceStore) -> Metric:
+    """Return the gauge of the servers that vote."""
+    return gauge_by_label(
+        name,
+        "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
+        "vote: a majority must.",
+        "server",
+        {server: float(not why_not) for server, why_not in store.votes().items()},
+    )
 
 
 def counter_by_label(

@@ -22,6 +22,7 @@ from lockclient.text.durations import parse_duration
 from lockclient.text.escaping import plain, without_secrets
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 
 class ServiceCommand(click.Command):
@@ -49,56 +50,40 @@ def _told_plainly() -> Iterator[None]:
         raise click.ClickException(plain(error.format_message(), block=True)) from error
 
 
-class Address(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`, with `[…]` around an IPv6 host; port 0 picks a free one."""
+class Parsed(click.ParamType[Value]):
+    """What a function reads from a text; its ValueError says what is wrong with it.
 
-    name = "host:port"
+    Args:
+        name: stands for the value in the help.
+    """
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Return host and port."""
-        if isinstance(value, tuple):
-            return value
-        host, colon, port = str(value).rpartition(":")
-        if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
-            self.fail(f"{value!r} is not HOST:PORT, like 127.0.0.1:8080.", param, ctx)
-        return host.strip("[]"), int(port)
-
-
-class Pace(click.ParamType[float]):
-    """How often a store is looked at."""
-
-    name = "duration"
+    def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds."""
+    ) -> Value:
+        """Return what was read."""
         try:
-            seconds = parse_duration(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if not 0.5 <= seconds <= 60:
-            self.fail(f"{value!r} is not from 0.5 to 60 seconds.", param, ctx)
-        return seconds
 
 
-class StoreUrl(click.ParamType[Settings]):
-    """A store's URL, read with the environment into `Settings`."""
+def _read_address(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`, with `[…]` around an IPv6 host; port 0 picks a free one."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
+        raise ValueError(f"{text!r} is not HOST:PORT, like 127.0.0.1:8080.")
+    return host.strip("[]"), int(port)
 
-    name = "url"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Settings:
-        """Return the settings."""
-        if isinstance(value, Settings):
-            return value
-        try:
-            return Settings.load(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _read_pace(text: str) -> float:
+    """Read how often a store is looked at."""
+    if not 0.5 <= (seconds := parse_duration(text)) <= 60:
+        raise ValueError(f"{text!r} is not from 0.5 to 60 seconds.")
+    return seconds
 
 
 class FlagNamedOption(click.Option):
@@ -110,12 +95,10 @@ class FlagNamedOption(click.Option):
         return os.environ.get(f"{ctx.auto_envvar_prefix}_{flag}") or None
 
 
-def settings_of(settings: Settings | None) -> Settings:
+def _settings_of(_ctx: object, _param: object, given: Settings | None) -> Settings:
     """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
-    if settings is not None:
-        return settings
     try:
-        return Settings.load()
+        return given or Settings.load()
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -162,13 +145,14 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
             "--url",
             "settings",
             cls=FlagNamedOption,
-            type=StoreUrl(),
+            type=Parsed("url", Settings.load),
+            callback=_settings_of,
             help=f"The store, {LIKE}. "
             "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
         ),
         click.option(
             "--poll",
-            type=Pace(),
+            type=Parsed("duration", _read_pace),
             metavar="DURATION",
             help="Of a store that can only be looked at, like a bucket or Valkey: how long from "
             "one look to the next, 0.5 to 60 s. Each costs a listing; see docs/stores.md. "
@@ -176,7 +160,7 @@ def service_options(default_listen: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--listen",
-            type=Address(),
+            type=Parsed("host:port", _read_address),
             default=default_listen,
             show_default=True,
             help="Where to serve HTTP; port 0 picks a free one.",

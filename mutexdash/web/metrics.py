@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from lockclient.service.metrics import gauge_by_label
+from lockclient.service.metrics import gauge_by_label, votes_gauge
 from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
@@ -74,13 +74,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
         "Until when what is shown was seen to be all that is written.",
         live.updated_at(),
     )
-    yield gauge_by_label(
-        "mutexdash_store_server_votes",
-        "Whether a server has a vote on each lock (1) or not (0), of a store whose servers "
-        "vote: a majority must.",
-        "server",
-        {server: float(not why_not) for server, why_not in store.votes().items()},
-    )
+    yield votes_gauge("mutexdash_store_server_votes", store)
     moment = live.moment()
     if moment is None:
         return

@@ -390,7 +390,8 @@ class TestFoundLocks:
         taken = time.monotonic()
         with running(settings) as unlocker:
             seen = take(store, held("seen", alert=1, unlock=3))
-            wait_until(lambda: unlocker.snapshot().clock_check, what="the clock check")
+            trusted = "clustermutex_unlocker_clock_trusted"
+            wait_until(lambda: metric(unlocker, trusted) == 1, what="the clock check")
             real = time.time
             monkeypatch.setattr(time, "time", lambda: real() + 3600)
             for holder in (found, seen):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
 
 from lockclient.model.clocks import monotonic
+from lockclient.service.metrics import gauge_by_label
 from lockclient.text.escaping import label
 from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
 
@@ -17,9 +21,14 @@ _MAX_SILENCE_S = 3600.0
 
 
 class ClockSkews:
-    """How far each client host's clock is behind ours, for the hosts that pushed last."""
+    """How far each client host's clock is behind ours, for the hosts that pushed last.
 
-    def __init__(self) -> None:
+    Args:
+        labels: says which hosts may have series.
+    """
+
+    def __init__(self, labels: SeriesLimit) -> None:
+        self._labels = labels
         self._lock = threading.Lock()
         self._by_host: OrderedDict[str, tuple[float, float]] = OrderedDict()  # skew, and when
 
@@ -32,7 +41,7 @@ class ClockSkews:
             if len(self._by_host) > MAX_LISTED:
                 self._by_host.popitem(last=False)
 
-    def all(self, labels: SeriesLimit) -> dict[str, float]:
+    def all(self) -> dict[str, float]:
         """Return host to seconds, without hosts that were silent for long: their alerts end.
 
         Of those that are too many new ones the worst is told, as `OTHERS`.
@@ -40,6 +49,17 @@ class ClockSkews:
         since = monotonic() - _MAX_SILENCE_S
         with self._lock:
             found = {host: skew for host, (skew, at) in self._by_host.items() if at > since}
-        left_out = [host for host in found if not labels.admit((host,))]
+        left_out = [host for host in found if not self._labels.admit((host,))]
         skews = [found.pop(host) for host in left_out]
         return found | ({OTHERS: max(skews, key=abs)} if skews else {})
+
+    def gauges(self) -> Iterator[Metric]:
+        """Yield the gauge of these hosts."""
+        yield gauge_by_label(
+            "clustermutex_client_clock_skew_seconds",
+            "Our wall clock minus alive_at as its push arrived: how far the host's clock is behind "
+            f"ours, the push's way included. The {MAX_LISTED} hosts that pushed last, within an "
+            "hour.",
+            "hostname",
+            self.all(),
+        )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
+    Info,
     PlatformCollector,
     ProcessCollector,
 )
@@ -18,8 +19,7 @@ from prometheus_client.core import Metric
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.service.metrics import ComputedCollector, counter_by_label
 from unlocker.metrics.clock_skew import ClockSkews
-from unlocker.metrics.gauges import MetricsSnapshot, gauges
-from unlocker.metrics.series_limit import KINDS, NEW_AN_HOUR, SeriesLimit
+from unlocker.metrics.series_limit import KINDS, NEW_AN_HOUR, SKEWS, SeriesLimit
 
 REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 """How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
@@ -32,17 +32,17 @@ _DURATIONS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """What the service counts, and the gauges of its state.
+    """What the service counts, and serves with the gauges of its state.
 
     Args:
         version: of this unlocker.
     """
 
     def __init__(self, version: str) -> None:
-        self._version = version
         self.registry = registry = CollectorRegistry()
-        self.skews = ClockSkews()
-        self.successes = dict.fromkeys(TASKS, 0.0)
+        Info("clustermutex_unlocker", "This unlocker.", registry=registry).info(
+            {"version": version}
+        )
         counter = partial(counter_by_label, registry)
         left_out = counter(
             "clustermutex_unlocker_label_sets_left_out",
@@ -50,6 +50,8 @@ class Metrics:
             *("of", KINDS),
         )
         self.series_limits = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
+        self.skews = ClockSkews(self.series_limits[SKEWS])
+        self.add(self.skews.gauges)
         self.alerts = Counter(
             "clustermutex_alerts", "Locks seen to go past their alert.", registry=registry
         )
@@ -76,6 +78,14 @@ class Metrics:
             "Requests that the store did not answer in time or refused.",
             *("task", TASKS),
         )
+        self.last_success = Gauge(
+            "clustermutex_unlocker_last_success_timestamp_seconds",
+            "When a task of this unlocker last succeeded; 0 is never.",
+            ["task"],
+            registry=registry,
+        )
+        for task in TASKS:
+            self.last_success.labels(task)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self._add_histograms(partial(Histogram, registry=registry))
@@ -97,15 +107,6 @@ class Metrics:
             buckets=_DURATIONS_S,
         )
 
-    def succeeded(self, task: str) -> None:
-        """Take note that one of `TASKS` has just succeeded."""
-        self.successes[task] = time.time()
-
-    def show(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
-        """Serve gauges from what `snapshot` returns at each scrape."""
-        state = (self.skews, self.series_limits, self.successes, self._version)
-        self.add(lambda: gauges(snapshot(), *state))
-
     def add(self, compute: Callable[[], Iterable[Metric]]) -> None:
-        """Serve what `compute` returns at each scrape, too."""
+        """Serve gauges that `compute` returns at each scrape."""
         self.registry.register(ComputedCollector(compute))

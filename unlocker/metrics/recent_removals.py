@@ -36,15 +36,12 @@ def recent_removal_gauges(removals: Iterable[Removal], limit: SeriesLimit) -> It
         if removal.how == AUTO_UNLOCK and at is not None and at > since:
             # A process can lose one lock twice; two samples of one name end a whole scrape.
             newest.setdefault(holder_labels(removal.holder), at)
-    unlisted = 0
-    for labels, at in newest.items():
-        if limit.admit(labels):
-            family.add_metric(labels, at)
-        else:
-            unlisted += 1
+    shown = [labels for labels in newest if limit.admit(labels)]
+    for labels in shown:
+        family.add_metric(labels, newest[labels])
     yield family
     yield GaugeMetricFamily(
         "clustermutex_locks_auto_unlocked_unlisted",
         f"Such locks that have no series of their own: beyond {NEW_AN_HOUR} new ones in an hour.",
-        unlisted,
+        len(newest) - len(shown),
     )

@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from lockclient.model.clocks import monotonic
+from lockclient.overview.table import Table
 from unlocker.notifications.notification_queue import (
     BRAKE,
     BlindnessDetector,
@@ -92,23 +92,6 @@ class Recipient:
             self.unsent.popleft()
 
 
-@dataclass(frozen=True, slots=True)
-class UnlockerState:
-    """What the unlocker knows now.
-
-    Attributes:
-        not_ready: why it can't do its work; None if it can.
-        rate_limited: whether the rate limit keeps back locks that are due.
-        revision: what its table shows.
-        unlockers: the signs of life in it, the oldest first.
-    """
-
-    not_ready: str | None
-    rate_limited: bool
-    revision: int
-    unlockers: Mapping[str, str]
-
-
 class Notifier:
     """Tells people; with no recipients it does nothing at all.
 
@@ -126,19 +109,26 @@ class Notifier:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, identity: str, read_state: Callable[[], UnlockerState]) -> None:
-        """Begin.
+    def start(
+        self,
+        identity: str,
+        table: Table,
+        trouble: Callable[[], str | None],
+        is_rate_limited: Callable[[], bool],
+    ) -> None:
+        """Begin; what is handed in is asked twice a second, in the thread that sends.
 
         Args:
             identity: what this unlocker's sign of life is called.
-            read_state: is called twice a second, in the thread that sends.
+            trouble: says why the unlocker can't do its work; None if it can.
+            is_rate_limited: tells whether locks that are due are kept back.
         """
         if not self._recipients:
             return
         self._queue = NotificationQueue(identity, self._where)
         self._blindness = BlindnessDetector(identity)
-        run = partial(self._run, read_state)
-        self._thread = threading.Thread(target=run, name="notify", daemon=True)
+        state = (table, trouble, is_rate_limited)
+        self._thread = threading.Thread(target=self._run, args=state, name="notify", daemon=True)
         self._thread.start()
 
     def notify(self, event: Notification) -> None:
@@ -156,27 +146,29 @@ class Notifier:
         if self._thread is not None:
             self._thread.join(_SHUTDOWN_TIMEOUT_S)
 
-    def _run(self, read_state: Callable[[], UnlockerState]) -> None:
+    def _run(
+        self, table: Table, trouble: Callable[[], str | None], is_rate_limited: Callable[[], bool]
+    ) -> None:
         while True:
             ending = self._ending.wait(_POLL_INTERVAL_S)
             try:
-                self._step(read_state(), monotonic(), ending=ending)
+                self._step(table, trouble(), ending=ending, rate_limited=is_rate_limited())
             except Exception:
                 log.exception("What is to be told could not be seen to.")
             if ending:
                 return
 
-    def _step(self, state: UnlockerState, now: float, *, ending: bool) -> None:
-        rank = self._queue.rank(state.unlockers)
-        if event := self._blindness.observe(state.not_ready, rank, now):
+    def _step(self, table: Table, trouble: str | None, *, ending: bool, rate_limited: bool) -> None:
+        now, unlockers = monotonic(), table.unlockers()
+        if event := self._blindness.observe(trouble, self._queue.rank(unlockers), now):
             self._queue.put(event)
-        if state.rate_limited and not self._rate_limited:
+        if rate_limited and not self._rate_limited:
             line = "More locks are due than may be removed in a minute: the rest is kept for now."
-            self._queue.put(Notification(BRAKE, line, now, state.revision))
-        self._rate_limited = state.rate_limited
+            self._queue.put(Notification(BRAKE, line, now, table.revision))
+        self._rate_limited = rate_limited
         for recipient in self._recipients:
             recipient.retry()
-        if message := self._queue.take(now, state.unlockers, end=ending):
+        if message := self._queue.take(now, unlockers, end=ending):
             self._send(message)
 
     def _send(self, message: Message) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import Counter, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
@@ -27,34 +29,16 @@ from lockclient.stores.requests import Read, Request
 from lockclient.stores.service_protocol import Batch, ServiceStore
 from lockclient.text.escaping import plain
 from tests.support.processes import needed
-from unlocker.deadlines import JudgedLock
+from unlocker.deadlines import JudgedLock, PastAlert
 from unlocker.metrics import clock_skew
 from unlocker.metrics.clock_skew import ClockSkews
 from unlocker.metrics.counters import TASKS, Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.gauges import MetricsSnapshot
 from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
 from unlocker.policy import ClockCheck, judge
 from unlocker.rate_limit import RateLimitState
+from unlocker.unlocker import Unlocker
 
-QUIET = MetricsSnapshot(
-    locks={"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 0},
-    carried_over=0,
-    queue_lengths=(),
-    unlockers=0,
-    past_alert=(),
-    unlisted={"alert": 0, "overdue": 0},
-    failing=(),
-    store_up=False,
-    out_of_space=False,
-    votes={},
-    proven_at=1.7e9,
-    loads=0,
-    restored=None,
-    watch_restarts=0,
-    clock_check=None,
-    rate_limit=RateLimitState(engaged=False, withheld=0, limit=50),
-)
 SILENT = Holder(
     *("nightly", "u", "web-1", 4711),
     reason="totals",
@@ -70,12 +54,67 @@ def past_alert(holder: Holder = SILENT, *, found: bool = False) -> JudgedLock:
     return JudgedLock(row, judge(row, None), "alert", alerted=True)
 
 
-def samples(picture: MetricsSnapshot = QUIET, metrics: Metrics | None = None) -> dict[Any, float]:
+class FlakyStore:
+    """A store that answers, or does not."""
+
+    trouble: Exception | None = None
+    poll = 0.0
+
+    def _answer(self, what: Any) -> Any:
+        if self.trouble:
+            raise self.trouble
+        return what
+
+    def ask(self, _request: Request, _deadline: Deadline) -> str:
+        return str(self._answer("an outcome"))
+
+    def load(self, _kinds: object, _deadline: Deadline) -> Iterator[Batch]:
+        yield Batch((), 1)
+        yield self._answer(Batch((), 1))
+
+    def clock_offsets(self, _timeout: float) -> list[float]:
+        return [] if self.trouble else [0.1]
+
+    def announce(self, *_: object) -> int:
+        return int(self._answer(7))
+
+    def connected(self) -> bool:
+        return True
+
+    def renew_watch(self) -> None: ...
+
+    def endpoints(self) -> tuple[str, ...]:
+        return ("a:1", "b:2")
+
+    def votes(self) -> dict[str, str]:
+        return {}
+
+    def watch_restarts(self) -> int:
+        return 0
+
+
+def quiet_unlocker(
+    listed: Sequence[JudgedLock] = (),
+    unlisted: Mapping[str, int] = MappingProxyType({"alert": 0, "overdue": 0}),
+    failing: Collection[str] = (),
+) -> Unlocker:
+    """Return an unlocker that has not begun, and what it says of locks past their alert."""
+    unlocker = Unlocker(cast("ServiceStore", FlakyStore()), version="1.2.3")
+    knows(unlocker._deadlines, past_alert=lambda *_: PastAlert([*listed], unlisted))
+    knows(unlocker._remover, failing=lambda: failing)
+    return unlocker
+
+
+def knows(part: object, **facts: object) -> None:
+    """Have a part of an unlocker say this."""
+    vars(part).update(facts)
+
+
+def samples(unlocker: Unlocker | None = None) -> dict[Any, float]:
     """Return what a scrape shows: (name, labels…) to value. No sample may come twice."""
-    metrics = metrics or Metrics("1.2.3")
-    metrics.show(lambda: picture)
     found: dict[Any, float] = {}
-    for family in parse(generate_latest(metrics.registry).decode()):
+    unlocker = unlocker or quiet_unlocker()
+    for family in parse(generate_latest(unlocker.metrics.registry).decode()):
         for sample in family.samples:
             key = (sample.name, *sorted(sample.labels.items()))
             assert key not in found
@@ -117,34 +156,32 @@ def test_every_combination_of_labels_is_there_at_0_from_the_start(
 
 
 def test_nothing_is_computed_before_a_scrape() -> None:
-    def picture() -> MetricsSnapshot:
-        raise AssertionError("asked for a picture")
+    def compute() -> list[Metric]:
+        raise AssertionError("asked for gauges")
 
-    Metrics("1").show(picture)
+    Metrics("1").add(compute)
 
 
 def test_what_the_service_knows_is_shown() -> None:
-    metrics = Metrics("1.2.3")
+    unlocker = quiet_unlocker()
     before = time.time()
-    metrics.succeeded("sweep")
-    found = samples(
-        replace(
-            QUIET,
-            locks={"ok": 7, "alert": 2, "overdue": 1, "undecided": 5, "broken": 3},
-            carried_over=4,
-            queue_lengths=[3, 1],
-            unlockers=2,
-            store_up=True,
-            out_of_space=True,
-            votes={"a:1": "", "b:2": "connection refused"},
-            loads=5,
-            restored=Restored("", 9.5),
-            watch_restarts=6,
-            clock_check=ClockCheck(Now(1, 1), -0.25),
-            rate_limit=RateLimitState(engaged=True, withheld=8, limit=math.inf),
-        ),
-        metrics,
+    unlocker.metrics.last_success.labels("sweep").set_to_current_time()
+    counts = {"ok": 7, "alert": 2, "overdue": 1, "undecided": 5, "broken": 3}
+    knows(unlocker._deadlines, counts=lambda: counts, carried_over=lambda _wall: 4)
+    knows(
+        unlocker._table,
+        waiters=lambda: {"a": 3, "b": 1},
+        unlockers=lambda: {"one": "", "other": ""},
+        restored=lambda: Restored("", 9.5),
+        loads=5,
     )
+    knows(unlocker._health, is_reachable=lambda: True, out_of_space=True)
+    votes = {"a:1": "", "b:2": "connection refused"}
+    knows(unlocker._store, votes=lambda: votes, watch_restarts=lambda: 6)
+    knows(unlocker, _clock_check=ClockCheck(Now(1, 1), -0.25))
+    state = RateLimitState(engaged=True, withheld=8, limit=math.inf)
+    knows(unlocker._rate_limit, state=lambda _held: state)
+    found = samples(unlocker)
     last = found["clustermutex_unlocker_last_success_timestamp_seconds", ("task", "sweep")]
     assert before <= last <= time.time()
     expected = {
@@ -178,7 +215,7 @@ def test_an_unknown_clock_is_not_shown_as_right() -> None:
 
 
 def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
-    found = samples(replace(QUIET, past_alert=[past_alert()]))
+    found = samples(quiet_unlocker([past_alert()]))
     who = {"hostname": "web-1", "name": "nightly", "pid": "4711", "reason": "totals"}
     info = ("clustermutex_lock_info", *who.items())
     assert found[info] == 1
@@ -187,14 +224,9 @@ def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
 
 
 def test_what_has_no_series_is_counted_and_a_failing_removal_is_named() -> None:
-    found = samples(
-        replace(
-            QUIET,
-            past_alert=[past_alert(), past_alert(replace(SILENT, name="stuck"))],
-            unlisted={"alert": 7, "overdue": 2},
-            failing={"stuck", "elsewhere"},
-        )
-    )
+    listed = [past_alert(), past_alert(replace(SILENT, name="stuck"))]
+    unlocker = quiet_unlocker(listed, {"alert": 7, "overdue": 2}, {"stuck", "elsewhere"})
+    found = samples(unlocker)
     assert found["clustermutex_locks_unlisted", ("state", "alert")] == 7
     assert found["clustermutex_locks_unlisted", ("state", "overdue")] == 2
     failing = [key for key in found if key[0] == "clustermutex_unlocker_removal_failing"]
@@ -213,7 +245,7 @@ def test_what_has_no_series_is_counted_and_a_failing_removal_is_named() -> None:
 )
 def test_a_lock_that_is_not_removed_has_no_time_for_it(facts: dict[str, Any]) -> None:
     """Never, or undecided: LockOverdue is made of this series, and would ring for ever."""
-    found = samples(replace(QUIET, past_alert=[past_alert(replace(SILENT, **facts))]))
+    found = samples(quiet_unlocker([past_alert(replace(SILENT, **facts))]))
     assert ("clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")) in found
     assert not any(key[0] == "clustermutex_lock_auto_unlock_timestamp_seconds" for key in found)
 
@@ -221,7 +253,7 @@ def test_a_lock_that_is_not_removed_has_no_time_for_it(facts: dict[str, Any]) ->
 def test_a_lock_that_was_found_is_removed_when_its_whole_time_has_passed_since() -> None:
     """Its stamp may be long over, and LockOverdue is made of this: no start must ring."""
     before = time.time()
-    found = samples(replace(QUIET, past_alert=[past_alert(found=True)]))
+    found = samples(quiet_unlocker([past_alert(found=True)]))
     unlock = found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")]
     assert before + 899 * 1.001 - 1 <= unlock <= time.time() + 899 * 1.001 + 1
 
@@ -231,9 +263,8 @@ HOSTILE = 'a"b\\c\nd\r\x00\u2028{}=,#🙂' + "x" * 10_000
 
 def test_hostile_texts_stay_inside_their_labels() -> None:
     holder = replace(SILENT, name='<b>"\\\n🙂', hostname=HOSTILE, reason=HOSTILE)
-    metrics = Metrics("1")
+    metrics = quiet_unlocker([past_alert(holder)]).metrics
     metrics.skews.note(HOSTILE, 1.5)
-    metrics.show(lambda: replace(QUIET, past_alert=[past_alert(holder)]))
     for generate, read in (
         (generate_latest, parse),
         (generate_openmetrics, parse_openmetrics),
@@ -250,12 +281,12 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
 
 
 def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
-    skews = ClockSkews()
+    skews = ClockSkews(SeriesLimit())
     for number in range(MAX_LISTED):
         skews.note(f"host-{number}", number)
     skews.note("host-0", 0.5)
     skews.note("new", 1.0)
-    kept = skews.all(SeriesLimit())
+    kept = skews.all()
     assert len(kept) == MAX_LISTED
     assert kept["host-0"] == 0.5
     assert kept["new"] == 1.0
@@ -266,23 +297,22 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else an alert on it would never end."""
-    skews = ClockSkews()
+    skews = ClockSkews(SeriesLimit())
     skews.note("gone", 50.0)
     later = monotonic() + 3601
     monkeypatch.setattr(clock_skew, "monotonic", lambda: later)
     skews.note("here", 1.0)
-    assert skews.all(SeriesLimit()) == {"here": 1.0}
+    assert skews.all() == {"here": 1.0}
 
 
 def test_promtool_has_nothing_to_say() -> None:
     """Neither at the start nor with all there is: names, types, help texts, units."""
-    full = replace(
-        QUIET, past_alert=[past_alert()], clock_check=ClockCheck(Now(1, 1), 0.1), queue_lengths=[2]
-    )
-    for picture in (QUIET, full):
-        metrics = Metrics("1")
+    full = quiet_unlocker([past_alert()])
+    knows(full, _clock_check=ClockCheck(Now(1, 1), 0.1))
+    knows(full._table, waiters=lambda: {"a": 2})
+    for unlocker in (quiet_unlocker(), full):
+        metrics = unlocker.metrics
         metrics.skews.note("web-1", 0.1)
-        metrics.show(lambda picture=picture: picture)  # type: ignore[misc]
         page = generate_latest(metrics.registry)
         words = [needed("promtool"), "check", "metrics"]
         done = subprocess.run(words, input=page, capture_output=True)
@@ -290,54 +320,21 @@ def test_promtool_has_nothing_to_say() -> None:
 
 
 def test_whatever_locks_say_the_number_of_series_is_bounded() -> None:
-    metrics = Metrics("1")
-    few = len(samples(QUIET, metrics))
-    for number in range(10 * MAX_LISTED):
-        metrics.skews.note(f"host-{number}", 0.0)
-    many = replace(
-        QUIET,
-        past_alert=[
-            past_alert(replace(SILENT, name=f"lock {number}")) for number in range(MAX_LISTED)
-        ],
-        queue_lengths=range(1000),
-    )
-    metrics.registry = CollectorRegistry()
-    assert len(samples(many, metrics)) <= few + 4 * MAX_LISTED
-    metrics.registry = CollectorRegistry()
-    failing = replace(many, failing={item.row.holder.name for item in many.past_alert})
-    assert len(samples(failing, metrics)) <= few + 5 * MAX_LISTED
-
-
-class FlakyStore:
-    """A store that answers, or does not."""
-
-    trouble: Exception | None = None
-
-    def _answer(self, what: Any) -> Any:
-        if self.trouble:
-            raise self.trouble
-        return what
-
-    def ask(self, _request: Request, _deadline: Deadline) -> str:
-        return str(self._answer("an outcome"))
-
-    def load(self, _kinds: object, _deadline: Deadline) -> Iterator[Batch]:
-        yield Batch((), 1)
-        yield self._answer(Batch((), 1))
-
-    def clock_offsets(self, _timeout: float) -> list[float]:
-        return [] if self.trouble else [0.1]
-
-    def announce(self, *_: object) -> int:
-        return int(self._answer(7))
-
-    def connected(self) -> bool:
-        return True
+    few = len(samples())
+    names = [f"lock {number}" for number in range(MAX_LISTED)]
+    many = [past_alert(replace(SILENT, name=name)) for name in names]
+    for failing, families in ((), 4), (names, 5):
+        unlocker = quiet_unlocker(many, failing=failing)
+        for number in range(10 * MAX_LISTED):
+            unlocker.metrics.skews.note(f"host-{number}", 0.0)
+        knows(unlocker._table, waiters=lambda: {f"{number}": number for number in range(1000)})
+        assert len(samples(unlocker)) <= few + families * MAX_LISTED
 
 
 def test_every_request_and_failure_is_counted_for_its_task() -> None:
     """And what is no request is handed on as it is."""
-    metrics, flaky = Metrics("1"), FlakyStore()
+    unlocker, flaky = quiet_unlocker(), FlakyStore()
+    metrics = unlocker.metrics
     store = cast("ServiceStore", CountingStore(cast("ServiceStore", flaky), metrics))
     soon = Deadline.after(1)
 
@@ -359,12 +356,13 @@ def test_every_request_and_failure_is_counted_for_its_task() -> None:
     all_of_them()
     assert count(metrics.failures) == dict.fromkeys(TASKS, 0)
     assert count(metrics.requests) == dict.fromkeys(TASKS, 1) | {"resync": 2}
-    assert metrics.successes["resync"] > 0
-    last = metrics.successes["resync"]
+    read = "clustermutex_unlocker_last_success_timestamp_seconds", ("task", "resync")
+    last = samples(unlocker)[read]
+    assert last > 0
     for flaky.trouble in (StoreUnavailable("away"), StoreError("refused")):
         all_of_them()
     assert count(metrics.failures) == dict.fromkeys(TASKS, 2)
     assert count(metrics.requests) == dict.fromkeys(TASKS, 3) | {"resync": 6}
-    assert metrics.successes["resync"] == last
-    found = samples(QUIET, metrics)
+    found = samples(unlocker)
+    assert found[read] == last
     assert found["clustermutex_unlocker_resync_duration_seconds_count",] == 1

@@ -6,15 +6,18 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from lockclient.model.clocks import monotonic
+from lockclient.overview.table import Table
 from tests.support.processes import wait_until
 from unlocker.notifications import notification_queue
 from unlocker.notifications import notifier as notifier_module
 from unlocker.notifications.notification_queue import PAST_ALERT, Message, Notification
-from unlocker.notifications.notifier import Notifier, Recipient, UnlockerState
+from unlocker.notifications.notifier import Notifier, Recipient
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +29,12 @@ def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def running(
-    notifier: Notifier, look: Callable[[], UnlockerState] | None = None
+    notifier: Notifier,
+    trouble: Callable[[], None] = lambda: None,
+    is_rate_limited: Callable[[], bool] = lambda: False,
 ) -> Iterator[Notifier]:
-    notifier.start("me", look or (lambda: UnlockerState(None, False, 10, {})))
+    table = cast("Table", SimpleNamespace(revision=10, unlockers=dict))
+    notifier.start("me", table, trouble, is_rate_limited)
     try:
         yield notifier
     finally:
@@ -89,10 +95,9 @@ def test_a_look_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixt
     told: list[str] = []
     looks = iter([RuntimeError("a bug"), None])
 
-    def look() -> UnlockerState:
+    def look() -> None:
         if error := next(looks, None):
             raise error
-        return UnlockerState(None, False, 10, {})
 
     def take(message: Message) -> bool:
         told.append(message.body)
@@ -113,7 +118,7 @@ def test_the_brake_is_told_once_until_it_was_off() -> None:
         return True
 
     notifier = Notifier([Recipient("good", take)], "/")
-    with running(notifier, lambda: UnlockerState(None, braking.is_set(), 10, {})):
+    with running(notifier, is_rate_limited=braking.is_set):
         braking.set()
         wait_until(lambda: told == ["ClusterMutex /: 1 brake on"])
         notifier.notify(event("another"))

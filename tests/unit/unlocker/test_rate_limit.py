@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from unlocker import rate_limit as module
-from unlocker.cli import Limit, main
+from unlocker.cli import main, read_limit
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
 
@@ -127,7 +127,7 @@ class TestTheFlag:
         ("text", "value"), [("off", None), ("OFF", None), ("1", 1), (" 200 ", 200)]
     )
     def test_it_takes_a_number_or_off(self, text: str, value: int | None) -> None:
-        assert Limit().convert(text, None, None) == value
+        assert read_limit(text) == value
 
     @pytest.mark.parametrize("text", ["0", "-1", "1.5", "none", "", "nan", "٣", "1" * 30])
     def test_a_bad_one_is_told(self, text: str) -> None:

@@ -16,10 +16,12 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.service_protocol import WaitQueue
-from tests.unit.unlocker.test_metrics import QUIET, SILENT, past_alert
+from tests.unit.unlocker.test_metrics import SILENT, past_alert
+from unlocker.deadlines import PastAlert
 from unlocker.metrics import series_limit
 from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
+from unlocker.metrics.gauges import past_alert_gauges
 from unlocker.metrics.recent_removals import recent_removal_gauges
 from unlocker.metrics.series_limit import (
     FREE,
@@ -27,6 +29,7 @@ from unlocker.metrics.series_limit import (
     KINDS,
     MAX_LISTED,
     NEW_AN_HOUR,
+    PAST_ALERT,
     UNLOCKED,
     SeriesLimit,
 )
@@ -43,17 +46,21 @@ class Store:
         self.metrics = Metrics("1")
         self._fresh = count()
         self.change()
-        self.metrics.show(lambda: self.picture)
-        room = self.metrics.series_limits[UNLOCKED]
-        self.metrics.add(lambda: recent_removal_gauges(self.removals, room))
-        self.free = UnclaimedLocks(self, self, self.metrics.series_limits[FREE])  # type: ignore[arg-type]
-        self.metrics.add(self.free.gauges)
+        limits = self.metrics.series_limits
+        self.free = UnclaimedLocks(self, self, limits[FREE])  # type: ignore[arg-type]
+        self.metrics.add(
+            lambda: (
+                *past_alert_gauges(PastAlert(self.past_alert, {}), (), limits[PAST_ALERT]),
+                *recent_removal_gauges(self.removals, limits[UNLOCKED]),
+                *self.free.gauges(),
+            )
+        )
 
     def change(self) -> None:
         """Have other locks past their alert, removed, free with a line, and other hosts push."""
         names = [f"lock {next(self._fresh)}" for _ in range(MAX_LISTED)]
         holders = [replace(SILENT, name=name, hostname=name, reason=name) for name in names]
-        self.picture = replace(QUIET, past_alert=[past_alert(holder) for holder in holders])
+        self.past_alert = [past_alert(holder) for holder in holders]
         self.removals = [
             Removal(holder, time.time(), "me", "auto-unlock", "") for holder in holders
         ]
@@ -124,10 +131,10 @@ def test_what_is_shown_stays_shown() -> None:
     """A lock that rings by its name goes on doing so, whatever comes beside it."""
     store = Store()
     first = series(store.scrape())
-    mine = store.picture.past_alert[0]
+    mine = store.past_alert[0]
     for _ in range(5):
         store.change()
-        store.picture = replace(store.picture, past_alert=[*store.picture.past_alert[1:], mine])
+        store.past_alert = [*store.past_alert[1:], mine]
         later = series(store.scrape())
         own = {key for key in first if ("name", mine.row.holder.name) in key}
         assert {key for key in own if "unlocked" not in key[0]} <= later
@@ -137,7 +144,7 @@ def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:
     """Prometheus refuses all of it if one sample comes twice."""
     store = Store()
     pair = [past_alert(replace(SILENT, name=name)) for name in ("a\u200bb", "a\\u200bb")]
-    store.picture = replace(QUIET, past_alert=pair)
+    store.past_alert = pair
     store.removals = [
         Removal(item.row.holder, time.time(), "me", "auto-unlock", "") for item in pair
     ]
