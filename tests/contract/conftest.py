@@ -145,7 +145,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:
     place = GcsLocation.of(f"gs://{server.bucket.name}/of/the/test")
     store = GcsStore(place)
-    names = ObjectNames(store.place.root)
+    names = ObjectNames(store.location.root)
 
     def write(name: str, part: str, value: bytes | None) -> None:
         said = {part: None if value is None else value.decode()}
@@ -168,7 +168,7 @@ def _in_valkey(servers: Servers) -> Iterator[Subject]:
             server.command("HINCRBY", key, "push", "1")  # as the protocol has it
 
     with servers.store(root=root) as store:
-        yield Subject(store, lambda: ValkeyStore(store.place), lambda: None, write)
+        yield Subject(store, lambda: ValkeyStore(store.location), lambda: None, write)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_no_two_hold_one_lock_at_once(seconds: float, tmp_path: Path, figure: Fi
 
     choose, workers = random.Random(17), list[Worker]()
     with running(tmp_path, 5) as five, five.store(expire=True, longest=10.0) as store:
-        url = store.place.url()
+        url = store.location.url()
 
         def add() -> Worker:
             workers.append(Worker(url, tmp_path / f"history-{len(workers)}"))

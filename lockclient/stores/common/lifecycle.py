@@ -1,24 +1,41 @@
-"""What any store is from its opening to its end: connected, anew in a fork's child, and settled."""
+"""Store lifecycle: connect, reconnect after a fork, clean up at exit."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from weakref import WeakSet
 
+from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import AT_EXIT_S, Background
+from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, RequestState
+from lockclient.stores.requests import Request, RequestState, Unlock, Withdraw
+
+CLEAN_UP_TIMEOUT_S: Final = 0.4
+"""Seconds that closing waits for what is to be cleaned up."""
+
+
+def closed(location: Location, *, unknown: bool = False) -> StoreClosed:
+    """Return the exception for who asks a store that this program has closed."""
+    return StoreClosed(f"The connection to {location.url()} was closed.", unknown=unknown)
 
 
 class OpenedStore:
-    """A base of stores: `_connect` makes all that a fork's child must not share."""
+    """A base of stores: `_connect` makes all that a fork's child must not share.
 
+    Args:
+        location: where it is.
+    """
+
+    location: Location
     background: Background
 
-    def __init__(self) -> None:
+    def __init__(self, location: Location) -> None:
+        self.location = location
         self._connect()
         _stores.add(self)
 
@@ -26,7 +43,10 @@ class OpenedStore:
 
     def _connect(self) -> None:
         """Make all connections and threads, none of which begins before it is needed."""
-        raise NotImplementedError
+        self._closing = False
+
+    def _disconnect(self) -> None:
+        """End what `_connect` has made besides, when nothing is asked any more."""
 
     def _let_go(self) -> None:
         """End, at the interpreter's own end, what must not be left to that."""
@@ -42,6 +62,28 @@ class OpenedStore:
     def settle(self, seconds: float) -> None:
         """Wait until nothing is left that is to be taken back, but not longer than that."""
         self.background.settle(seconds)
+
+    def _check_open(self, request: Request) -> None:
+        """As it closes, what takes back is asked still, and all else not any more."""
+        if self._closing and not isinstance(request, Withdraw | Unlock):
+            raise closed(self.location)
+
+    def close(self) -> None:
+        self._closing = True
+        self.background.close(CLEAN_UP_TIMEOUT_S)
+        self._disconnect()
+
+    def endpoints(self) -> tuple[str, ...]:
+        """See `ServiceStore.endpoints`: one address for all, unless there are several."""
+        return (self.location.url(),)
+
+    def votes(self) -> Mapping[str, str]:
+        """See `ServiceStore.votes`: who answers speaks for all."""
+        return {}
+
+    def warnings_for_display(self) -> Sequence[str]:
+        """See `ServiceStore.warnings_for_display`: who answers is one, and says all there is."""
+        return ()
 
 
 _stores: WeakSet[OpenedStore] = WeakSet()

@@ -13,7 +13,7 @@ from enum import Enum, auto
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.permissions import required_permissions
 
@@ -214,8 +214,3 @@ def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> Stor
         f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
         unknown=unknown,
     )
-
-
-def was_closed(endpoints: tuple[str, ...]) -> StoreClosed:
-    """Return the exception for a store that this program has closed."""
-    return StoreClosed(f"The connection to etcd at {', '.join(endpoints)} was closed.")

@@ -5,12 +5,13 @@ The table is in `docs/protocol.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
+from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.etcd.keys import Keys, LockKeys
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.requests import (
@@ -52,7 +53,8 @@ class Transactions:
 
     def build(self, request: Request, lease: int = 0) -> wire.Txn:
         """Return the transaction; `lease` is for the ticket or record that it may put."""
-        return _BUILDERS[type(request)](self, request, lease)
+        txn: wire.Txn = dispatch(self, request, lease)
+        return txn
 
     def forget(self, change: Change) -> wire.Txn:
         """Return what deletes a record, mark or code, unless it was written again.
@@ -90,7 +92,7 @@ class Transactions:
         _who_and_why(unlock, keys, "")
         return _Prepared(keys, take, unlock)
 
-    def _take(self, request: Take, _lease: int) -> wire.Txn:
+    def take(self, request: Take, _lease: int) -> wire.Txn:
         keys, prepared, _ = self._prepared(request.holder.name)
         txn = wire.Txn()
         txn.CopyFrom(prepared)
@@ -98,7 +100,7 @@ class Transactions:
         _puts(txn, keys, request.holder)
         return txn
 
-    def _unlock(self, request: Unlock, _lease: int) -> wire.Txn:
+    def unlock(self, request: Unlock, _lease: int) -> wire.Txn:
         keys, _, prepared = self._prepared(request.name)
         txn = wire.Txn()
         txn.CopyFrom(prepared)
@@ -106,7 +108,7 @@ class Transactions:
         txn.failure[_WHY].range.key = keys.removal(request.uuid)
         return txn
 
-    def _take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
+    def take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.ticket.uuid)
         _free_and_no_line(txn, keys, request.ticket.uuid)
@@ -124,7 +126,7 @@ class Transactions:
         _youngest(queue.success, keys, limit=2)
         return txn
 
-    def _look(self, request: GetPosition, _lease: int) -> wire.Txn:
+    def get_position(self, request: GetPosition, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _get(txn.success, keys.ticket(request.uuid))
         _get(txn.success, keys.uuid)
@@ -137,7 +139,7 @@ class Transactions:
         _through_raft(txn)
         return txn
 
-    def _claim(self, request: Claim, _lease: int) -> wire.Txn:
+    def claim(self, request: Claim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.holder.uuid or "")
         _absent(txn, keys.uuid)
@@ -150,7 +152,7 @@ class Transactions:
         _get(txn.failure, ticket)
         return txn
 
-    def _reclaim(self, request: Reclaim, _lease: int) -> wire.Txn:
+    def reclaim(self, request: Reclaim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         # The very acquisition that was looked at: what `about` said of it was written with it.
         _is(txn, keys.uuid, request.previous.uuid)
@@ -161,7 +163,7 @@ class Transactions:
         _get(txn.failure, keys.uuid)
         return txn
 
-    def _push(self, request: Push, _lease: int) -> wire.Txn:
+    def push(self, request: Push, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         alert_at, unlock_at = map(keys.subkey, STAMPS)
         _is(txn, keys.uuid, request.uuid)
@@ -181,7 +183,7 @@ class Transactions:
         _get(txn.failure, alert_at)
         return txn
 
-    def _withdraw(self, request: Withdraw, lease: int) -> wire.Txn:
+    def withdraw(self, request: Withdraw, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _is(txn, keys.uuid, request.uuid)
         _delete(txn.success, *keys.lock)
@@ -193,7 +195,7 @@ class Transactions:
                 _put(branch, keys.mark(request.uuid), "", lease)
         return txn
 
-    def _read(self, request: Read, _lease: int) -> wire.Txn:
+    def read(self, request: Read, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         # One by one, and not their range: whatever others have put there besides, it does not come.
         for part in SUBKEYS:
@@ -205,7 +207,7 @@ class Transactions:
         _through_raft(txn)
         return txn
 
-    def _remove(self, request: Remove, lease: int) -> wire.Txn:
+    def remove(self, request: Remove, lease: int) -> wire.Txn:
         removal = request.removal
         uuid = removal.holder.uuid or ""
         txn, keys = wire.Txn(), self._keys_of(removal.holder.name)
@@ -227,19 +229,6 @@ class Transactions:
         _who_and_why(txn, keys, uuid)
         return txn
 
-
-_BUILDERS: Final[dict[type, Callable[[Transactions, Any, int], wire.Txn]]] = {
-    Take: Transactions._take,
-    TakeOrQueue: Transactions._take_or_queue,
-    GetPosition: Transactions._look,
-    Claim: Transactions._claim,
-    Reclaim: Transactions._reclaim,
-    Push: Transactions._push,
-    Unlock: Transactions._unlock,
-    Withdraw: Transactions._withdraw,
-    Read: Transactions._read,
-    Remove: Transactions._remove,
-}
 
 _MARK: Final = 1
 """Which comparison of `_free_and_no_line` is that of the mark."""

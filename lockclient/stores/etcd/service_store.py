@@ -9,7 +9,7 @@ from typing import Any
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
-from lockclient.stores.common.background import Background
+from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
@@ -18,6 +18,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
+from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
@@ -26,18 +27,21 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 
 
-class EtcdServiceStore:
-    """The half of `EtcdStore` that services use; the other half calls `_serve` as it connects."""
+class EtcdServiceStore(OpenedStore):
+    """The half of `EtcdStore` that services use."""
 
-    background: Background
     location: EtcdLocation
     poll = 0.0
+    _borrowed: Borrowed | None
     _keyspace: Keys
     _transactions: Transactions
 
-    def _serve(self, channels: Channels, streams: list[WatchStream]) -> None:
-        self._channels = channels
-        self._streams = streams
+    def _connect(self) -> None:
+        super()._connect()
+        self._channels = Channels(self.location, self._borrowed)
+        self._streams = [WatchStream(self._channels)]
+        if len(self.location.endpoints) > 1:
+            self._streams.append(WatchStream(self._channels, self._streams[0]))
         self._listing = Listing(self._keyspace, self._shielded)
         self._announced: dict[str, Lease] = {}
 
@@ -138,14 +142,6 @@ class EtcdServiceStore:
 
     def _shielded(self, method: Any, request: Any, deadline: Deadline) -> Any:
         return self.background.run_shielded(lambda: self._channels.call(method, request, deadline))
-
-    def votes(self) -> Mapping[str, str]:
-        """See `ServiceStore.votes`: the cluster votes among itself."""
-        return {}
-
-    def warnings_for_display(self) -> Sequence[str]:
-        """See `ServiceStore.warnings_for_display`: the cluster speaks with one voice."""
-        return ()
 
     def members(self, timeout: float) -> list[Member]:
         from lockclient.stores.etcd.members import members  # for a doctor alone, as all it imports

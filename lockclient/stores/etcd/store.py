@@ -14,10 +14,10 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.etcd.answers import outcome_of
-from lockclient.stores.etcd.errors import ErrorKind, was_closed
+from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.location import EtcdLocation
@@ -26,12 +26,11 @@ from lockclient.stores.etcd.service_store import EtcdServiceStore
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
-from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
 from lockclient.stores.etcd.wire.failover import WireError, as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
-from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
+from lockclient.stores.etcd.wire.watch_stream import Watch
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.requests import (
@@ -40,7 +39,6 @@ from lockclient.stores.requests import (
     Request,
     RequestState,
     TakeOrQueue,
-    Unlock,
     Withdraw,
 )
 from lockclient.threads.pool import WorkerPool
@@ -51,11 +49,9 @@ LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
 """Seconds for which an acquisition that was given up stays marked: a take of it that is still under
 way somewhere does nothing when it arrives."""
-CLOSE_TIMEOUT_S = 0.4
-"""Seconds that closing waits for what is to be cleaned up; half of it for a lease."""
 
 
-class EtcdStore(OpenedStore, EtcdServiceStore):
+class EtcdStore(EtcdServiceStore):
     """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked.
 
     Args:
@@ -73,19 +69,13 @@ class EtcdStore(OpenedStore, EtcdServiceStore):
         self._borrowed = None if client is None else Borrowed(client)
         if client is not None:
             location = replace(location, endpoints=(endpoint_of(client),))
-        self.location = location
         self._keyspace = Keys(location.root)
         self._transactions = Transactions(self._keyspace)
-        super().__init__()
+        super().__init__(location)
 
     def _connect(self) -> None:
-        self._closing = False
+        super()._connect()
         self.background = Background(self)
-        channels = Channels(self.location, self._borrowed)
-        streams = [WatchStream(channels)]
-        if len(self.location.endpoints) > 1:
-            streams.append(WatchStream(channels, streams[0]))
-        self._serve(channels, streams)
         self._tickets = self._ticket_lease()
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._records = Lease(
@@ -143,9 +133,7 @@ class EtcdStore(OpenedStore, EtcdServiceStore):
         return channels
 
     def _lease_for(self, request: Request, tickets: Lease) -> Lease | None:
-        # As it closes, what takes back is asked still, and all else not any more.
-        if self._closing and not isinstance(request, Withdraw | Unlock):
-            raise was_closed(self.endpoints())
+        self._check_open(request)
         if isinstance(request, TakeOrQueue):
             return tickets
         if isinstance(request, Withdraw):
@@ -202,12 +190,10 @@ class EtcdStore(OpenedStore, EtcdServiceStore):
     # ------------------------------------------------------------ its end
 
     def close(self) -> None:
-        _beside(self._close, 1.0)
+        _beside(super().close, 1.0)
 
-    def _close(self) -> None:
-        self._closing = True
-        self.background.close(CLOSE_TIMEOUT_S)
-        limit = Deadline.after(CLOSE_TIMEOUT_S / 2)
+    def _disconnect(self) -> None:
+        limit = Deadline.after(CLEAN_UP_TIMEOUT_S / 2)
         for lease in (self._tickets, *(channels.tickets for channels in self._loops.values())):
             with suppress(ClusterMutexError, WireError):  # else they go by themselves
                 lease.revoke(limit)

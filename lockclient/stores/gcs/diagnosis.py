@@ -54,8 +54,8 @@ def examine(
         StoreUnavailable, StoreError: the bucket does not answer, or not to us.
     """
     lacking = [permission for permission in _PERMISSIONS if not _has_permission(client, permission)]
-    yield Finding("bucket", FINE, f"{client.place.url()} answers.")
-    yield from _permission_findings(lacking, client.place.bucket)
+    yield Finding("bucket", FINE, f"{client.location.url()} answers.")
+    yield from _permission_findings(lacking, client.location.bucket)
     yield from _settings_findings(client)
     if "list" not in lacking:
         yield from _size_findings(listing)
@@ -86,7 +86,7 @@ def _ask(client: HttpClient, call: HttpRequest) -> HttpAnswer:
 
 def _has_permission(client: HttpClient, permission: str) -> bool:
     """Ask whether we have a right, which one needs no right to ask."""
-    path = f"/storage/v1/b/{client.place.bucket}/iam/testPermissions"
+    path = f"/storage/v1/b/{client.location.bucket}/iam/testPermissions"
     call = HttpRequest("GET", path, (200,), query={"permissions": f"storage.objects.{permission}"})
     return bool(_ask(client, call).json().get("permissions"))
 
@@ -116,7 +116,7 @@ _SETTINGS_FIELDS: Final = (
 
 
 def _settings_findings(client: HttpClient) -> Iterator[Finding]:
-    bucket = client.place.bucket
+    bucket = client.location.bucket
     call = HttpRequest("GET", f"/storage/v1/b/{bucket}", (200,), query={"fields": _SETTINGS_FIELDS})
     try:
         settings = _ask(client, call).json()
@@ -130,7 +130,7 @@ def _settings_findings(client: HttpClient) -> Iterator[Finding]:
             f"describe gs://{bucket}`.",
         )
         return
-    found = list(judged(settings, client.place.root, bucket))
+    found = list(judged(settings, client.location.root, bucket))
     yield from found
     if not found:
         text = "No lifecycle rule, retention, versioning or soft delete that harms locks or costs."

@@ -9,7 +9,7 @@ import requests
 import urllib3
 from google.auth import exceptions as auth
 
-from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
 from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 
@@ -168,8 +168,3 @@ def unavailable(bucket: str, last: str, *, unknown: bool, busy: bool = False) ->
         advice = "Check the network, and that the bucket's name is right."
     text = f"The bucket {bucket} {does} ({last.rstrip('.')}). {advice}"
     return StoreUnavailable(text, unknown=unknown, busy=busy)
-
-
-def closed(bucket: str, *, unknown: bool = False) -> StoreClosed:
-    """Return the exception for a store that this program has closed."""
-    return StoreClosed(f"The connection to the bucket {bucket} was closed.", unknown=unknown)

@@ -40,7 +40,7 @@ class GuardedObjects:
         )
         state = None if answer.status == 404 else ObjectState.from_resource(answer.json())
         if state is not None and state.is_foreign:
-            raise errors.foreign_object(self.client.place.bucket, name)
+            raise errors.foreign_object(self.client.location.bucket, name)
         return state
 
     def body(

@@ -185,7 +185,7 @@ class ObjectListing:
 
     def _check_freshness(self, missing: Collection[str]) -> None:
         """Raise unless a listing had all announcements that were to be found in it."""
-        bucket, was, self._stale = self._client.place.bucket, self._stale, bool(missing)
+        bucket, was, self._stale = self._client.location.bucket, self._stale, bool(missing)
         if missing:
             error = errors.stale_listing(bucket, min(missing))
             if not was:
@@ -214,7 +214,7 @@ class ObjectListing:
             if objects > MAX_OBJECTS or size > MAX_LISTING_BYTES:
                 if whole:
                     raise errors.listing_too_large(
-                        self._client.place.bucket, prefix, MAX_OBJECTS, MAX_LISTING_BYTES
+                        self._client.location.bucket, prefix, MAX_OBJECTS, MAX_LISTING_BYTES
                     )
                 return
             yield page

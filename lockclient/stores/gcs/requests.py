@@ -58,12 +58,13 @@ that is dead, as if it had been killed a moment later, until its auto-unlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
+from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import (
     COUNTED_FROM_UPLOAD,
@@ -93,7 +94,6 @@ from lockclient.stores.requests import (
     Read,
     Reclaim,
     Remove,
-    Request,
     RequestState,
     Take,
     Unlock,
@@ -113,25 +113,23 @@ class GcsRequestExecutor:
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
-        self._names = ObjectNames(client.place.root)
+        self._names = ObjectNames(client.location.root)
         self._removals = RemovalSteps(self._names)
         self._own = OwnTakes()
 
     def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        request = sending.request
-        handler = _HANDLERS.get(type(request))
-        if handler is None:
-            raise AssertionError(f"a store without a line was asked {request}")
-        objects = GuardedObjects(self._client, sending, deadline)
-        if not isinstance(request, Take | Reclaim):
-            return handler(self, request, objects)
-        with self._own.track(request.holder.uuid or "", sending):
-            return handler(self, request, objects)
+        request, objects = sending.request, GuardedObjects(self._client, sending, deadline)
+        tracked: AbstractContextManager[None] = nullcontext()
+        if isinstance(request, Take | Reclaim):
+            tracked = self._own.track(request.holder.uuid or "", sending)
+        with tracked:
+            outcome: Outcome = dispatch(self, request, objects)
+        return outcome
 
     # ------------------------------------------------------------ getting it
 
-    def _take(self, request: Take, objects: GuardedObjects) -> Outcome:
+    def take(self, request: Take, objects: GuardedObjects) -> Outcome:
         holder = request.holder
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         replaced: ObjectState | None = None
@@ -197,13 +195,13 @@ class GcsRequestExecutor:
         ambiguous = objects.sending.ambiguous or uuid in self._own.ambiguous
         return ambiguous and self._read_record(objects, name, uuid) is not None
 
-    def _get_position(self, request: GetPosition, objects: GuardedObjects) -> Outcome:
+    def get_position(self, request: GetPosition, objects: GuardedObjects) -> Outcome:
         state = objects.head(self._names.lock(request.name))
         if state is None or state.decision is not None:
             return Position(False, None, None, 0)
         return Position(False, None, state.uuid, state.version.revision)
 
-    def _reclaim(self, request: Reclaim, objects: GuardedObjects) -> Outcome:
+    def reclaim(self, request: Reclaim, objects: GuardedObjects) -> Outcome:
         holder, previous = request.holder, request.previous
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         generation = Version.from_revision(previous.fencing_token).generation
@@ -227,7 +225,7 @@ class GcsRequestExecutor:
 
     # ------------------------------------------------------------ having it
 
-    def _push(self, request: Push, objects: GuardedObjects) -> Outcome:
+    def push(self, request: Push, objects: GuardedObjects) -> Outcome:
         name = self._names.lock(request.name)
         metadata: dict[str, str | None] = {
             part: format_stamp(wall)
@@ -252,7 +250,7 @@ class GcsRequestExecutor:
             self._own.ambiguous.pop(request.uuid, None)
         return (Done if done else Conflict)(state.version.revision)
 
-    def _unlock(self, request: Unlock, objects: GuardedObjects) -> Outcome:
+    def unlock(self, request: Unlock, objects: GuardedObjects) -> Outcome:
         uuid, own, sent = request.uuid, self._own.held.get(request.uuid), False
         while True:
             if own is None:
@@ -277,7 +275,7 @@ class GcsRequestExecutor:
             return objects.put(where, metadata, b"", own.version) is not None
         return objects.delete(where, own.version)
 
-    def _withdraw(self, request: Withdraw, objects: GuardedObjects) -> Outcome:
+    def withdraw(self, request: Withdraw, objects: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
         if request.tombstone and not self._own.is_answered(uuid, objects.deadline):
@@ -316,7 +314,7 @@ class GcsRequestExecutor:
 
     # ------------------------------------------------------------ reading, removing
 
-    def _read(self, request: Read, objects: GuardedObjects) -> Outcome:
+    def read(self, request: Read, objects: GuardedObjects) -> Outcome:
         where = self._names.lock(request.name)
         holder, removal = None, None
         for _ in range(MAX_ROUNDS):
@@ -335,7 +333,7 @@ class GcsRequestExecutor:
         at_revision = 0 if state is None else state.version.revision
         return ReadResult(holder, (), removal if request.uuid is not None else None, at_revision)
 
-    def _remove(self, request: Remove, objects: GuardedObjects) -> Outcome:
+    def remove(self, request: Remove, objects: GuardedObjects) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         gone = self._removals.remove(objects, request)
         if isinstance(gone, Version):
@@ -366,17 +364,3 @@ class GcsRequestExecutor:
     def _read_record(self, objects: GuardedObjects, name: str, uuid: str) -> Removal | None:
         value = objects.body(self._names.record(name, uuid), max_bytes=MAX_RECORD)
         return None if value is None else Removal.read(name, uuid, value)
-
-
-_HANDLERS: Final[
-    dict[type[Request], Callable[[GcsRequestExecutor, Any, GuardedObjects], Outcome]]
-] = {
-    Take: GcsRequestExecutor._take,
-    GetPosition: GcsRequestExecutor._get_position,
-    Reclaim: GcsRequestExecutor._reclaim,
-    Push: GcsRequestExecutor._push,
-    Unlock: GcsRequestExecutor._unlock,
-    Withdraw: GcsRequestExecutor._withdraw,
-    Read: GcsRequestExecutor._read,
-    Remove: GcsRequestExecutor._remove,
-}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from lockclient.errors import ClusterMutexError, StoreError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.background import Background
-from lockclient.stores.common.polled_service_store import PolledServiceStore
+from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.removal_steps import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.requests import Read, RequestState
@@ -28,18 +27,24 @@ _CLEAN_UP_TIMEOUT_S: Final = 10.0
 """Seconds for what is cleaned up in the background."""
 
 
-class GcsServiceStore(PolledServiceStore):
-    """The half of `GcsStore` that services use; the other half calls `_serve` as it connects."""
+class GcsServiceStore(PolledStore):
+    """The half of `GcsStore` that services use."""
 
-    background: Background
+    location: GcsLocation
 
-    def _serve(self, client: HttpClient) -> None:
-        self._client = client
-        self._names = ObjectNames(client.place.root)
-        self._listing = ObjectListing(client, self._names, self._complete_removal)
+    def _connect(self) -> None:
+        super()._connect()
+        self._client = HttpClient(self.location)
+        self._names = ObjectNames(self.location.root)
+        self._listing = ObjectListing(self._client, self._names, self._complete_removal)
         self._polling = Polling(self._listing, self._name)
         self._clean_up_workers = WorkerPool("beside", 2)
         self._announced = False
+
+    def _disconnect(self) -> None:
+        super()._disconnect()
+        self._clean_up_workers.close()
+        self._client.close()
 
     # ------------------------------------------------------------ announcements
 
@@ -67,9 +72,8 @@ class GcsServiceStore(PolledServiceStore):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         name = self._names.announcement(unlocker)
-        self._listing.expect_announcement(
-            name, None
-        )  # first: a look under way may miss it from here on
+        # First: a look under way may miss it from here on.
+        self._listing.expect_announcement(name, None)
         call = self._client.object_request("DELETE", name, (204, 200, 404))
         self._client.ask(call, deadline, RequestState(Read("")))
 
@@ -107,11 +111,8 @@ class GcsServiceStore(PolledServiceStore):
     # ------------------------------------------------------------ reading
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-
-        def read() -> Iterator[str]:
-            return islice(self._listing.held(prefix, deadline), limit)
-
-        return sorted(self.background.run_shielded(lambda: list(read())))
+        held = self._listing.held(prefix, deadline)
+        return sorted(self.background.run_shielded(lambda: [*islice(held, limit)]))
 
     def _guarded(self, deadline: Deadline) -> GuardedObjects:
         return GuardedObjects(self._client, RequestState(Read("")), deadline)

@@ -17,9 +17,9 @@ _DURABILITY_ADVICE = (
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
     """Yield what is found, one server after the other, then what that comes to."""
-    place, voting = servers.place, 0
+    location, voting = servers.location, 0
     for i in servers.all:
-        endpoint = place.endpoints[i]
+        endpoint = location.endpoints[i]
         try:
             connection = servers.open(i)
         except ServerUnusable as refusal:
@@ -27,12 +27,12 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
             yield Finding("server", ERROR, text, errors.advice_for([refusal.failure]))
             continue
         voting += not connection.quarantine_s
-        yield from _server(endpoint, connection, place)
+        yield from _server(endpoint, connection, location)
         connection.close()
-    yield _sum(voting, len(servers.all), place.majority)
+    yield _sum(voting, len(servers.all), location.majority)
 
 
-def _server(endpoint: str, connection: Connection, place: ValkeyLocation) -> Iterator[Finding]:
+def _server(endpoint: str, connection: Connection, location: ValkeyLocation) -> Iterator[Finding]:
     if connection.quarantine_s:
         text = (
             f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "
@@ -44,7 +44,7 @@ def _server(endpoint: str, connection: Connection, place: ValkeyLocation) -> Ite
     if not connection.durable:
         text = (
             f"{endpoint} may lose what it has answered: it does not write everything down at once, "
-            f"or does not say so. After a restart it gives no lock for {place.longest:g} s."
+            f"or does not say so. After a restart it gives no lock for {location.longest:g} s."
         )
         yield Finding("server", WARNING, text, _DURABILITY_ADVICE)
 

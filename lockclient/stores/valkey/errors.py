@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from valkey import exceptions as valkey
 
-from lockclient.errors import StoreClosed, StoreError, StoreFull, StoreUnavailable
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.valkey.location import ValkeyLocation
 
 MalformedReply = valkey.InvalidResponse
@@ -134,14 +134,14 @@ def server_error(text: str) -> Exception:
     return UnknownScript(text) if text.startswith("NOSCRIPT") else ErrorReply(text)
 
 
-def classify(error: Exception, place: ValkeyLocation | None = None) -> VoteFailure:
-    """Return what any error means; with a place it came as a connection was opened."""
+def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFailure:
+    """Return what any error means; with a location it came as a connection was opened."""
     if isinstance(error, valkey.ResponseError):
         return classify_refusal(error)
     found = classify_broken(error)
-    if place is None or found.reason not in _MAYBE_TLS[place.tls]:
+    if location is None or found.reason not in _MAYBE_TLS[location.tls]:
         return found
-    hint = _NO_TLS if place.tls else _TLS
+    hint = _NO_TLS if location.tls else _TLS
     return found._replace(reason=f"{found.reason}: {hint}")
 
 
@@ -179,19 +179,19 @@ def _cut(text: str) -> str:
     return text[:200].rstrip(".")
 
 
-def config_mismatch(fingerprint: bytes, place: ValkeyLocation) -> VoteFailure:
+def config_mismatch(fingerprint: bytes, location: ValkeyLocation) -> VoteFailure:
     """Return the failure of a keyspace that other clients have configured otherwise."""
     theirs = dict(
         setting.partition("=")[::2] for setting in fingerprint.decode(errors="replace").split()
     )
-    if theirs.get("servers") != str(len(place.endpoints)):
+    if theirs.get("servers") != str(len(location.endpoints)):
         reason = (
             f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
-            f"{len(place.endpoints)}: all who use this prefix must name the same ones"
+            f"{len(location.endpoints)}: all who use this prefix must name the same ones"
         )
     else:
         reason = (
-            f"longest is {theirs.get('longest', '?')} s there, and {place.longest:g} s in this "
+            f"longest is {theirs.get('longest', '?')} s there, and {location.longest:g} s in this "
             "client's URL: all who use this prefix must say the same"
         )
     return VoteFailure(reason, permanent=True)
@@ -201,29 +201,29 @@ def config_mismatch(fingerprint: bytes, place: ValkeyLocation) -> VoteFailure:
 
 
 def no_majority(
-    place: ValkeyLocation, failures: Mapping[int, VoteFailure], *, unknown: bool
+    location: ValkeyLocation, failures: Mapping[int, VoteFailure], *, unknown: bool
 ) -> StoreError | StoreUnavailable:
     """Return the exception for too few votes, with what keeps each server from its own."""
-    reasons = reasons_text(place, failures)
-    few = f"{place.majority} of {len(place.endpoints)} Valkey servers must agree"
-    if len(place.endpoints) == 1:
+    reasons = reasons_text(location, failures)
+    few = f"{location.majority} of {len(location.endpoints)} Valkey servers must agree"
+    if len(location.endpoints) == 1:
         few = "The Valkey server must agree"
     late = not failures or any(_SILENT.search(failure.reason) for failure in failures.values())
     text = f"{few}, and did not{' in time' if late else ''} ({reasons or 'the time was up'})."
-    advice = advice_for(failures.values() or [VoteFailure(_LATE)] * len(place.endpoints))
-    votes = len(place.endpoints) - sum(failure.permanent for failure in failures.values())
-    if votes >= place.majority:
+    advice = advice_for(failures.values() or [VoteFailure(_LATE)] * len(location.endpoints))
+    votes = len(location.endpoints) - sum(failure.permanent for failure in failures.values())
+    if votes >= location.majority:
         full = sum(failure.out_of_space for failure in failures.values())
-        if len(place.endpoints) - full < place.majority:
+        if len(location.endpoints) - full < location.majority:
             return StoreFull(text, unknown=unknown)
         return StoreUnavailable(f"{text} {advice}".rstrip(), unknown=unknown)
     return StoreError(f"{text} Trying again won't change that. {advice}".rstrip(), unknown=unknown)
 
 
-def reasons_text(place: ValkeyLocation, failures: Mapping[int, VoteFailure]) -> str:
+def reasons_text(location: ValkeyLocation, failures: Mapping[int, VoteFailure]) -> str:
     """Say what keeps each server from its vote; once where it is the same."""
     alike: dict[str, list[str]] = {}
-    for i, endpoint in enumerate(place.endpoints):
+    for i, endpoint in enumerate(location.endpoints):
         if i in failures:
             alike.setdefault(failures[i].reason, []).append(endpoint)
     return "; ".join(f"{', '.join(endpoints)}: {reason}" for reason, endpoints in alike.items())
@@ -239,15 +239,10 @@ def advice_for(failures: Iterable[VoteFailure]) -> str:
     return " ".join(advice[number > 1] for number, advice in found if number)
 
 
-def silence_too_long(place: ValkeyLocation, seconds: float) -> StoreError:
+def silence_too_long(location: ValkeyLocation, seconds: float) -> StoreError:
     """Return the exception for a lock that may be silent for longer than is agreed."""
     return StoreError(
-        f"auto_unlock_after is {seconds:g} s, and no lock at {place.url()} may go for more than "
-        f"{place.longest:g} s without a sign of life: a server that was emptied gives locks again "
-        "after that time. Say a shorter one, or longest=SECONDS in every client's URL."
+        f"auto_unlock_after is {seconds:g} s, and no lock at {location.url()} may go for more "
+        f"than {location.longest:g} s without a sign of life: a server that was emptied gives "
+        "locks again after that time. Say a shorter one, or longest=SECONDS in every client's URL."
     )
-
-
-def closed(place: ValkeyLocation, *, unknown: bool = False) -> StoreClosed:
-    """Return the exception for a store that this program has closed."""
-    return StoreClosed(f"The connections to {place.url()} were closed.", unknown=unknown)

@@ -162,7 +162,7 @@ class KeyListing:
             place = {rest: i for rest, (_, _, i) in part.items()}
             values = self._read_values(self._rounds.keys.removed, place, (), MAX_RECORD, deadline)
             if len(values) < len(part):  # they are not read again before there are others
-                where = ", ".join(self._rounds.place.endpoints)
+                where = ", ".join(self._rounds.location.endpoints)
                 raise StoreUnavailable(f"One of {where} ended as it was read.", unknown=False)
             yield [
                 StoredItem(*key, number, now, {key[2]: (values[rest][0], number)})
@@ -361,7 +361,7 @@ class KeyListing:
             for i in result.answers.keys() ^ cursors.keys():
                 del cursors[i], read[i]
             if len(read) < self._rounds.quorum.majority:
-                raise errors.no_majority(self._rounds.place, failures, unknown=False)
+                raise errors.no_majority(self._rounds.location, failures, unknown=False)
             for i, reply in result.answers.items():
                 cursor, page, count, total, now = reply.rest
                 found = json.loads(page.decode(errors="replace"), strict=False)

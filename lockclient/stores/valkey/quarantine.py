@@ -20,7 +20,7 @@ _SCAN_COUNT: Final = "500"
 def voters(servers: Broadcast) -> Iterator[Voter]:
     """Yield what each server says, also those whose votes do not count yet."""
     for i in servers.all:
-        endpoint = servers.place.endpoints[i]
+        endpoint = servers.endpoints[i]
         try:
             connection = servers.open(i)
         except ServerUnusable as refusal:
@@ -49,8 +49,8 @@ def clear_quarantine(servers: Broadcast) -> None:
             failures[i] = refusal.failure
     if failures:
         raise StoreUnavailable(
-            f"Not all servers of {servers.place.url()} could be told that nobody holds a lock "
-            f"({errors.reasons_text(servers.place, failures)}).",
+            f"Not all servers of {servers.location.url()} could be told that nobody holds a lock "
+            f"({errors.reasons_text(servers.location, failures)}).",
             unknown=False,
         )
 

@@ -53,13 +53,14 @@ not expire, and a silent holder that is never to be auto-unlocked does not lose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION_S
+from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, Position, ReadResult
 from lockclient.stores.requests import (
     GetPosition,
@@ -67,7 +68,6 @@ from lockclient.stores.requests import (
     Read,
     Reclaim,
     Remove,
-    Request,
     RequestState,
     Take,
     Unlock,
@@ -109,22 +109,19 @@ class ValkeyRequestExecutor:
             StoreUnavailable: no majority answered by the deadline.
             StoreError: no majority will, for reasons that trying again won't cure.
         """
-        request = sending.request
-        handler = _HANDLERS.get(type(request))
-        if handler is None:
-            raise AssertionError(f"a store without a line was asked {request}")
         try:
-            return handler(self, request, sending, deadline)
+            outcome: Outcome = dispatch(self, sending.request, sending, deadline)
         except ClusterMutexError:
             sending.in_flight = False
             raise
+        return outcome
 
     # ------------------------------------------------------------ getting it
 
-    def _take(self, request: Take, sending: RequestState, deadline: Deadline) -> Outcome:
+    def take(self, request: Take, sending: RequestState, deadline: Deadline) -> Outcome:
         return self._takes.take(request.holder, ExpectedHolder(), sending, deadline)
 
-    def _reclaim(self, request: Reclaim, sending: RequestState, deadline: Deadline) -> Outcome:
+    def reclaim(self, request: Reclaim, sending: RequestState, deadline: Deadline) -> Outcome:
         previous = request.previous
         uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
         if previous.fencing_token != token_of(uuid):
@@ -135,7 +132,7 @@ class ValkeyRequestExecutor:
 
     # ------------------------------------------------------------ having it
 
-    def _push(self, request: Push, sending: RequestState, deadline: Deadline) -> Outcome:
+    def push(self, request: Push, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid, quorum, keys = request.name, request.uuid, self._quorum, self._keys
         unconfirmed = self._rounds.unconfirmed_pushes
         # A number that was tried may stand on some servers, with the stamps of then, or come to.
@@ -165,7 +162,7 @@ class ValkeyRequestExecutor:
             return Conflict(revision_of(uuid, max(moved)))
         return self._views.not_holder(name, uuid, answers, resent=sending.ambiguous)
 
-    def _unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
+    def unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
         silent: set[int] = set()
         answers = self._delete_by_majority(request, sending, deadline, silent)
         # Who was sent it before, and did not answer, has done it then.
@@ -178,7 +175,7 @@ class ValkeyRequestExecutor:
             return Done(0)
         return self._views.not_holder(request.name, request.uuid, answers, resent=sending.ambiguous)
 
-    def _withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
+    def withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
         answers = self._delete_by_majority(request, sending, deadline, set())
         self._notify_waiters(request.name, request.uuid, answers)
         return Done(0)
@@ -216,7 +213,7 @@ class ValkeyRequestExecutor:
 
     # ------------------------------------------------------------ reading, removing
 
-    def _get_position(
+    def get_position(
         self, request: GetPosition, sending: RequestState, deadline: Deadline
     ) -> Outcome:
         command = self._views.read_command(request.name)
@@ -226,7 +223,7 @@ class ValkeyRequestExecutor:
         uuid, push = self._views.holder_and_push(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
-    def _read(self, request: Read, sending: RequestState, deadline: Deadline) -> Outcome:
+    def read(self, request: Read, sending: RequestState, deadline: Deadline) -> Outcome:
         command = self._views.read_command(request.name, request.uuid or "", whole=True)
         answers = self._rounds.read(command, sending, deadline, self._views.is_known)
         holder = self._views.holder(request.name, answers, request.uuid or "")
@@ -237,7 +234,7 @@ class ValkeyRequestExecutor:
         warning = self._views.minority_text(request.name, answers)
         return ReadResult(holder, (), removal, revision, warning)
 
-    def _remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
+    def remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         seen, quorum, keys = request.stamp_revisions, self._quorum, self._keys
         record = request.removal.without_token().value() if request.recorded else ""
@@ -266,32 +263,14 @@ class ValkeyRequestExecutor:
             return Done(0)
         if record:
             ours = {i for i, reply in answers.items() if _has(reply, record.encode())}
-            undo = self._replacing_record(keys.record(name, uuid), record, stands)
+            # Another record of the removal in place of ours, or (empty) none.
+            instead = (record, stands.decode(errors="replace"), _RETENTION_MS)
+            undo = Command(lua_scripts.UNRECORD, (keys.record(name, uuid),), instead)
             self._rounds.undo_queue.add(ours, undo)
         removal = Removal.read(name, uuid, stands) if stands else None
         return NotHolder(self._views.holder_named(uuid, answers)[1], removal, sending.ambiguous)
-
-    @staticmethod
-    def _replacing_record(key: str, record: str, stands: bytes) -> Command:
-        """Return what puts another record of a removal in place of ours, or (empty) none."""
-        text = stands.decode(errors="replace")
-        return Command(lua_scripts.UNRECORD, (key,), (record, text, _RETENTION_MS))
 
 
 def _has(reply: Reply, record: bytes) -> bool:
     """Tell whether a server has our record of a removal, by this sending or an earlier one."""
     return reply.kind == "dropped" or (reply.kind == "gone" and reply.rest[1] == record)
-
-
-_HANDLERS: Final[
-    dict[type[Request], Callable[[ValkeyRequestExecutor, Any, RequestState, Deadline], Outcome]]
-] = {
-    Take: ValkeyRequestExecutor._take,
-    GetPosition: ValkeyRequestExecutor._get_position,
-    Reclaim: ValkeyRequestExecutor._reclaim,
-    Push: ValkeyRequestExecutor._push,
-    Unlock: ValkeyRequestExecutor._unlock,
-    Withdraw: ValkeyRequestExecutor._withdraw,
-    Read: ValkeyRequestExecutor._read,
-    Remove: ValkeyRequestExecutor._remove,
-}

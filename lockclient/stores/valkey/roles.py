@@ -82,7 +82,7 @@ main # at the end, so that a script that was cut short does nothing
 """)
 
 
-def setup_script(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
+def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
     """Return a script for sh: see `StoreEntry.setup_script`."""
     if not any(users.values()):
         raise ValueError("Valkey has no roles: name the users that are to be, like --client shop.")
@@ -90,29 +90,31 @@ def setup_script(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> s
         if any(character.isspace() for character in name):
             raise ValueError(f"{name!r} can't be a user of Valkey's: no blanks.")
     return _SCRIPT.substitute(
-        url=place.url(),
+        url=location.url(),
         servers="\n".join(
             f'\t$cli {where} -e ACL SETUSER "$name" reset on "#$hash" "$@"'
-            for where in _options(place)
+            for where in _options(location)
         ),
         asked="\n".join(
             f'\tlet_in {shlex.quote(endpoint)} "$($cli {where} PING 2>&1)"'
-            for endpoint, where in zip(place.endpoints, _options(place), strict=True)
+            for endpoint, where in zip(location.endpoints, _options(location), strict=True)
         ),
-        users="\n".join(_made(place, users)),
+        users="\n".join(_made(location, users)),
     )
 
 
-def _options(place: ValkeyLocation) -> Iterator[str]:
+def _options(location: ValkeyLocation) -> Iterator[str]:
     """Yield what valkey-cli is told of each server."""
-    for endpoint in place.endpoints:
+    for endpoint in location.endpoints:
         host, _, port = endpoint.rpartition(":")
         yield f"-h {shlex.quote(host.strip('[]'))} -p {port}"
 
 
-def _made(place: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _made(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, names in users.items():
-        rules = shlex.join(_words(Template(f"{_ALL} {_RULES[kind]}").substitute(root=place.root)))
+        rules = shlex.join(
+            _words(Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root))
+        )
         variable = f"{kind.upper()}_PASSWORD"
         for name in names:
             yield f'\tuser {shlex.quote(name)} {variable} "${{{variable}:-}}" {rules}'

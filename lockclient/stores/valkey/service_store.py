@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.polled_service_store import PolledServiceStore
+from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
+from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Member
 from lockclient.stores.requests import Read, RequestState
@@ -15,19 +16,38 @@ from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import milliseconds
 from lockclient.stores.valkey.listing import KeyListing
+from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ValkeyServiceStore(PolledServiceStore):
-    """The half of `ValkeyStore` that services use; the other half calls `_serve` as it connects."""
+class ValkeyServiceStore(PolledStore):
+    """The half of `ValkeyStore` that services use."""
 
-    def _serve(self, rounds: Rounds, pubsub: PubSub) -> None:
-        self._rounds = rounds
-        self._listing = KeyListing(rounds)
-        self._polling = Polling(self._listing, self._name, pubsub.subscribe_to_all)
+    location: ValkeyLocation
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._servers = Broadcast(self.location, lambda i: self._undo_queue.run(i))
+        self._undo_queue = UndoQueue(self._servers)
+        self._pubsub = PubSub(self._servers)
+        self._rounds = Rounds(self._servers, self._undo_queue)
+        self._listing = KeyListing(self._rounds)
+        self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
         self._announcement_number = 0
+
+    def _disconnect(self) -> None:
+        super()._disconnect()
+        self._pubsub.close()
+        self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
+        self._servers.close()
+        self._undo_queue.close()
+
+    def endpoints(self) -> tuple[str, ...]:
+        return self.location.endpoints
 
     # ------------------------------------------------------------ announcements
 

@@ -6,40 +6,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.poll_watch import PollWatch
-from lockclient.stores.common.threaded import CLEAN_UP_TIMEOUT_S, ThreadedStore
 from lockclient.stores.diagnosis_protocol import Finding, Voter
-from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import RequestState
-from lockclient.stores.valkey import errors, quarantine
+from lockclient.stores.valkey import quarantine
 from lockclient.stores.valkey.diagnosis import examine
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
 from lockclient.stores.valkey.service_store import ValkeyServiceStore
-from lockclient.stores.valkey.voting.rounds import Rounds
-from lockclient.stores.valkey.voting.undo_queue import UndoQueue
-from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ValkeyStore(ThreadedStore, ValkeyServiceStore):
+class ValkeyStore(ValkeyServiceStore):
     """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
 
     Args:
-        place: which servers, and where in them.
+        location: which servers, and where in them.
     """
 
     can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False, hints=True)
     _name = "valkey"
 
-    def __init__(self, place: ValkeyLocation) -> None:
-        self.place = place
-        self.can = replace(type(self).can, expires=place.expire)
-        super().__init__()
+    def __init__(self, location: ValkeyLocation) -> None:
+        self.can = replace(type(self).can, expires=location.expire)
+        super().__init__(location)
 
     @property
     def keys(self) -> KeyNames:
@@ -48,24 +38,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
 
     def _connect(self) -> None:
         super()._connect()
-        self._servers = Broadcast(self.place, lambda i: self._undo_queue.run(i))
-        self._undo_queue = UndoQueue(self._servers)
-        rounds = Rounds(self._servers, self._undo_queue)
-        self._executor = ValkeyRequestExecutor(rounds)
-        self._pubsub = PubSub(self._servers)
-        self._serve(rounds, self._pubsub)
-
-    def _disconnect(self) -> None:
-        self._pubsub.close()
-        self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
-        self._servers.close()
-        self._undo_queue.close()
-
-    def _do(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        return self._executor.do(sending, deadline)
-
-    def _was_closed(self) -> StoreClosed:
-        return errors.closed(self.place)
+        self._executor = ValkeyRequestExecutor(self._rounds)
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
@@ -77,11 +50,7 @@ class ValkeyStore(ThreadedStore, ValkeyServiceStore):
         """
         if not revision:
             return self._pubsub.subscribe(target.name, notify)
-        return PollWatch(self.ask, target, notify, self._pollers)
-
-    def endpoints(self) -> tuple[str, ...]:
-        """Name the store's addresses, for messages."""
-        return self.place.endpoints
+        return super().watch(target, revision, notify)
 
     def examine(self) -> Iterator[Finding]:
         return examine(self._servers)

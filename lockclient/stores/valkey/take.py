@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
+from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.outcomes import Outcome, Refused, Taken
 from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
@@ -79,20 +80,20 @@ class TakeExecutor:
         self._rounds = rounds
         self._keys = rounds.keys
         self._quorum = rounds.quorum
-        self._longest = float(milliseconds(drifted(rounds.place.longest)))
+        self._longest = float(milliseconds(drifted(rounds.location.longest)))
 
     def take(
         self, holder: Holder, expected: ExpectedHolder, sending: RequestState, deadline: Deadline
     ) -> Outcome:
         """Take a lock. Errors: see `ValkeyRequestExecutor.do`."""
         rounds, after = self._rounds, holder.auto_unlock_after
-        if after is not None and after > rounds.place.longest:
-            raise errors.silence_too_long(rounds.place, after)
+        if after is not None and after > rounds.location.longest:
+            raise errors.silence_too_long(rounds.location, after)
         splits, undecided, split_pauses = 0, 0, Backoff(*_SPLIT_PAUSES_S)
         pauses, stale = Backoff(*ROUND_PAUSES_S), dict[int, StaleEntry]()
         while True:
             if rounds.servers.closed:
-                raise errors.closed(rounds.place)
+                raise closed(rounds.location)
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
             outcome, result = self._try_once(holder, expected, sending, until)
             if outcome is not None:
@@ -108,7 +109,7 @@ class TakeExecutor:
             if undecided > _MAX_SPLITS and (refused := self._may_hold(result.answers)) is not None:
                 return refused
             # What was sent is being undone, and can't do anything any more: nothing is unknown.
-            error = errors.no_majority(rounds.place, result.failures, unknown=False)
+            error = errors.no_majority(rounds.location, result.failures, unknown=False)
             rounds.pause_or_raise(error, sending, deadline, pauses)
 
     def _try_once(
@@ -190,8 +191,8 @@ class TakeExecutor:
 
     def _expiry(self, after: float | None) -> float:
         if after is None:
-            return drifted(self._rounds.place.longest) + LATE_REQUEST_S
-        return drifted(after) + (0.0 if self._rounds.place.expire else LATE_REQUEST_S)
+            return drifted(self._rounds.location.longest) + LATE_REQUEST_S
+        return drifted(after) + (0.0 if self._rounds.location.expire else LATE_REQUEST_S)
 
     def _persist(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
         """Take the expiry off a lock that is never auto-unlocked."""

@@ -71,7 +71,7 @@ def test_a_host_of_many_addresses_has_no_more_time(store: GcsStore, silent: Sile
     silent(20, [])
     begun = monotonic()
     with pytest.raises(StoreUnavailable):
-        GcsStore(store.place).ask(Read(NAME), Deadline.after(1.0))
+        GcsStore(store.location).ask(Read(NAME), Deadline.after(1.0))
     assert monotonic() - begun < 10  # one after the other they would take 20 s
 
 
@@ -79,6 +79,6 @@ def test_one_address_that_nobody_answers_leaves_time_for_another(
     store: GcsStore, silent: Silent
 ) -> None:
     silent(1, ["127.0.0.1"])
-    other = GcsStore(store.place)
+    other = GcsStore(store.location)
     assert isinstance(other.ask(Read(NAME), Deadline.after(60)), ReadResult)
     other.close()

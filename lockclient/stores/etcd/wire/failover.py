@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     diagnose,
@@ -196,11 +197,8 @@ class Tries:
 
     def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
-        sending, where = self._sending, ", ".join(self._failover.location.endpoints)
-        sending.ambiguous |= sending.in_flight
-        return StoreClosed(
-            f"The connection to etcd at {where} was closed.", unknown=sending.ambiguous
-        )
+        self._sending.ambiguous |= self._sending.in_flight
+        return closed(self._failover.location, unknown=self._sending.ambiguous)
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.

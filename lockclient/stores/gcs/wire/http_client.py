@@ -24,6 +24,7 @@ from urllib3 import Timeout
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import json_object
+from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.http_answer import HttpAnswer
@@ -68,11 +69,11 @@ class HttpClient:
     """HTTP client of one bucket; safe to share between threads.
 
     Args:
-        place: which one.
+        location: which one.
     """
 
-    def __init__(self, place: GcsLocation) -> None:
-        self.place = place
+    def __init__(self, location: GcsLocation) -> None:
+        self.location = location
         self.closed = False
         self._emulator_url = emulator()
         self._session: requests.Session | None = None
@@ -86,7 +87,7 @@ class HttpClient:
         self, method: str, name: str, expected: tuple[int, ...], **how: Any
     ) -> HttpRequest:
         """Return a request about an object that is there."""
-        path = f"/storage/v1/b/{self.place.bucket}/o/{quote(name, safe='')}"
+        path = f"/storage/v1/b/{self.location.bucket}/o/{quote(name, safe='')}"
         return HttpRequest(method, path, expected, **how)
 
     def upload_request(
@@ -104,7 +105,7 @@ class HttpClient:
             for part in (about, body)
         )
         return HttpRequest(
-            *("POST", f"/upload/storage/v1/b/{self.place.bucket}/o", (200, 412)),
+            *("POST", f"/upload/storage/v1/b/{self.location.bucket}/o", (200, 412)),
             query={"uploadType": "multipart", "name": name, **query},
             body=parts + b"--%b--\r\n" % boundary,
             content_type=f"multipart/related; boundary={boundary.decode()}",
@@ -123,7 +124,7 @@ class HttpClient:
 
     def list_request(self, query: Mapping[str, str]) -> HttpRequest:
         """Return a request for a page of a listing."""
-        path = f"/storage/v1/b/{self.place.bucket}/o"
+        path = f"/storage/v1/b/{self.location.bucket}/o"
         return HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
 
     # ------------------------------------------------------------ asking
@@ -163,7 +164,7 @@ class HttpClient:
             except auth.GoogleAuthError as error:
                 if not error.retryable:
                     sending.in_flight = False
-                    raise errors.no_credentials(self.place.bucket, error) from error
+                    raise errors.no_credentials(self.location.bucket, error) from error
                 failure = error
             if answer is not None and not errors.is_retryable(failure):
                 self._log_outage(None)
@@ -181,9 +182,9 @@ class HttpClient:
 
     def _unanswered(self, last: str, busy: str, *, unknown: bool) -> ClusterMutexError:
         """Return the exception for a request of which no try was answered."""
-        bucket = self.place.bucket
+        bucket = self.location.bucket
         if self.closed:
-            return errors.closed(bucket, unknown=unknown)
+            return closed(self.location, unknown=unknown)
         if busy:  # all the time: by now that is news
             self._log_outage(busy, busy=True)
         return errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
@@ -192,7 +193,7 @@ class HttpClient:
         if answer.status in call.expected and not errors.is_bucket_missing(answer):
             return answer
         sending.in_flight = False
-        refusal = errors.refusal(answer, self.place.bucket)
+        refusal = errors.refusal(answer, self.location.bucket)
         refusal.unknown = sending.ambiguous
         raise refusal
 
@@ -244,7 +245,7 @@ class HttpClient:
 
     def _log_outage(self, trouble: str | None, *, busy: bool = False) -> None:
         """Log the begin and the end of an outage, or of a pause that it asks for, once each."""
-        down, where = self._outage, self.place.url()
+        down, where = self._outage, self.location.url()
         if (trouble is None) == (down is None):
             return
         self._outage = None if trouble is None else (monotonic(), busy)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lockclient.model.clocks import Deadline
+from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
@@ -51,9 +52,9 @@ class Rounds:
         self.servers = servers
         self.undo_queue = undo_queue
         self.keys = servers.keys
-        self.place = servers.place
+        self.location = servers.location
         self.all = servers.all
-        self.quorum = Quorum(len(servers.place.endpoints))
+        self.quorum = Quorum(len(servers.endpoints))
         self.tries = itertools.count(1)  # a uuid is one process's: of one uuid they only grow
         self.sent_takes: dict[str, SentTake] = {}
         self.unconfirmed_pushes: dict[str, int] = {}  # the highest of each uuid
@@ -99,7 +100,7 @@ class Rounds:
         pauses, rounds = Backoff(*ROUND_PAUSES_S), 0
         while True:
             if self.servers.closed:
-                raise errors.closed(self.place, unknown=sending.ambiguous)
+                raise closed(self.location, unknown=sending.ambiguous)
             sending.in_flight = True
             if settled is not None:
                 answers.clear()
@@ -116,7 +117,7 @@ class Rounds:
             ):
                 return answers
             sending.ambiguous |= bool(result.silent)
-            error = errors.no_majority(self.place, result.failures, unknown=sending.ambiguous)
+            error = errors.no_majority(self.location, result.failures, unknown=sending.ambiguous)
             self.pause_or_raise(error, sending, deadline, pauses)
 
     @staticmethod

@@ -58,7 +58,7 @@ class UndoQueue:
             if len(pending) > _MAX_PENDING:
                 pending.popitem(last=False)
                 if len(pending) == _MAX_PENDING:
-                    endpoint = self._servers.place.endpoints[i]
+                    endpoint = self._servers.endpoints[i]
                     log.warning(
                         "%s was owed too much: some of it stays until it expires.", endpoint
                     )
@@ -110,6 +110,6 @@ class UndoQueue:
                 log.warning(
                     "%s may keep locks that were let go of (%d), until they expire or are seen to "
                     "be over by who takes them: it was not done before the store was closed.",
-                    *(self._servers.place.endpoints[i], len(pending)),
+                    *(self._servers.endpoints[i], len(pending)),
                 )
         self._workers.close()

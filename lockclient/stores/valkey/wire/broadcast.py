@@ -139,7 +139,7 @@ class _RoundInProgress:
         self._run_ids.add(connection.run_id)
         command = self._commands[i]
         if (packed := self._packed.get(id(command))) is None:  # once for all that are sent the same
-            packed = command.packed(self._servers.place.config_fingerprint)
+            packed = command.packed(self._servers.location.config_fingerprint)
             self._packed[id(command)] = packed
         try:
             connection.send(packed, self._until)
@@ -177,7 +177,7 @@ class _RoundInProgress:
             servers.note_quarantine(i, seconds)
             failures[i] = VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
         elif answer.kind == "terms":
-            failures[i] = errors.config_mismatch(answer.rest[0], servers.place)
+            failures[i] = errors.config_mismatch(answer.rest[0], servers.location)
         else:
             self.result.answers[i] = answer
             if self._commands[i].script.votes:  # what needs no vote tells nothing of it

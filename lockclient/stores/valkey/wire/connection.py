@@ -87,13 +87,13 @@ class Connection:
         fd: the connection's file descriptor.
     """
 
-    def __init__(self, place: ValkeyLocation, endpoint: str) -> None:
+    def __init__(self, location: ValkeyLocation, endpoint: str) -> None:
         self.run_id = ""
         self.durable = False
         self.quarantine_s = 0.0
         self.version = ""
-        self._place = place
-        self._connection = new_connection(place, endpoint)
+        self._location = location
+        self._connection = new_connection(location, endpoint)
         self._connection.connect()
         # Of valkey-py this alone is not public: who waits for several has to have it.
         self._socket = self._connection._sock
@@ -121,12 +121,12 @@ class Connection:
         self.durable = info.get("aof_enabled") == "1" and not promoted and self._fsyncs()
         self._socket.settimeout(0)  # from here on it is polled; else each call is two of the system
         args = (
-            *(self.run_id, self._place.config_fingerprint, "1" if self.durable else "0"),
-            *("1" if vouched else "0", milliseconds(self._place.longest)),
+            *(self.run_id, self._location.config_fingerprint, "1" if self.durable else "0"),
+            *("1" if vouched else "0", milliseconds(self._location.longest)),
         )
         answer = self.ask(Command(SETTLE, (keys.server,), args))
         if answer.kind == "terms":
-            raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._place))
+            raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._location))
         self.quarantine_s = int(answer.rest[0]) / 1000
 
     def _info(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ class Connection:
     def ask(self, command: Command) -> Reply:
         """Send a script and wait for its answer."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
-        self.send(command.packed(self._place.config_fingerprint), until)
+        self.send(command.packed(self._location.config_fingerprint), until)
         while (answer := self.read(command, until)) is None:
             if not self._poll.poll(1000 * until.remaining()):
                 raise TimeoutError("no answer in time")
@@ -187,7 +187,7 @@ class Connection:
         if reply is resp.UNFINISHED:
             return None
         if isinstance(reply, errors.UnknownScript):
-            self.send(command.packed(self._place.config_fingerprint, whole=True), until)
+            self.send(command.packed(self._location.config_fingerprint, whole=True), until)
             return None
         if isinstance(reply, Exception):
             raise reply
@@ -198,28 +198,28 @@ class Connection:
         self._connection.disconnect()
 
 
-def new_connection(place: ValkeyLocation, endpoint: str) -> Any:
+def new_connection(location: ValkeyLocation, endpoint: str) -> Any:
     """Return a connection that is not open yet."""
     host, _, port = endpoint.rpartition(":")
     how: dict[str, Any] = {
         "host": host.strip("[]"),
         "port": int(port),
-        "username": place.user,
-        "password": place.password,
+        "username": location.user,
+        "password": location.password,
         "socket_timeout": CONNECT_TIMEOUT_S,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "encoding_errors": "replace",
         "lib_name": None,  # two requests less for each connection
         "lib_version": None,
     }
-    if not place.tls:
+    if not location.tls:
         return PlainConnection(**how)  # type: ignore[no-untyped-call]
     return SSLConnection(  # type: ignore[no-untyped-call]
         **how,
         ssl_check_hostname=True,
-        ssl_ca_certs=place.cacert,
-        ssl_certfile=place.cert,
-        ssl_keyfile=place.key,
+        ssl_ca_certs=location.cacert,
+        ssl_certfile=location.cert,
+        ssl_keyfile=location.key,
     )
 
 

@@ -50,14 +50,15 @@ class ServerPool:
     """Connections to all servers, and which have failed; safe to share between threads.
 
     Args:
-        place: which they are.
+        location: which they are.
         on_back: called with the number of a server that can be reached again.
     """
 
-    def __init__(self, place: ValkeyLocation, on_back: Callable[[int], object]) -> None:
-        self.place = place
-        self.keys = KeyNames(place.root)
-        self.all = range(len(place.endpoints))
+    def __init__(self, location: ValkeyLocation, on_back: Callable[[int], object]) -> None:
+        self.location = location
+        self.endpoints = location.endpoints
+        self.keys = KeyNames(location.root)
+        self.all = range(len(location.endpoints))
         self.closed = False
         self._on_back = on_back
         self._idle: list[deque[Connection]] = [deque() for _ in self.all]
@@ -79,7 +80,7 @@ class ServerPool:
         at = time.time() + seconds
         if at > self._quarantine_ends.get(i, 0.0) + _SAME_MOMENT_S:
             self._quarantine_ends[i] = at
-            endpoint = self.place.endpoints[i]
+            endpoint = self.endpoints[i]
             log.warning("%s has no vote for %.0f s: %s.", endpoint, seconds, QUARANTINE_REASON)
 
     # ------------------------------------------------------------ connections
@@ -145,7 +146,7 @@ class ServerPool:
         """
         connection, began = None, monotonic()
         try:
-            connection = Connection(self.place, self.place.endpoints[i])
+            connection = Connection(self.location, self.endpoints[i])
             connection.identify(self.keys, vouched=vouched)
             if (took := monotonic() - began) > SLOW_CONNECT_S:  # its answers would be late as well
                 raise ServerUnusable(VoteFailure(f"it is slow: it took {took:.1f} s to let us in"))
@@ -153,7 +154,7 @@ class ServerPool:
                 run_id = connection.run_id
                 twin = next((server for server, at in self._run_ids.items() if at == run_id), i)
                 if twin != i:
-                    reason = f"it is the same server as {self.place.endpoints[twin]}"
+                    reason = f"it is the same server as {self.endpoints[twin]}"
                     raise ServerUnusable(VoteFailure(reason, permanent=True))
                 new, self._last_run_ids[i] = self._last_run_ids.get(i) != run_id, run_id
                 self._run_ids[i], self._durable[i] = run_id, connection.durable
@@ -162,12 +163,12 @@ class ServerPool:
                 connection.close()
             if isinstance(error, ServerUnusable):
                 raise
-            raise ServerUnusable(errors.classify(error, self.place)) from error
+            raise ServerUnusable(errors.classify(error, self.location)) from error
         if not connection.durable and new:
             log.warning(
                 "%s does not write down all that it answers (appendonly yes, appendfsync always): "
                 "after a restart it gives no locks for %.0f s.",
-                *(self.place.endpoints[i], self.place.longest),
+                *(self.endpoints[i], self.location.longest),
             )
         self.note_quarantine(i, connection.quarantine_s)
         return connection
@@ -199,7 +200,7 @@ class ServerPool:
             self.failures[i] = refusal.failure
             if i not in self._down_since and pause >= _MAX_PROBE_PAUSE_S:  # not for a hiccup
                 self._down_since[i] = monotonic()
-                endpoint = self.place.endpoints[i]
+                endpoint = self.endpoints[i]
                 log.warning("%s has no vote (%s); trying on.", endpoint, refusal.failure.reason)
             return
         finally:
@@ -210,7 +211,7 @@ class ServerPool:
         self.failures.pop(i, None)
         since = self._down_since.pop(i, None)
         if since is not None:
-            endpoint = self.place.endpoints[i]
+            endpoint = self.endpoints[i]
             log.warning("%s can be reached again after %.1f s.", endpoint, monotonic() - since)
         self._on_back(i)
 
@@ -224,19 +225,19 @@ class ServerPool:
         for endpoint, why in self.votes().items():
             if why:
                 yield f"{endpoint} has no vote: {why}."
-        not_durable = [self.place.endpoints[i] for i in self.all if not self._durable.get(i, True)]
+        not_durable = [self.endpoints[i] for i in self.all if not self._durable.get(i, True)]
         if not_durable:
             they_have = "it has" if len(not_durable) == 1 else "they have"
             yield (
                 f"{', '.join(not_durable)} may lose what {they_have} "
                 "answered (no appendonly yes with appendfsync always), and would vote again "
-                f"{self.place.longest:g} s after a restart."
+                f"{self.location.longest:g} s after a restart."
             )
 
     def votes(self) -> dict[str, str]:
         """Return by the servers' addresses why each has no vote, by what was last seen; empty: it
         has one."""
-        return {self.place.endpoints[i]: self._reason_without_vote(i) for i in self.all}
+        return {self.endpoints[i]: self._reason_without_vote(i) for i in self.all}
 
     def _reason_without_vote(self, i: int) -> str:
         if (failure := self.failures.get(i)) is not None:

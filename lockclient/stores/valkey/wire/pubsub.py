@@ -185,8 +185,8 @@ class _Subscriber:
         """Whether it has said more than was read, so that nothing need come for it to be read."""
         self._last_message_at = 0.0
         self._proof_asked_at: float | None = None
-        self._endpoint = servers.place.endpoints[i]
-        self._connection = new_connection(servers.place, self._endpoint)
+        self._endpoint = servers.endpoints[i]
+        self._connection = new_connection(servers.location, self._endpoint)
         self._all = servers.keys.channels
         self._servers = servers
         self._server = i

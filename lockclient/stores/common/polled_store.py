@@ -1,0 +1,160 @@
+"""Base for stores without queue and watch: worker threads send requests, services poll.
+
+That threads ask for event loops means that there is one place that knows what was sent and not
+answered, and a task that is cancelled leaves it to a thread to the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from lockclient.errors import StoreUnavailable
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.ticket import Ticket
+from lockclient.stores.common.async_bridge import AsyncBridge
+from lockclient.stores.common.background import Background
+from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.common.poll_watch import PollWatch
+from lockclient.stores.common.polling import Following, Polling
+from lockclient.stores.diagnosis_protocol import History, Member
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.requests import Remove, RequestState
+from lockclient.stores.service_protocol import Batch, Kind, WaitQueue
+from lockclient.threads.pool import WorkerPool
+
+MAX_POLLS_IN_FLIGHT = 4
+
+
+class RequestExecutor(Protocol):
+    """What does the requests of all acquisitions."""
+
+    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        """Do a request.
+
+        Raises:
+            StoreUnavailable: nobody, or too few, answered by the deadline.
+            StoreError: they refuse, for reasons that trying again won't cure.
+        """
+
+
+class PolledStore(OpenedStore):
+    """A base of stores that can do without queue, watch, fencing tokens and guard.
+
+    What is not there (a line, backtraces that stand apart, a past) is told as empty, and nobody
+    asks for it who has asked the store what it `can` do.
+    """
+
+    can: Capabilities
+    _name: str
+    """Of its threads."""
+    _executor: RequestExecutor
+    _polling: Polling
+
+    def _connect(self) -> None:
+        super()._connect()
+        self.background = Background(self)
+        self._bridge = AsyncBridge(self._name)
+        self._pollers = WorkerPool("look", MAX_POLLS_IN_FLIGHT)
+
+    def _disconnect(self) -> None:
+        self._polling.close()
+        self._bridge.close()
+        self._pollers.close()
+
+    # ------------------------------------------------------------ MutexStore
+
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        self._check_open(sending.request)
+        outcome = self._executor.do(sending, deadline)
+        if isinstance(sending.request, Remove):
+            self._polling.look_soon()  # whoever removes waits until the picture shows it
+        return outcome
+
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        return await self._bridge.send(sending, partial(self.send, sending, deadline))
+
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Subscription:
+        """See `MutexStore.watch`: every few seconds it is looked who has the lock."""
+        if not revision:
+            notify(WatchEvent(0, started=True))
+        return PollWatch(self.ask, target, notify, self._pollers)
+
+    def guard(self, name: str, uuid: str) -> Guard:
+        """See `MutexStore.guard`: there is none."""
+        raise AssertionError("a store without guards was asked for one")
+
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        """See `MutexStore.has_ticket_lease`: there are no tickets."""
+        return False
+
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.keep_tickets`: there are no tickets."""
+        return False
+
+    # ------------------------------------------------------------ ServiceStore
+
+    @property
+    def poll(self) -> float:
+        return self._polling.every
+
+    @poll.setter
+    def poll(self, seconds: float) -> None:
+        self._polling.every = seconds
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        return self._polling.load(kinds, deadline)
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
+        return self._polling.follow(revision, notify)
+
+    def connected(self) -> bool:
+        return self._polling.fine
+
+    def watch_restarts(self) -> int:
+        """See `ServiceStore.watch_restarts`: looks that were not answered."""
+        return self._polling.failures
+
+    def renew_watch(self) -> None:
+        """See `ServiceStore.renew_watch`: each look is a new one."""
+        self._polling.look_soon()
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        """See `ServiceStore.clock_offsets`: by the last answer."""
+        polling = self._polling
+        return [monotonic() + polling.clock.ahead() - time.time()] if polling.fine else []
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        """Return the revision of now: what was written by now, whatever that is, `follow` shows by
+        its next look. That the store answers, looks prove, and no request besides.
+        """
+        if not self._polling.fine:
+            raise StoreUnavailable(f"{self.endpoints()[0]} did not answer the last look.")
+        return self._polling.revision_at(monotonic())
+
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
+        """See `ServiceStore.backtrace`: no backtrace stands apart."""
+        return None
+
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
+        return WaitQueue(0)
+
+    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+        return ()
+
+    def history(self, deadline: Deadline) -> History:
+        """See `ServiceStore.history`: no past is kept."""
+        now = self._polling.revision_at(monotonic())
+        return History(now, now)
+
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
+        return {}
+
+    def members(self, timeout: float) -> list[Member]:
+        """See `ServiceStore.members`: whoever answers for the store is one."""
+        return [Member(self.endpoints()[0], ahead=next(iter(self.clock_offsets(timeout)), None))]
