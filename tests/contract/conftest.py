@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.etcd.keys import encode
+from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation

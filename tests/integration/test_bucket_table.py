@@ -267,7 +267,7 @@ before = time.process_time()
 table.read(Deadline.after(300))
 first = time.process_time() - before
 before = time.process_time()
-batch, _ = store._polling.look(store._polling._seen, Deadline.after(300))
+batch, _ = store._polling.look(store._polling.seen, Deadline.after(300))
 assert not batch.changes
 print(len(table.rows()), round(first, 2), round(time.process_time() - before, 2))
 """

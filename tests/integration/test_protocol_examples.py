@@ -25,7 +25,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
-from lockclient.stores.etcd.keys import encode
+from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read

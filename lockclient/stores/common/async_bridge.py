@@ -8,10 +8,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any, TypeVar
 
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Push, RequestState, Unlock, Withdraw
 from lockclient.threads.pool import WorkerPool
+
+Result = TypeVar("Result")
 
 MAX_IN_FLIGHT = 32
 """Requests of event loops that are under way at once: each takes a thread for as long."""
@@ -38,12 +41,18 @@ class AsyncBridge:
         self._lock = threading.Lock()
 
     async def send(self, sending: RequestState, work: Callable[[], Outcome]) -> Outcome:
-        """Have a request sent by a thread, which a cancellation leaves to its end; see below."""
+        """Have a request sent by a thread, which a cancellation leaves to its end.
+
+        What it may still send is then told by `sending`, as of any other caller who has gone: it is
+        given up, so that no new try begins, and one is under way until somebody has heard of it.
+        """
+        # Before it is handed over: from now on a thread may begin at any moment.
+        sending.in_flight = True
         request = sending.request
         if isinstance(request, Push | Unlock | Withdraw):
-            return await by_thread(self._keepers.submit, sending, work)
+            return await by_thread(self._keepers.submit, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
-        return await by_thread(partial(self._get, name), sending, work)
+        return await by_thread(partial(self._get, name), work)
 
     def _get(self, name: str, work: Callable[[], object]) -> None:
         with self._lock:
@@ -75,36 +84,28 @@ class AsyncBridge:
 
 
 async def by_thread(
-    do_it: Callable[[Callable[[], object]], object],
-    sending: RequestState,
-    work: Callable[[], Outcome],
-) -> Outcome:
-    """Have a request sent by a thread that `do_it` finds, which a cancellation leaves to its end.
-
-    What it may still send is then told by `sending`, as of any other caller who has gone: it is
-    given up, so that no new try begins, and one is under way until somebody has heard of it.
-    """
+    submit: Callable[[Callable[[], object]], object], work: Callable[[], Result]
+) -> Result:
+    """Return the result of what a thread does, which a cancellation leaves to its end."""
     loop = asyncio.get_running_loop()
-    heard: asyncio.Future[Outcome] = loop.create_future()
+    heard: asyncio.Future[Result] = loop.create_future()
 
-    def tell(outcome: Outcome | None, error: Exception | None) -> None:
+    def tell(failure: Exception | None, result: Any = None) -> None:
         if heard.done():  # cancelled
             return
-        if error is not None:
-            heard.set_exception(error)
-        elif outcome is not None:
-            heard.set_result(outcome)
+        if failure is not None:
+            heard.set_exception(failure)
+        else:
+            heard.set_result(result)
 
     def do() -> None:
-        outcome, failure = None, None
+        told: tuple[Exception | None, Any]
         try:
-            outcome = work()
+            told = None, work()
         except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
-            failure = error
+            told = error, None
         with suppress(RuntimeError):  # the loop is over: nobody awaits it
-            loop.call_soon_threadsafe(tell, outcome, failure)
+            loop.call_soon_threadsafe(tell, *told)
 
-    # Before it is handed over: from now on a thread may begin at any moment.
-    sending.in_flight = True
-    do_it(do)
+    submit(do)
     return await heard

@@ -9,7 +9,6 @@ asked by deputies. An idle store has no thread.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from _thread import allocate_lock
@@ -76,7 +75,7 @@ class Background:
         """
         if scheduler.shared.missing:
             self.ready()
-        if threading.get_ident() != _main_thread:
+        if threading.get_ident() != threading.main_thread().ident:
             return work(*args)
         ended = allocate_lock()  # free when it is done
         ended.acquire()
@@ -160,18 +159,6 @@ class Background:
         self.settle(patience)
         for pool in (self.pushes, self._cleaners, self._shielded):
             pool.close()
-
-
-_main_thread = threading.main_thread().ident
-
-
-def _be_the_main_thread() -> None:
-    """After fork, in the child."""
-    global _main_thread
-    _main_thread = threading.get_ident()
-
-
-os.register_at_fork(after_in_child=_be_the_main_thread)
 
 
 def _no_thread(why: object) -> StoreUnavailable:

@@ -160,7 +160,8 @@ class Polling:
         self._source = source
         self._name = name
         self._lock = threading.Lock()
-        self._seen = PollSnapshot(0, {}, None)
+        self.seen = PollSnapshot(0, {}, None)
+        """At the last look: another follower may go on from there."""
         self._newest = 0
         self._following: list[Following] = []
         self.fine = False
@@ -186,10 +187,9 @@ class Polling:
     def load(self, kinds: Iterable[Kind], deadline: Deadline) -> Iterator[Batch]:
         """See `ServiceStore.load`: by a look of its own."""
         wanted, begun, source = set(kinds), monotonic(), self._source
-        record_version = (
-            source.record_version()
-        )  # before: what is told of meanwhile is read once more
-        before, items, revision = self._seen.items, dict[Key, KnownItem](), 0
+        # Before: what is told of meanwhile is read once more.
+        record_version = source.record_version()
+        before, items, revision = self.seen.items, dict[Key, KnownItem](), 0
         pages = chain(
             source.live(deadline, {}) if wanted & LIVE else (),
             source.records(deadline, {}) if "removed" in wanted else (),
@@ -213,7 +213,7 @@ class Polling:
         if pages_asked := wanted & {*LIVE, "removed"}:
             self.fine = True
         if "locks" in pages_asked:
-            self._seen = PollSnapshot(
+            self.seen = PollSnapshot(
                 revision, items, record_version if "removed" in wanted else None
             )
         yield Batch((), revision, known_at=begun)
@@ -221,7 +221,7 @@ class Polling:
     # ------------------------------------------------------------ following
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
-        seen = self._seen
+        seen = self.seen
         following = Following(
             self, seen if seen.revision == revision - 1 else None, notify, self._name
         )
@@ -258,10 +258,6 @@ class Polling:
         return batch, PollSnapshot(
             revision, items, None if before.records is None else record_version
         )
-
-    def seen_by_follower(self, seen: PollSnapshot) -> None:
-        """Take note of what a follower was told: another one may go on from there."""
-        self._seen = seen
 
     def look_soon(self) -> None:
         """Look at once, and not only when it is time: something has just been written."""
@@ -368,8 +364,8 @@ class Following(threading.Thread):
             log.exception("A look at all locks failed; everything is read again.")
         else:
             polling.fine = True
-            self._tell(batch)  # first: who goes on from what was seen has been told of it
-            polling.seen_by_follower(seen)
+            self._tell(batch)
+            polling.seen = seen  # after it: who goes on from what was seen has been told of it
             return seen
         polling.fine = False
         polling.failures += 1

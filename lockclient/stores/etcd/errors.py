@@ -45,10 +45,8 @@ _TEXTS = (
     ("database space exceeded", ErrorKind.NO_SPACE),
     ("invalid auth token", ErrorKind.NEW_TOKEN),
     ("revision of auth store is old", ErrorKind.NEW_TOKEN),
-    (
-        "auth: revision in header is old",
-        ErrorKind.NEW_TOKEN,
-    ),  # the same in etcd 3.5.1, code UNKNOWN
+    # The same in etcd 3.5.1, code UNKNOWN.
+    ("auth: revision in header is old", ErrorKind.NEW_TOKEN),
     ("user name is empty", ErrorKind.NEW_TOKEN),
     ("failed to connect to all addresses", ErrorKind.NOT_SENT),
     ("context deadline exceeded", ErrorKind.UNKNOWN),
@@ -173,17 +171,14 @@ def reason(error: grpc.RpcError) -> str:
     details = error.details() or ""
     for pattern, words in _REASONS:
         if re.search(pattern, details.lower()):
-            openssl = words in (_CERTIFICATE, _HANDSHAKE)
-            return words + _told_by_openssl(details) if openssl else words
+            if words not in (_CERTIFICATE, _HANDSHAKE):
+                return words
+            # What OpenSSL says of it, like `certificate has expired`.
+            told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+            return f"{words}: {told.rpartition(': ')[2]}"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer"
     return details.rpartition("last error:")[2].strip() or str(error.code().name).lower()
-
-
-def _told_by_openssl(details: str) -> str:
-    """Return what OpenSSL says of it, like `: certificate has expired`."""
-    told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK").rpartition(": ")[2]
-    return f": {told}"
 
 
 def more_telling(before: str, now: str) -> str:

@@ -1,21 +1,16 @@
-"""Keys: from lock names to keys and ranges and back, the contract of `docs/protocol.md`.
-
-A name is percent-encoded with nothing but RFC 3986's unreserved characters left bare, so that it
-is always one path segment and two names never share a key.
-"""
+"""Keys: from lock names to keys and ranges and back, the contract of `docs/protocol.md`."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from lockclient.errors import InvalidLockName
 from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
-from lockclient.model.lock_name import MAX_NAME_BYTES, check_name
+from lockclient.model.lock_name import MAX_NAME_BYTES
+from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.service_protocol import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -24,30 +19,9 @@ _SUBKEYS = {part.encode(): part for part in sorted(SUBKEYS)}
 _IN_ORDER = tuple(_SUBKEYS)
 
 
-def encode(name: str) -> str:
-    """Return the path segment of a lock's name."""
-    return name if _is_bare(name) else quote(name, safe="")
-
-
-_is_bare = re.compile("[A-Za-z0-9._~-]*").fullmatch
-
-
 def segment_of(key: bytes) -> str:
     """Return a key's last segment as it stands: a foreign client may encode otherwise than we."""
     return key.rpartition(b"/")[2].decode(errors="surrogateescape")
-
-
-@lru_cache(maxsize=1024)  # the five keys of a lock come one after the other
-def decode(segment: str) -> str | None:
-    """Return the name of a path segment; None if it is not the encoding of any name.
-
-    Only the one canonical encoding counts: `a b` and `a%20b` must not be taken for one lock.
-    """
-    try:
-        name = check_name(unquote(segment, errors="strict"))
-    except (UnicodeDecodeError, InvalidLockName):
-        return None
-    return name if encode(name) == segment else None
 
 
 @dataclass(frozen=True, slots=True)

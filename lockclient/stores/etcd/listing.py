@@ -140,9 +140,7 @@ class Listing:
                 **how,
             )
             many = pages.limit > SAFE_KEYS
-            limit = Deadline(
-                min(deadline, Deadline.after(FULL_PAGE_TIMEOUT_S if many else PAGE_TIMEOUT_S))
-            )
+            limit = deadline.within(0.0, FULL_PAGE_TIMEOUT_S if many else PAGE_TIMEOUT_S)
             try:
                 answer = self._call(RANGE, page, limit)
             except StoreUnavailable:

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import isfinite
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from lockclient.errors import StoreError
 from lockclient.model.fields import ABOUT, TEXT, TIME, json_facts, to_json
 from lockclient.model.holder import STAMPS, Found, Holder
 from lockclient.model.removal import Removal
+from lockclient.stores.common.segments import SegmentNames
 
 LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a request may arrive late. It is authorised as it arrives, by an access token
@@ -85,27 +85,13 @@ class Version(NamedTuple):
             ) from error
 
 
-class ObjectNames:
+class ObjectNames(SegmentNames):
     """The objects' names below a root."""
 
     def __init__(self, root: str) -> None:
+        super().__init__(f"{root}locks/", f"{root}locks-unlockers/", f"{root}removed/")
         self.live = f"{root}locks"
         """What all names begin with of what changes: one listing has it all."""
-        self.locks = f"{root}locks/"
-        self.unlockers = f"{root}locks-unlockers/"
-        self.removed = f"{root}removed/"
-
-    def lock(self, name: str) -> str:
-        """Return the name of the object of a lock."""
-        return f"{self.locks}{quote(name, safe='')}"
-
-    def announcement(self, unlocker: str) -> str:
-        """Return the name of the object of an unlocker's announcement."""
-        return f"{self.unlockers}{quote(unlocker, safe='')}"
-
-    def record(self, name: str, uuid: str) -> str:
-        """Return the name of the object of a removal's record."""
-        return f"{self.removed}{quote(name, safe='')}/{quote(uuid, safe='')}"
 
 
 FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"

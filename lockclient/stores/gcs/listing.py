@@ -22,12 +22,12 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
-from lockclient.stores.common.segments import lock_name_of
+from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient
@@ -159,7 +159,7 @@ class ObjectListing:
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
-        for page in self._objects(f"{self._names.locks}{quote(prefix, safe='')}", deadline):
+        for page in self._objects(f"{self._names.locks}{encode(prefix)}", deadline):
             for path, state in page:
                 name = self._lock_name(path)
                 if name is not None and state.uuid is not None and state.decision is None:
@@ -242,7 +242,7 @@ class ObjectListing:
     def _lock_name(self, path: str, folder: str = "") -> str | None:
         """Return the lock that an object is about; None: no name of ours."""
         folder = folder or self._names.locks
-        return lock_name_of(path[len(folder) :]) if path.startswith(folder) else None
+        return decode(path[len(folder) :]) if path.startswith(folder) else None
 
 
 def _lock_or_tombstone(name: str, state: ObjectState) -> StoredItem | None:

@@ -74,7 +74,7 @@ class OwnTakes:
 
     def is_answered(self, uuid: str, deadline: Deadline) -> bool:
         """Tell whether all that this process has sent to take a lock by that uuid was answered."""
-        until = Deadline(min(deadline, Deadline.after(SETTLE_TIMEOUT_S)))
+        until = deadline.within(0.0, SETTLE_TIMEOUT_S)
         while uuid in self._in_flight and not until.expired():
             time.sleep(0.01)
         known = uuid in self._answered and uuid not in self._in_flight

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable
+from lockclient.stores.valkey.wire.connection import Connection
 
 _DURABILITY_ADVICE = (
     "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
@@ -17,19 +18,15 @@ _DURABILITY_ADVICE = (
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
     """Yield what is found, one server after the other, then what that comes to."""
-    location, voting = servers.location, 0
-    for i in servers.all:
-        endpoint = location.endpoints[i]
-        try:
-            connection = servers.open(i)
-        except ServerUnusable as refusal:
-            text = f"{endpoint} has no vote: {refusal}."
-            yield Finding("server", ERROR, text, errors.advice_for([refusal.failure]))
-            continue
-        voting += not connection.quarantine_s
-        yield from _server(endpoint, connection, location)
-        connection.close()
-    yield _sum(voting, len(servers.all), location.majority)
+    voting = 0
+    for endpoint, found in servers.open_all():
+        if isinstance(found, VoteFailure):
+            text = f"{endpoint} has no vote: {found.reason}."
+            yield Finding("server", ERROR, text, errors.advice_for([found]))
+        else:
+            voting += not found.quarantine_s
+            yield from _server(endpoint, found, servers.location)
+    yield _sum(voting, len(servers.all), servers.location.majority)
 
 
 def _server(endpoint: str, connection: Connection, location: ValkeyLocation) -> Iterator[Finding]:

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
-from urllib.parse import quote
 
 from lockclient.errors import StoreError
 from lockclient.model.holder import MOST_FENCING, STAMPS, SUBKEYS, Found, Holder
+from lockclient.stores.common.segments import SegmentNames, encode
 
 LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a lock outlives its time, so that an unlocker tells of its end, and for which a
@@ -48,46 +47,23 @@ def milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000) + 1)
 
 
-class KeyNames:
+class KeyNames(SegmentNames):
     """The keys' names below a root."""
 
     def __init__(self, root: str) -> None:
+        super().__init__(f"{root}/locks/", f"{root}/unlockers/", f"{root}/removed/")
         self.server = f"{root}/server"
-        self.locks = f"{root}/locks/"
-        self.removed = f"{root}/removed/"
-        self.unlockers = f"{root}/unlockers/"
         self.all = f"{root}/"
-        self._root = root
-
-    def lock(self, name: str) -> str:
-        """Return the key of a lock."""
-        return f"{self.locks}{_quoted(name)}"
+        self.channels = f"{root}/released/*"
+        """The pattern of all these channels: neither a name nor the root has such a star."""
 
     def tombstone(self, name: str, uuid: str) -> str:
         """Return the key of what keeps takes of this uuid from doing anything."""
-        return f"{self._root}/withdrawn/{_quoted(name)}/{_quoted(uuid)}"
-
-    def record(self, name: str, uuid: str) -> str:
-        """Return the key of the record of a removal."""
-        return f"{self.removed}{_quoted(name)}/{_quoted(uuid)}"
-
-    def announcement(self, unlocker: str) -> str:
-        """Return the key of an unlocker's announcement."""
-        return f"{self.unlockers}{_quoted(unlocker)}"
+        return f"{self.all}withdrawn/{encode(name)}/{encode(uuid)}"
 
     def channel(self, name: str) -> str:
         """Return the channel on which it is said that a lock is free."""
-        return f"{self._root}/released/{_quoted(name)}"
-
-    @property
-    def channels(self) -> str:
-        """The pattern of all these channels: neither a name nor the root has such a star."""
-        return f"{self._root}/released/*"
-
-
-@lru_cache(maxsize=1024)
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+        return f"{self.all}released/{encode(name)}"
 
 
 def token_of(uuid: str) -> int:
@@ -144,9 +120,9 @@ def subkeys_of(fields: Mapping[str, bytes | None], uuid: str, push: int) -> dict
     }
 
 
-def number_of(value: bytes) -> int:
+def number_of(value: bytes, max_digits: int = _MAX_PUSH_DIGITS) -> int:
     """Read a number as a script does that finds something else there."""
-    return int(value) if _is_number(value) else 0
+    return int(value) if value.isdigit() and len(value) <= max_digits else 0
 
 
 def numbered(name: str, value: bytes) -> int:
@@ -155,13 +131,9 @@ def numbered(name: str, value: bytes) -> int:
     Raises:
         StoreError: it is none, so that nothing follows it.
     """
-    if _is_number(value):
+    if value.isdigit() and len(value) <= _MAX_PUSH_DIGITS:
         return int(value)
     raise StoreError(
         f"The lock {name!r} can't be pushed: its field push is {value.decode(errors='replace')!r} "
         "and no number of at most thirteen digits. Another program has written it."
     )
-
-
-def _is_number(value: bytes) -> bool:
-    return value.isdigit() and len(value) <= _MAX_PUSH_DIGITS

@@ -23,14 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_UUID_BYTES, MAX_VALUE_BYTES, SUBKEYS, Found
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
-from lockclient.stores.common.segments import lock_name_of
+from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
@@ -147,9 +147,9 @@ class KeyListing:
         new: dict[str, tuple[Key, int, int]] = {}
         for rest, (number, i) in recorded(scan.folder("removed")).items():
             segment, _, last = rest.partition("/")
-            name, uuid = lock_name_of(segment), unquote(last)
+            name, uuid = decode(segment), unquote(last)
             whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES
-            if name is None or not whole or self._holds(name, uuid):
+            if name is None or not whole or self._last_holder(name) == uuid:
                 continue
             key: Key = ("removed", name, uuid)
             before = known.get(key)
@@ -190,9 +190,6 @@ class KeyListing:
         if more > 0:
             yield f"And {more} more names are on too few servers."
 
-    def _holds(self, name: str, uuid: str) -> bool:
-        return self._last_holder(name) == uuid
-
     def _last_holder(self, name: str) -> str | None:
         """Return who had a lock by the last look."""
         return ScannedKey.parse(self._held[name][0]).uuid if name in self._held else None
@@ -209,7 +206,7 @@ class KeyListing:
         least = quorum.majority - (len(self._rounds.all) - len(folders))
         order, servers = list(folders), list(folders.values())
         for segment in set[str]().union(*servers):
-            if (name := lock_name_of(segment)) is None:
+            if (name := decode(segment)) is None:
                 continue
             texts = [folder.get(segment) for folder in servers]
             first = texts[0]
@@ -256,7 +253,7 @@ class KeyListing:
             )
             for segment, (value, *_) in values.items():
                 name, number = unquote(segment), part[segment][0]
-                if value is not None and quote(name, safe="") == segment:
+                if value is not None and encode(name) == segment:
                     found: dict[str, Found] = {"": (value, number)}
                     yield StoredItem("unlockers", name, "", number, self.now(), found)
 
@@ -270,13 +267,13 @@ class KeyListing:
         Where that has changed meanwhile it is asked as for one lock, of a majority.
         """
         for part in _chunks(new):
-            place = {quote(name, safe=""): i for name, (_, i) in part.items()}
+            place = {encode(name): i for name, (_, i) in part.items()}
             values = self._read_values(
                 self._rounds.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE_BYTES, deadline
             )
             found: list[StoredItem] = []
             for name, (key, _) in part.items():
-                shown = values.get(quote(name, safe=""), ())
+                shown = values.get(encode(name), ())
                 item = self._item(name, dict(zip((*SUBKEYS, "push"), shown, strict=False)))
                 if item is None or item.version != key.version():
                     item = self._item(name, self._read_by_majority(name, deadline))
@@ -338,7 +335,7 @@ class KeyListing:
 
     def _scan(self, what: str, deadline: Deadline) -> Scan:
         """Go through all servers' keys."""
-        pauses, until = Backoff(*ROUND_PAUSES_S), Deadline(min(deadline, Deadline.after(_RETRY_S)))
+        pauses, until = Backoff(*ROUND_PAUSES_S), deadline.within(0.0, _RETRY_S)
         while True:
             try:
                 return self._scan_once(what, deadline)

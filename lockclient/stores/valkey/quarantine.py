@@ -9,9 +9,10 @@ from urllib.parse import unquote
 from lockclient.errors import StoreUnavailable
 from lockclient.stores.diagnosis_protocol import Voter
 from lockclient.stores.valkey import errors, lua_scripts
+from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Command, Connection, ServerUnusable
+from lockclient.stores.valkey.wire.connection import Command, Connection
 
 _SCAN_COUNT: Final = "500"
 """Keys that a server scans in one step: less than a millisecond."""
@@ -19,20 +20,14 @@ _SCAN_COUNT: Final = "500"
 
 def voters(servers: Broadcast) -> Iterator[Voter]:
     """Yield what each server says, also those whose votes do not count yet."""
-    for i in servers.all:
-        endpoint = servers.endpoints[i]
-        try:
-            connection = servers.open(i)
-        except ServerUnusable as refusal:
-            yield Voter(endpoint, trouble=str(refusal))
+    for endpoint, found in servers.open_all():
+        if isinstance(found, VoteFailure):
+            yield Voter(endpoint, trouble=found.reason)
             continue
         try:
-            names = frozenset(_lock_names(servers, connection))
-            yield Voter(endpoint, connection.quarantine_s, locks=names)
+            yield Voter(endpoint, found.quarantine_s, locks=frozenset(_lock_names(servers, found)))
         except (errors.ErrorReply, *errors.Unanswered) as error:
             yield Voter(endpoint, trouble=errors.classify(error).reason)
-        finally:
-            connection.close()
 
 
 def clear_quarantine(servers: Broadcast) -> None:
@@ -41,12 +36,8 @@ def clear_quarantine(servers: Broadcast) -> None:
     Raises:
         StoreUnavailable: some can't be told; those that can vote then.
     """
-    failures = {}
-    for i in servers.all:
-        try:
-            servers.open(i, vouched=True).close()
-        except ServerUnusable as refusal:
-            failures[i] = refusal.failure
+    opened = enumerate(servers.open_all(vouched=True))
+    failures = {i: found for i, (_, found) in opened if isinstance(found, VoteFailure)}
     if failures:
         raise StoreUnavailable(
             f"Not all servers of {servers.location.url()} could be told that nobody holds a lock "

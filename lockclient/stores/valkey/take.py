@@ -154,15 +154,13 @@ class TakeExecutor:
             return Refused(None, 0, uuid_spent=True)
         if self._quorum.can_agree(answers, *GRANTED):
             return None
-        _, holder = self._quorum.holder(map(_holder, answers.values()))
-        return None if holder is None else Refused(holder, revision_of(holder, 0))
+        return _refused_by(self._quorum.holder(map(_holder, answers.values()))[1])
 
     def _may_hold(self, answers: Mapping[int, Reply]) -> Outcome | None:
         """Return who may have it, as far as the votes of a majority go; the others have failed."""
         if len(answers) < self._quorum.majority:
             return None
-        holder = self._quorum.may_hold(map(_holder, answers.values()))
-        return None if holder is None else Refused(holder, revision_of(holder, 0))
+        return _refused_by(self._quorum.may_hold(map(_holder, answers.values())))
 
     def _purge_stale(
         self, name: str, answers: Mapping[int, Reply], before: Mapping[int, StaleEntry]
@@ -216,3 +214,7 @@ class TakeExecutor:
 def _holder(reply: Reply) -> str | None:
     """Return whom a server names that was asked for a lock, but for us."""
     return decoded(reply.rest[0]) if reply.kind == "held" else None
+
+
+def _refused_by(holder: str | None) -> Refused | None:
+    return None if holder is None else Refused(holder, revision_of(holder, 0))

@@ -196,7 +196,7 @@ class TestRecords:
         shop.put("removed", "a", "1")
         shop.wall -= 3600
         batch = told.next()
-        wait_until(lambda: polling._seen.revision == batch.revision)
+        wait_until(lambda: polling.seen.revision == batch.revision)
         told.following.close()
         again = [each for each in polling.load(("locks", "removed"), WEEK) if each.changes]
         assert again[0].changes[0].created <= batch.revision

@@ -32,17 +32,17 @@ import grpc
 from google.protobuf.message import Message
 
 from lockclient.model.clocks import Deadline
+from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import Endpoint, Tries
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
-    OPTIONS,
     Metadata,
     Method,
-    credentials_of,
     make_call,
+    open_channel,
 )
 from lockclient.stores.requests import RequestState
 
@@ -67,7 +67,7 @@ class AioChannels:
         self._threads = channels
         self._location = channels.location
         self._failover = channels.failover
-        self._by_threads = channels.borrowed is not None or _poller.lost
+        self._by_threads = channels.borrowed is not None or bool(_used_in - {os.getpid()})
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         # A thousand tasks that begin at once want one lease and one token.
@@ -111,50 +111,19 @@ class AioChannels:
         if not lease.usable():
             async with self._granting.turn(deadline):
                 if not lease.usable():
-                    await self._in_a_thread(lambda: lease.get(deadline))
+                    await by_thread(self._background.pushes.submit, lambda: lease.get(deadline))
         return lease.id
-
-    async def _in_a_thread(self, work: Callable[[], object]) -> None:
-        ended: asyncio.Future[BaseException | None] = self.loop.create_future()
-
-        def tell(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
-
-        def do() -> None:
-            error: BaseException | None = None
-            try:
-                work()
-            except Exception as raised:  # noqa: BLE001 - it is raised where it is waited for
-                error = raised
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self.loop.call_soon_threadsafe(tell, error)
-
-        self._background.pushes.submit(do)
-        error = await ended
-        if error is not None:
-            raise error
 
     def _stub(self, member: Endpoint, method: Method) -> Any:
         if self._by_threads:
             return _awaitable(self._threads.stub(member, method))
-        key = member.endpoint, method.path
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = make_call(self._channel(member.endpoint), method)
-        return call
-
-    def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        channel = self._channels.get(endpoint)
-        if channel is None:
-            _poller.started = True
-            credentials = credentials_of(self._location)
-            if credentials is None:
-                channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
-            else:
-                channel = grpc.aio.secure_channel(endpoint, credentials, options=OPTIONS)
-            self._channels[endpoint] = channel
-        return channel
+        endpoint, key = member.endpoint, (member.endpoint, method.path)
+        if endpoint not in self._channels:
+            _used_in.add(os.getpid())
+            self._channels[endpoint] = open_channel(grpc.aio, self._location, endpoint)
+        if key not in self._calls:
+            self._calls[key] = make_call(self._channels[endpoint], method)
+        return self._calls[key]
 
     async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
         if not self._failover.authentication.name:
@@ -250,17 +219,6 @@ def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-class _Poller:
-    """What of grpc.aio this process has: there is one poller for all loops, and it has a thread."""
-
-    def __init__(self) -> None:
-        self.started = False
-        self.lost = False
-
-    def start_afresh(self) -> None:
-        """After fork, in the child: threads did not come along."""
-        self.lost = self.lost or self.started
-
-
-_poller = _Poller()
-os.register_at_fork(after_in_child=_poller.start_afresh)
+_used_in: set[int] = set()
+"""The processes, this one and those that it was forked from, that have used grpc.aio: there is one
+poller for all loops, with a thread, and threads do not come along."""

@@ -23,11 +23,10 @@ from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, Endpoint, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
-    OPTIONS,
     Metadata,
     Method,
-    credentials_of,
     make_call,
+    open_channel,
 )
 from lockclient.stores.requests import RequestState
 
@@ -89,16 +88,11 @@ class Channels:
         self._streams = self._connections(borrowed)
 
     def _connections(self, borrowed: Borrowed | None) -> dict[str, _Connection | Borrowed]:
+        connect_to = partial(partial, open_channel, grpc, self.location)
         return {
-            member.endpoint: borrowed or _Connection(partial(self._connect, member.endpoint))
+            member.endpoint: borrowed or _Connection(connect_to(member.endpoint))
             for member in self.failover.members
         }
-
-    def _connect(self, endpoint: str) -> grpc.Channel:
-        credentials = credentials_of(self.location)
-        if credentials is None:
-            return grpc.insecure_channel(endpoint, options=OPTIONS)
-        return grpc.secure_channel(endpoint, credentials, options=OPTIONS)
 
     def stub(self, member: Endpoint, method: Method) -> Any:
         """Return what makes a call to a member."""

@@ -80,15 +80,16 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def credentials_of(location: EtcdLocation) -> grpc.ChannelCredentials | None:
-    """Return what a channel needs for TLS, None for plain text."""
+def open_channel(api: Any, location: EtcdLocation, endpoint: str) -> Any:
+    """Return a channel to a member, of `grpc` or `grpc.aio`."""
     if not location.secure:
-        return None
-    return grpc.ssl_channel_credentials(
+        return api.insecure_channel(endpoint, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(
         root_certificates=_content(location.cacert),
         private_key=_content(location.key),
         certificate_chain=_content(location.cert),
     )
+    return api.secure_channel(endpoint, credentials, options=OPTIONS)
 
 
 _contents: dict[str, bytes] = {}

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -97,7 +96,7 @@ class Rounds:
         asked something else `instead`.
         """
         answers: dict[int, Reply] = {}
-        pauses, rounds = Backoff(*ROUND_PAUSES_S), 0
+        pauses, rounds, together = Backoff(*ROUND_PAUSES_S), 0, early or enough
         while True:
             if self.servers.closed:
                 raise closed(self.location, unknown=sending.ambiguous)
@@ -106,9 +105,8 @@ class Rounds:
                 answers.clear()
             commands = {i: instead.get(i, command) for i in self.all if i not in answers}
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
-            together = partial(_enough_with, early or enough, answers)
-            result = self.servers.ask(commands, until, together)
-            answers |= result.answers
+            result = self.servers.ask(commands, until, lambda new: together({**answers, **new}))
+            answers.update(result.answers)
             if silent is not None:
                 silent |= result.silent
             rounds += 1
@@ -166,8 +164,3 @@ class Rounds:
                 *(keys.channel(name), "1" if alone else ""),
             ),
         )
-
-
-def _enough_with(enough: Enough, known: dict[int, Reply], new: Mapping[int, Reply]) -> bool:
-    """Tell whether these answers are enough, with those that are known."""
-    return enough({**known, **new})

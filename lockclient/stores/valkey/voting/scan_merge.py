@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from lockclient.stores.valkey.keys import number_of
+
 _MAX_DIGITS: Final = 15
 """Of the number of a sign of life; all JSON has so many."""
 
@@ -24,7 +26,7 @@ class ScannedKey(NamedTuple):
     def parse(cls, text: str) -> ScannedKey:
         """Read a server's text of a key."""
         number, _, uuid = text.partition(" ")
-        return cls(int(number) if _is_number(number) else 0, uuid)
+        return cls(number_of(number.encode(), _MAX_DIGITS), uuid)
 
     def version(self) -> int:
         """Return what `StoredItem.version` is of it, for this process."""
@@ -61,10 +63,6 @@ def recorded(folders: Mapping[int, Folder]) -> dict[str, tuple[int, int]]:
             where[segment, length] = i
     found: dict[str, tuple[int, int]] = {}
     for segment, votes in lengths.items():
-        length = min(votes, key=lambda candidate: (-votes[candidate], candidate))
+        _, length = min((-number, length) for length, number in votes.items())
         found[segment] = length, where[segment, length]
     return found
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

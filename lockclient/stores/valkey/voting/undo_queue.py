@@ -58,10 +58,8 @@ class UndoQueue:
             if len(pending) > _MAX_PENDING:
                 pending.popitem(last=False)
                 if len(pending) == _MAX_PENDING:
-                    endpoint = self._servers.endpoints[i]
-                    log.warning(
-                        "%s was owed too much: some of it stays until it expires.", endpoint
-                    )
+                    where = self._servers.endpoints[i]
+                    log.warning("%s was owed too much: some of it stays until it expires.", where)
             self.run(i)
 
     def run(self, i: int) -> None:
@@ -93,14 +91,12 @@ class UndoQueue:
         if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
             scheduler.shared.after(pause, partial(self.run, i))
 
-    def reachable_pending(self) -> int:
-        """Return how many commands wait for servers that can be reached."""
-        return sum(len(self._pending[i]) for i in self._servers.all if self._servers.reachable(i))
-
     def drain(self, seconds: float) -> None:
         """Wait until all is done that can be, but not longer than that."""
-        deadline = Deadline.after(seconds)
-        while self.reachable_pending() and not deadline.expired():
+        deadline, servers = Deadline.after(seconds), self._servers
+        while any(self._pending[i] for i in servers.all if servers.reachable(i)):
+            if deadline.expired():
+                return
             time.sleep(0.005)
 
     def close(self) -> None:

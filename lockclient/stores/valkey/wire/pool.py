@@ -14,7 +14,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -172,6 +172,20 @@ class ServerPool:
             )
         self.note_quarantine(i, connection.quarantine_s)
         return connection
+
+    def open_all(self, *, vouched: bool = False) -> Iterator[tuple[str, Connection | VoteFailure]]:
+        """Yield each server's address, and a new connection to it, or why there is none.
+
+        The connection is closed when the next one is asked for.
+        """
+        for i in self.all:
+            try:
+                connection = self.open(i, vouched=vouched)
+            except ServerUnusable as refusal:
+                yield self.endpoints[i], refusal.failure
+            else:
+                with closing(connection):
+                    yield self.endpoints[i], connection
 
     def mark_failed(self, i: int, connection: Connection | None, failure: VoteFailure) -> None:
         """A server failed: until it is reached again, it is absent."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from lockclient.errors import InvalidLockName
 from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.model.lock_name import check_name
-from lockclient.stores.etcd.keys import KINDS, Keys, decode, encode
+from lockclient.stores.common.segments import decode, encode
+from lockclient.stores.etcd.keys import KINDS, Keys
 
 SPACE = Keys("/base")
 ALIKE = [
