@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,8 +11,6 @@ from jinja2.bccache import Bucket, BytecodeCache
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.fields import ABOUT
-from lockclient.model.holder import SUBKEYS
 from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Outcome
@@ -30,8 +27,6 @@ from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 URL = "etcd://127.0.0.1:2379/clustermutex"
-
-BACKTRACE = 'File "/srv/report.py", line 41, in rebuild\n    with ClusterMutex("nightly"):\n'
 
 
 class DashboardStore(MemoryStore):
@@ -61,40 +56,6 @@ class DashboardStore(MemoryStore):
     def kept(self) -> dict[tuple[Kind, str, str], Change]:
         """All that stands there."""
         return self.model.kept
-
-    # ------------------------------------------------------------ what happens in the store
-
-    def take(self, name: str, **values: Any) -> None:
-        """Have somebody take the lock, now unless `locked_at` says otherwise."""
-        self.write(*[("locks", name, key, value) for key, value in subkeys(**values).items()])
-
-    def push(self, name: str, *, alert: float = 300.0, unlock: float = 900.0) -> None:
-        """Push the stamps forward, from now on, together as holders do."""
-        now = time.time()
-        stamps = (("alert_at", now + alert), ("auto_unlock_at", now + unlock))
-        self.write(*[("locks", name, part, f"{at:.3f}".encode()) for part, at in stamps])
-
-    def release(self, name: str) -> None:
-        """Delete the lock."""
-        gone = [key for key in self.kept if key[:2] == ("locks", name)]
-        self.write(*[(kind, of, part, None) for kind, of, part in gone])
-
-    def wait(self, name: str, uuid: str, **values: Any) -> None:
-        """Put somebody in line."""
-        self.write(("queue", name, uuid, json.dumps(values).encode()))
-
-    def unlocker(self, name: str = "watchdog-1:77", *, runs: bool = True) -> None:
-        """Have an unlocker run, or end."""
-        self.write(("unlockers", name, "", b"{}" if runs else None))
-
-    def removed(self, name: str, uuid: str, **values: Any) -> None:
-        """Leave the record of a removal."""
-        self.write(("removed", name, uuid, json.dumps(values).encode()))
-
-    def lose_watches(self) -> None:
-        """Have nobody told any more of what is written, until he follows anew."""
-        for follower in list(self._followers):
-            follower.close()
 
     # ------------------------------------------------------------ ServiceStore
 
@@ -199,38 +160,6 @@ class Board:
 
     def __exit__(self, *_: object) -> None:
         self.table.stop()
-
-
-def subkeys(
-    *, held_for: float = 60.0, alert: float = 300.0, unlock: float | None = 900.0, **values: Any
-) -> dict[str, bytes]:
-    """Return a lock's subkeys, of a holder that took it `held_for` seconds ago.
-
-    `values` are facts that are to be otherwise, missing where None; whole subkeys may be bytes.
-    """
-    taken = round(time.time() - held_for, 3)
-    facts: dict[str, Any] = {
-        "uuid": "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001",
-        "hostname": "worker-1",
-        "pid": 4711,
-        "thread": "MainThread",
-        "reason": "rebuild totals",
-        "locked_at": taken,
-        "alert_at": f"{taken + alert:.3f}",
-        "auto_unlock_at": None if unlock is None else f"{taken + unlock:.3f}",
-        "expected_runtime": alert,
-        "auto_unlock_after": unlock,
-        "backtrace": BACKTRACE,
-        "client": "clustermutex/0.1.0 python/3.11.2",
-    }
-    facts |= values
-    found = {part: facts.pop(part, None) for part in SUBKEYS}
-    found[ABOUT] = found[ABOUT] or json.dumps(facts)
-    return {
-        part: value if isinstance(value, bytes) else str(value).encode()
-        for part, value in found.items()
-        if value is not None
-    }
 
 
 def hashed(password: str) -> str:

@@ -14,7 +14,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Final
 
-from lockclient.model.holder import SUBKEYS, Found, Holder
+from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
@@ -95,7 +95,8 @@ class Lock:
             self.tickets.pop(part, None)
             self.removals.pop(part, None) if change.kind == "removed" else None
             if value is not None and change.kind == "queue":
-                self.tickets[part] = Ticket.read(self.name, part, value, change.created), lease
+                said = value if len(value) <= MAX_VALUE_BYTES else b""
+                self.tickets[part] = Ticket.read(self.name, part, said, change.created), lease
             elif value is not None:
                 self.removals[part] = Removal.read(self.name, part, value)
 

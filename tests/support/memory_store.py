@@ -7,9 +7,12 @@ explored on its `Model`, where a request can arrive late, twice or never.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
+from typing import Any
 
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
@@ -23,6 +26,7 @@ from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Task
 from tests.support.memory_model import Entry, Model
+from tests.support.records import subkeys
 
 CLOSE_TIMEOUT_S = 0.4
 _BY_KEY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
@@ -108,6 +112,40 @@ class MemoryStore:
             revision = self.model.write(*entries)
         self._notify()
         return revision
+
+    # ------------------------------------------------------------ what happens in the store
+
+    def take(self, name: str, **values: Any) -> None:
+        """Have somebody take the lock, now unless `locked_at` says otherwise."""
+        self.write(*[("locks", name, key, value) for key, value in subkeys(**values).items()])
+
+    def push(self, name: str, *, alert: float = 300.0, unlock: float = 900.0) -> None:
+        """Push the stamps forward, from now on, together as holders do."""
+        now = time.time()
+        stamps = (("alert_at", now + alert), ("auto_unlock_at", now + unlock))
+        self.write(*[("locks", name, part, f"{at:.3f}".encode()) for part, at in stamps])
+
+    def release(self, name: str) -> None:
+        """Delete the lock."""
+        gone = [key for key in self.model.kept if key[:2] == ("locks", name)]
+        self.write(*[(kind, of, part, None) for kind, of, part in gone])
+
+    def wait(self, name: str, uuid: str, **values: Any) -> None:
+        """Put somebody in line."""
+        self.write(("queue", name, uuid, json.dumps(values).encode()))
+
+    def unlocker(self, name: str = "watchdog-1:77", *, runs: bool = True) -> None:
+        """Have an unlocker run, or end."""
+        self.write(("unlockers", name, "", b"{}" if runs else None))
+
+    def removed(self, name: str, uuid: str, **values: Any) -> None:
+        """Leave the record of a removal."""
+        self.write(("removed", name, uuid, json.dumps(values).encode()))
+
+    def lose_watches(self) -> None:
+        """Have nobody told any more of what is written, until he follows anew."""
+        for follower in list(self._followers):
+            follower.close()
 
     # ------------------------------------------------------------ MutexStore
 

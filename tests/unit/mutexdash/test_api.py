@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.dashboard_fakes import BACKTRACE, Board
+from tests.support.dashboard_fakes import Board
+from tests.support.records import BACKTRACE
 
 LOCK_KEYS = [
     *(

@@ -20,7 +20,8 @@ from mutexdash.data.picture import Picture, Snapshot
 from mutexdash.data.query import Query
 from mutexdash.data.rows import Ended
 from mutexdash.data.timeline import Lanes, lanes
-from tests.support.dashboard_fakes import BACKTRACE, Board, subkeys
+from tests.support.dashboard_fakes import Board
+from tests.support.records import BACKTRACE, subkeys
 
 
 @pytest.fixture

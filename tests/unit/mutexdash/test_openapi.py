@@ -18,7 +18,8 @@ from schemathesis import checks
 import mutexdash
 from mutexdash.security.access import Access
 from mutexdash.web.openapi import description
-from tests.support.dashboard_fakes import BACKTRACE, Board
+from tests.support.dashboard_fakes import Board
+from tests.support.records import BACKTRACE
 
 SERVED = "/api/openapi.yaml"
 DESCRIPTION: dict[str, Any] = YAML(typ="safe").load(
