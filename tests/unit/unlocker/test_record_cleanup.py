@@ -1,11 +1,10 @@
-"""Which records and marks go, and when: by clocks that the test moves, on a store in a dict."""
+"""Which records and marks go, and when: by clocks that the test moves, on the store in memory."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
@@ -15,55 +14,47 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.stores.service_protocol import Batch, Change, Kind
+from tests.support.memory_store import MemoryStore
 from unlocker import record_cleanup
 from unlocker.record_cleanup import RecordCleanup
 
 DAY = 86400.0
 
 
-@dataclass
-class World:
-    """A store, its table, and two clocks."""
+class World(MemoryStore):
+    """A store with its table, of which only the revision is asked, and two clocks."""
 
-    now: float = 5000.0
-    wall: float = 1_800_000_000.0
-    revision: int = 100
-    there: dict[tuple[Kind, str], Change] = field(default_factory=dict)
-    refusing: bool = False
-    looks: list[Kind] = field(default_factory=list)
+    now = 5000.0
+    wall = 1_800_000_000.0
+    refusing = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    @property
+    def revision(self) -> int:
+        return self.model.revision
 
     def put(self, kind: Kind, name: str, value: bytes = b"") -> None:
-        self.revision += 1
-        self.there[kind, name] = Change(kind, name, "u", value, self.revision, self.revision)
+        self.write((kind, name, "" if kind == "code" else "u", value))
 
     def record(self, name: str, days_ago: float = 0.0) -> None:
         at = self.wall - days_ago * DAY
         self.put("removed", name, Removal(Holder(name), at, "u", AUTO_UNLOCK, "").value().encode())
 
-    def names(self, kind: Kind) -> list[str]:
-        return [name for of, name in self.there if of == kind]
-
-    # as a store, and as a table
+    def there(self, kind: Kind) -> set[str]:
+        return {change.name for change in self.model.entries((kind,))}
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        self.looks += kinds
-        for change in list(self.there.values()):
-            if change.kind in kinds:
-                yield Batch((change,), self.revision)
+        self.looks += 1
+        return super().load(kinds, deadline)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if self.refusing:
             raise StoreError("no")
-        found = self.there.get((change.kind, change.name))
-        if found is None or found.revision != change.revision:
-            return False
-        self.revision += 1
-        del self.there[change.kind, change.name]
-        return True
-
-    def connected(self) -> bool:
-        return True
+        return super().forget(change, deadline)
 
 
 @pytest.fixture
@@ -75,8 +66,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def retention_of(world: World, keep: int | None = None) -> RecordCleanup:
-    store, table = cast("ServiceStore", world), cast("Table", world)
-    return RecordCleanup(store, table, keep, threading.Event())
+    return RecordCleanup(world, cast("Table", world), keep, threading.Event())
 
 
 def run(one: RecordCleanup, world: World, seconds: float) -> None:
@@ -95,9 +85,9 @@ def test_a_record_goes_after_seven_days_by_its_own_word(world: World) -> None:
     world.put("removed", "unreadable", b"\xff{")
     one = retention_of(world)
     run(one, world, 2 * 3600)
-    assert world.names("removed") == ["week", "new", "ahead", "unreadable"]
+    assert world.there("removed") == {"week", "new", "ahead", "unreadable"}
     run(one, world, 0.3 * DAY)
-    assert world.names("removed") == ["new", "ahead", "unreadable"]
+    assert world.there("removed") == {"new", "ahead", "unreadable"}
 
 
 def test_no_record_goes_at_once_whatever_the_clocks_say(world: World) -> None:
@@ -106,7 +96,7 @@ def test_no_record_goes_at_once_whatever_the_clocks_say(world: World) -> None:
     run(one, world, 7200)
     world.record("x", 365)
     written = world.now
-    while world.names("removed"):
+    while world.there("removed"):
         run(one, world, 60)
     assert world.now - written >= record_cleanup.MIN_RECORD_AGE_S
 
@@ -116,7 +106,7 @@ def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
     for number in range(20):
         world.record(f"{number:02}", days_ago=number % 3)
     run(retention_of(world, keep=5), world, 7200)
-    assert world.names("removed") == ["15", "16", "17", "18", "19"]
+    assert world.there("removed") == {"15", "16", "17", "18", "19"}
 
 
 def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +118,11 @@ def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -
     one, left = retention_of(world), [100]
     while left[-1]:
         run(one, world, 60)
-        left.append(len(world.names("removed")))
+        left.append(len(world.there("removed")))
         assert left[-2] - left[-1] <= 10
     assert world.now - 5000 < record_cleanup.MIN_RECORD_AGE_S + 13 * 60
     run(one, world, 7200)
-    assert len(world.looks) < 30, "an hour apart when there is nothing to do"
+    assert world.looks < 30, "an hour apart when there is nothing to do"
 
 
 def test_a_mark_goes_a_day_after_it_was_seen_to_be_there(world: World) -> None:
@@ -143,14 +133,14 @@ def test_a_mark_goes_a_day_after_it_was_seen_to_be_there(world: World) -> None:
     world.put("withdrawn", "later")
     world.wall += 365 * DAY
     run(one, world, DAY / 2 + 600)
-    assert world.names("withdrawn") == ["before", "later"]
+    assert world.there("withdrawn") == {"before", "later"}
     run(one, world, 2 * 3600)
-    assert world.names("withdrawn") == ["later"]
+    assert world.there("withdrawn") == {"later"}
     again = retention_of(world)
     run(again, world, DAY)
-    assert world.names("withdrawn") == ["later"], "who starts again begins to count again"
+    assert world.there("withdrawn") == {"later"}, "who starts again begins to count again"
     run(again, world, 3 * 3600)
-    assert world.names("withdrawn") == []
+    assert world.there("withdrawn") == set()
 
 
 def test_code_goes_with_the_last_record_that_speaks_of_it(world: World) -> None:
@@ -159,13 +149,13 @@ def test_code_goes_with_the_last_record_that_speaks_of_it(world: World) -> None:
     world.put("code", "c0de")
     one = retention_of(world)
     run(one, world, 3 * DAY)
-    assert world.names("code") == ["c0de"]
+    assert world.there("code") == {"c0de"}
     world.record("second", days_ago=-3)
-    world.there["code", "c0de"] = world.there["code", "c0de"]._replace(revision=world.revision)
+    world.put("code", "c0de")
     run(one, world, 5 * DAY)
-    assert (world.names("removed"), world.names("code")) == (["second"], ["c0de"])
+    assert (world.there("removed"), world.there("code")) == ({"second"}, {"c0de"})
     run(one, world, 6 * DAY)
-    assert (world.names("removed"), world.names("code")) == ([], [])
+    assert not world.there("removed") | world.there("code")
 
 
 def test_what_is_written_again_is_new(world: World) -> None:
@@ -175,18 +165,18 @@ def test_what_is_written_again_is_new(world: World) -> None:
     run(one, world, DAY)
     world.put("withdrawn", "x")
     run(one, world, DAY)
-    assert world.names("withdrawn") == ["x"]
+    assert world.there("withdrawn") == {"x"}
 
 
 def test_a_store_from_a_backup_voids_what_was_noted(world: World) -> None:
     """Its revisions begin again below: they say nothing of when anything was written."""
     one = retention_of(world)
-    world.revision = 100_000
+    world.model.revision = 100_000
     run(one, world, DAY)
-    world.revision = 50_000
+    world.model.revision = 50_000
     world.put("withdrawn", "x")
     run(one, world, DAY)
-    assert world.names("withdrawn") == ["x"]
+    assert world.there("withdrawn") == {"x"}
 
 
 def test_a_store_that_refuses_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,4 +188,4 @@ def test_a_store_that_refuses_is_told_once(world: World, caplog: pytest.LogCaptu
     assert caplog.text.count("can't be deleted, trying on: no") == 1
     world.refusing = False
     run(one, world, 120)
-    assert world.names("removed") == []
+    assert world.there("removed") == set()

@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Iterator
 
 from lockclient.model.clocks import Deadline
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Subscription
-from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.stores.service_protocol import Batch, Kind
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 
-class SlowStore:
-    """A store whose second reading hangs until it is let go, and then brings a new push."""
+class SlowStore(MemoryStore):
+    """A store whose second reading hangs until it is let go, and then finds a new push."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        super().__init__()
+        self.asked_once = False
         self.let_go = threading.Event()
         self.pushed_at = 0.0
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        revision = 10
-        if self.asked.is_set():
+        if self.asked_once and "locks" in kinds:
             self.let_go.wait(30)
-            revision = 20
+            self.push("a")
             self.pushed_at = time.monotonic()
-        self.asked.set()
-        about = b'{"expected_runtime": 30, "auto_unlock_after": 60}'
-        taken = {"uuid": b"u", "hostname": b"h", "about": about}
-        pushed = {"alert_at": b"%d" % (20 + revision), "auto_unlock_at": b"%d" % (50 + revision)}
-        changes = [
-            *(Change("locks", "a", part, value, 10, 10) for part, value in taken.items()),
-            *(Change("locks", "a", part, value, revision, 10) for part, value in pushed.items()),
-        ]
-        yield Batch(tuple(changes), revision)
-
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
-        class Watch:
-            def close(self) -> None:
-                pass
-
-        return Watch()
-
-    def connected(self) -> bool:
-        return True
+        self.asked_once = True
+        yield from super().load(kinds, deadline)
 
 
 def test_a_push_during_a_reading_that_hangs_is_not_counted_from_before_it() -> None:
     """Else a lock is removed early by as long as an outage took that a reading waited out."""
     store = SlowStore()
-    table = Table(cast("ServiceStore", store))
+    store.take("a")
+    table = Table(store)
     table.start()
     try:
         assert table.wait_ready(30)
