@@ -270,11 +270,11 @@ def test_who_was_frozen_taken_over_and_thawed_changes_nothing(
         remove(frozen)
         successor = ClusterMutex("x")
         assert successor.acquire(timeout=PATIENCE)
-        before, _ = server.bucket.get(OBJECT, Conditions())
+        before, _ = server.bucket.get(OBJECT)
         run.send_signal(signal.SIGCONT)
         assert run.wait(PATIENCE) == 76
     assert "removed from this holder" in (tmp_path / "said").read_text()
-    after, _ = server.bucket.get(OBJECT, Conditions())
+    after, _ = server.bucket.get(OBJECT)
     assert after == before
     successor.release()
 

@@ -74,7 +74,7 @@ def test_the_command_that_leaves_a_lock_held_ends(server: BucketServer, kind: st
     command("unlock", NAME, "--uuid", uuid)
     assert set(server.deliver()) <= {412}
     assert set(server.bucket.names()) == {OBJECT}
-    assert "uuid" not in server.bucket.get(OBJECT, Conditions())[0]["metadata"]
+    assert "uuid" not in server.bucket.get(OBJECT)[0]["metadata"]
 
 
 def test_a_take_that_waits_for_a_thread_is_not_sent_once_nobody_wants_it(

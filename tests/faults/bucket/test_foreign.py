@@ -49,7 +49,7 @@ class TestSomebodyElseS:
                 ask(store, request)
         with pytest.raises(StoreError, match=r"is left alone.*prefix of their own"):
             ClusterMutex(NAME, store=store).acquire()
-        assert server.bucket.get(OBJECT, Conditions()) == (before, BODY)
+        assert server.bucket.get(OBJECT) == (before, BODY)
 
     def test_is_in_no_list(
         self, server: BucketServer, store: GcsStore, metadata: dict[str, str]

@@ -26,7 +26,6 @@ from lockclient.stores.requests import (
     Withdraw,
 )
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, BucketServer
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
@@ -233,7 +232,7 @@ class TestTheHole:
         mine, (uuid, token) = holder(), take(store)
         ask(other, Remove(removal(replace(mine, uuid=uuid)), None))
         successor, _ = take(other)
-        before, _ = server.bucket.get(OBJECT, Conditions())
+        before, _ = server.bucket.get(OBJECT)
         assert before["metageneration"] == "1"
         for _ in range(3):
             gone = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
@@ -241,7 +240,7 @@ class TestTheHole:
             assert gone.holder == successor
             assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
             ask(store, Withdraw(NAME, uuid))
-        after, _ = server.bucket.get(OBJECT, Conditions())
+        after, _ = server.bucket.get(OBJECT)
         assert after == before
 
     @pytest.mark.parametrize("kind", [COMES_LATE, TWICE])
@@ -257,8 +256,8 @@ class TestTheHole:
         server.fault("DELETE", kind)
         ask(store, Unlock(NAME, uuid))
         successor, _ = take(other)
-        before, _ = server.bucket.get(OBJECT, Conditions())
+        before, _ = server.bucket.get(OBJECT)
         assert set(server.deliver()) <= {404, 412}
-        after, _ = server.bucket.get(OBJECT, Conditions())
+        after, _ = server.bucket.get(OBJECT)
         assert after == before
         assert has(other) == successor

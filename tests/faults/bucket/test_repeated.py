@@ -12,7 +12,6 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Taken
 from lockclient.stores.requests import Push, Read, Reclaim, Remove, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import REPEAT, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT
 from tests.support.http_requests import ask, has, take
@@ -51,7 +50,7 @@ def test_a_release_is_done_by_its_own_trace(
     store: GcsStore, mine: Holder, repeating: BucketServer
 ) -> None:
     """What is refused is its own second trace. A second deletion might be somebody else's."""
-    traced = "late_until" in repeating.bucket.get(OBJECT, Conditions())[0]["metadata"]
+    traced = "late_until" in repeating.bucket.get(OBJECT)[0]["metadata"]
     gone = ask(store, Unlock(NAME, mine.uuid or ""))
     assert gone == NotHolder(None, None, resent=traced)
     assert has(store) is None
@@ -81,5 +80,5 @@ def test_who_gives_up_writes_once_onto_another_one_s_lock(
     asked = repeating.counted("PATCH")
     assert isinstance(ask(store, Withdraw(NAME, "nobody", tombstone=True)), Done)
     assert repeating.counted("PATCH") <= asked + 1
-    said, _ = repeating.bucket.get(OBJECT, Conditions())
+    said, _ = repeating.bucket.get(OBJECT)
     assert (said["metadata"]["uuid"], "late_until" in said["metadata"]) == (mine.uuid, True)

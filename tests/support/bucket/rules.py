@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -40,58 +40,35 @@ class Conditions:
     """A request's preconditions; None: not asked for."""
 
     generation: int | None = None
-    not_generation: int | None = None
     metageneration: int | None = None
-    not_metageneration: int | None = None
 
-    PARAMETERS = (
-        "ifGenerationMatch",
-        "ifGenerationNotMatch",
-        "ifMetagenerationMatch",
-        "ifMetagenerationNotMatch",
-    )
+    PARAMETERS = ("ifGenerationMatch", "ifMetagenerationMatch")
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Conditions:
-        """Read them from a query."""
         try:
-            return cls(*(int(query[each]) if each in query else None for each in cls.PARAMETERS))
+            return cls(*(int(query[name]) if name in query else None for name in cls.PARAMETERS))
         except ValueError:
             raise Refusal(400, "invalid", "A precondition must be a whole number.") from None
 
-    def check(self, live: Stored | None, *, reading: bool = False) -> None:
+    def check(self, live: Stored | None) -> None:
         """Raise a refusal unless they hold for the live object.
 
-        No object has the generation 0, so `ifGenerationMatch=0` asks that there is none. A "not"
-        needs an object to compare. Where it fails, a reader has what is there already: 304.
+        No object has the generation 0, so `ifGenerationMatch=0` asks that there is none.
         """
-        generation = live.generation if live else 0
-        if self.generation is not None and self.generation != generation:
-            raise _unmet("ifGenerationMatch")
-        if self.metageneration is not None and (
-            live is None or self.metageneration != live.metageneration
-        ):
-            raise _unmet("ifMetagenerationMatch")
-        for wanted, there, which in (
-            (self.not_generation, generation, "ifGenerationNotMatch"),
-            (self.not_metageneration, live.metageneration if live else 0, "ifMetagenerationNot…"),
-        ):
-            if wanted is not None and (live is None or wanted == there):
-                raise Refusal(304, "notModified", "Not Modified") if reading else _unmet(which)
-
-
-def _unmet(which: str) -> Refusal:
-    return Refusal(
-        412,
-        "conditionNotMet",
-        f"At least one of the pre-conditions you specified did not hold ({which}).",
-    )
+        there = (live.generation, live.metageneration) if live else (0, None)
+        wanted = (self.generation, self.metageneration)
+        for name, value, found in zip(self.PARAMETERS, wanted, there, strict=True):
+            if value is not None and value != found:
+                raise Refusal(
+                    412,
+                    "conditionNotMet",
+                    f"At least one of the pre-conditions you specified did not hold ({name}).",
+                )
 
 
 @dataclass
 class Stored:
-    """A live object."""
-
     name: str
     generation: int
     body: bytes
@@ -123,16 +100,7 @@ class Stored:
 def in_rfc3339(wall: float) -> str:
     """Return a time as the API writes it."""
     at = datetime.fromtimestamp(wall, timezone.utc)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
-
-
-@dataclass
-class Page:
-    """One page of a listing."""
-
-    items: list[dict[str, Any]] = field(default_factory=list)
-    prefixes: list[str] = field(default_factory=list)
-    token: str = ""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Bucket:
@@ -185,25 +153,20 @@ class Bucket:
             self._objects[name] = made
             return made.resource(self.name)
 
-    def get(
-        self, name: str, conditions: Conditions, generation: int | None = None
-    ) -> tuple[dict[str, Any], bytes]:
-        """Return the live object's resource and body."""
+    def get(self, name: str, generation: str | None = None) -> tuple[dict[str, Any], bytes]:
+        """Return the live object's resource and body; without versioning no other can be named."""
         with self._lock:
-            live = self._live(name, generation)
-            conditions.check(live, reading=True)
+            live = self._live(name)
+            if generation not in (None, str(live.generation)):
+                raise not_found(f"No such object: {self.name}/{name}#{generation}")
             return live.resource(self.name), live.body
 
     def patch(
-        self,
-        name: str,
-        changes: Mapping[str, Any],
-        conditions: Conditions,
-        generation: int | None = None,
+        self, name: str, changes: Mapping[str, Any], conditions: Conditions
     ) -> dict[str, Any]:
         """Change the metadata by JSON's merge: the metageneration grows by one."""
         with self._lock:
-            live = self._live(name, generation)
+            live = self._live(name)
             conditions.check(live)
             kept = dict(live.metadata)
             if "metadata" in changes:
@@ -216,16 +179,15 @@ class Bucket:
             live.metageneration += 1
             return live.resource(self.name)
 
-    def delete(self, name: str, conditions: Conditions, generation: int | None = None) -> None:
-        """Delete the live object."""
+    def delete(self, name: str, conditions: Conditions) -> None:
         with self._lock:
-            conditions.check(self._live(name, generation))
+            conditions.check(self._live(name))
             self._count_write(name)
             del self._objects[name]
 
-    def _live(self, name: str, generation: int | None) -> Stored:
+    def _live(self, name: str) -> Stored:
         live = self._objects.get(name)
-        if live is None or generation not in (None, live.generation):
+        if live is None:
             raise not_found(f"No such object: {self.name}/{name}")
         return live
 
@@ -250,56 +212,25 @@ class Bucket:
 
     # ------------------------------------------------------------ many objects
 
-    def page(
-        self,
-        prefix: str = "",
-        *,
-        delimiter: str = "",
-        start: str = "",
-        end: str = "",
-        at_most: int = MOST_A_PAGE,
-        token: str = "",
-    ) -> Page:
-        """List by name, in the order of UTF-8's bytes; `token` is the last name of the page before.
-
-        With a delimiter all names that have it behind the prefix are one entry, up to it.
-        """
+    def page(self, prefix: str = "", token: str = "") -> tuple[list[dict[str, Any]], str]:
+        """List by name, in the order of UTF-8's bytes; `token` is the last name of the page before,
+        and that of this page is returned with it, if there is more."""
         with self._lock:
             names = sorted(self._objects, key=str.encode)
-            found = Page()
-            last = ""
-            for name in names:
-                if not name.startswith(prefix) or name.encode() < start.encode():
-                    continue
-                if end and name.encode() >= end.encode():
-                    break
-                entry, common = name, False
-                if delimiter and delimiter in name[len(prefix) :]:
-                    cut = name.index(delimiter, len(prefix)) + len(delimiter)
-                    entry, common = name[:cut], True
-                if token and entry.encode() <= token.encode():
-                    continue
-                if common and found.prefixes[-1:] == [entry]:
-                    continue
-                if len(found.items) + len(found.prefixes) >= min(at_most, MOST_A_PAGE):
-                    found.token = last
-                    break
-                last = entry
-                if common:
-                    found.prefixes.append(entry)
-                else:
-                    found.items.append(self._objects[name].resource(self.name))
-            return found
+            names = [name for name in names if name.startswith(prefix)]
+            names = [name for name in names if name.encode() > token.encode()]
+            page, more = names[:MOST_A_PAGE], names[MOST_A_PAGE:]
+            items = [self._objects[name].resource(self.name) for name in page]
+            return items, page[-1] if more else ""
 
     def names(self) -> list[str]:
-        """Return the names of all objects: for tests."""
         with self._lock:
             return sorted(self._objects)
 
 
 def _checked(metadata: dict[str, Any]) -> dict[str, str]:
     """Return custom metadata that fits."""
-    if not all(isinstance(each, str) for each in metadata.values()):
+    if not all(isinstance(value, str) for value in metadata.values()):
         raise Refusal(400, "invalid", "Metadata values must be texts.")
     size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
     if size > MAX_METADATA:

@@ -40,6 +40,12 @@ REPEAT = "repeat"
 """Do it, do it again, and answer the second time: a front end that heard nothing of the first."""
 
 
+PARAMETERS = frozenset(
+    "alt fields generation name pageToken permissions prefix uploadType".split()  # noqa: SIM905
+)
+"""What a query may say."""
+
+
 @dataclass
 class Fault:
     """What is done to the next `times` requests of that method whose path has `part` in it."""
@@ -53,8 +59,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
-
     method: str
     path: str
     query: dict[str, str]
@@ -64,8 +68,6 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered to it."""
-
     status: int
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Answer:
 def pick(said: Any, fields: str) -> Any:
     """Return what a partial response has: `a,b(c,d),e/f`."""
     if isinstance(said, list):
-        return [pick(each, fields) for each in said]
+        return [pick(part, fields) for part in said]
     wanted = re.findall(r"([\w*]+)(?:\(([^()]*)\)|/([\w/]+))?", fields)
     return {
         name: pick(said[name], inner or below) if inner or below else said[name]
@@ -133,15 +135,12 @@ class BucketServer:
 
     @property
     def url(self) -> str:
-        """Its address, as in `STORAGE_EMULATOR_HOST`."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def now(self) -> float:
-        """Its wall-clock time."""
         return time.time() + self.ahead
 
     def close(self) -> None:
-        """End it."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(60)
@@ -164,7 +163,6 @@ class BucketServer:
         return made
 
     def heal(self) -> None:
-        """Take all faults away."""
         with self._lock:
             self._faults.clear()
 
@@ -172,11 +170,10 @@ class BucketServer:
         """Do now what arrives late; return the statuses that nobody hears of."""
         with self._lock:
             kept, self._kept = self._kept, []
-        return [self.do(each).status for each in kept]
+        return [self.do(asked).status for asked in kept]
 
     def counted(self, method: str = "", part: str = "") -> int:
-        """Return how many such requests came."""
-        return sum(_fits(each, method, part) for each in list(self.asked))
+        return sum(_fits(asked, method, part) for asked in list(self.asked))
 
     # ------------------------------------------------------------ requests
 
@@ -184,7 +181,7 @@ class BucketServer:
         """Do a request, or what a fault wants; None: close the connection."""
         with self._lock:
             self.asked.append(asked)
-            fault = next((each for each in self._faults if _hits(each, asked)), None)
+            fault = next((known for known in self._faults if _hits(known, asked)), None)
             if fault is not None:
                 fault.times -= 1
                 if fault.times <= 0:
@@ -229,6 +226,9 @@ class BucketServer:
             ("PATCH", rf"/storage/v1{root}/o/([^/]+)", self._patch),
             ("DELETE", rf"/storage/v1{root}/o/([^/]+)", self._delete),
         )
+        known = PARAMETERS if asked.method == "GET" else PARAMETERS.union(Conditions.PARAMETERS)
+        if unknown := asked.query.keys() - known:
+            raise Refusal(501, "notImplemented", f"{unknown} is not known here.")
         for method, pattern, do in routes:
             if asked.method == method and (found := re.fullmatch(pattern, asked.path)):
                 return do(asked, *map(unquote, found.groups()))
@@ -237,14 +237,13 @@ class BucketServer:
         raise Refusal(501, "notImplemented", f"{asked.method} {asked.path} is not known here.")
 
     def _need(self, *permissions: str) -> None:
-        for each in permissions:
-            if each in self.denied:
-                raise Refusal(
-                    403,
-                    "forbidden",
-                    f"someone@example.com does not have {each} access to the Google Cloud Storage "
-                    f"object. Permission '{each}' denied on resource (or it may not exist).",
-                )
+        for name in self.denied.intersection(permissions):
+            raise Refusal(
+                403,
+                "forbidden",
+                f"someone@example.com does not have {name} access to the Google Cloud Storage "
+                f"object. Permission '{name}' denied on resource (or it may not exist).",
+            )
 
     # ------------------------------------------------------------ the bucket itself
 
@@ -256,7 +255,7 @@ class BucketServer:
     def _permit(self, asked: Asked) -> Answer:
         """Say which permissions one has; a question that needs none."""
         wanted = [asked.query["permissions"]]
-        had = [each for each in wanted if each not in self.denied]
+        had = [name for name in wanted if name not in self.denied]
         said = {"kind": "storage#testIamPermissionsResponse"}
         return Answer.of({**said, **({"permissions": had} if had else {})}, asked.query)
 
@@ -264,16 +263,10 @@ class BucketServer:
 
     def _upload(self, asked: Asked) -> Answer:
         self._need("storage.objects.create")
-        kind = asked.query.get("uploadType")
-        if kind == "media":
-            sort = asked.headers.get("Content-Type", "application/octet-stream")
-            return self._insert(asked, {"contentType": sort}, asked.body)
-        if kind == "multipart":
-            return self._insert(asked, *_parts(asked))
-        raise Refusal(400, "invalid", f"uploadType {kind!r} is not known here.")
-
-    def _insert(self, asked: Asked, about: Mapping[str, Any], body: bytes) -> Answer:
-        name = asked.query.get("name") or about.get("name") or ""
+        if asked.query.get("uploadType") != "multipart":
+            raise Refusal(400, "invalid", "This uploadType is not known here.")
+        about, body = _parts(asked)
+        name = asked.query["name"]
         if asked.query.get("ifGenerationMatch") != "0" and name in self.bucket.names():
             self._need("storage.objects.delete")  # of what it is written over
         said = self.bucket.insert(
@@ -281,7 +274,7 @@ class BucketServer:
             body,
             Conditions.of(asked.query),
             metadata=about.get("metadata"),
-            content_type=about.get("contentType", "application/octet-stream"),
+            content_type=about["contentType"],
         )
         return Answer.of(said, asked.query)
 
@@ -290,7 +283,7 @@ class BucketServer:
     def _get(self, asked: Asked, name: str) -> Answer:
         self._need("storage.objects.get")
         try:
-            said, body = self.bucket.get(name, Conditions.of(asked.query), _generation(asked))
+            said, body = self.bucket.get(name, asked.query.get("generation"))
         except Refusal as refusal:
             if refusal.status == 404:  # of which only who may list is told
                 self._need("storage.objects.list")
@@ -306,38 +299,22 @@ class BucketServer:
 
     def _patch(self, asked: Asked, name: str) -> Answer:
         self._need("storage.objects.update")
-        try:
-            changes = json.loads(asked.body)
-        except ValueError:
-            raise Refusal(400, "parseError", "Parse Error") from None
-        conditions = Conditions.of(asked.query)
-        return Answer.of(
-            self.bucket.patch(name, changes, conditions, _generation(asked)), asked.query
-        )
+        changes, conditions = json.loads(asked.body), Conditions.of(asked.query)
+        return Answer.of(self.bucket.patch(name, changes, conditions), asked.query)
 
     def _delete(self, asked: Asked, name: str) -> Answer:
         self._need("storage.objects.delete")
-        self.bucket.delete(name, Conditions.of(asked.query), _generation(asked))
+        self.bucket.delete(name, Conditions.of(asked.query))
         return Answer(204)
 
     def _list(self, asked: Asked) -> Answer:
         self._need("storage.objects.list")
-        query = asked.query
-        page = self.bucket.page(
-            query.get("prefix", ""),
-            delimiter=query.get("delimiter", ""),
-            start=query.get("startOffset", ""),
-            end=query.get("endOffset", ""),
-            at_most=int(query.get("maxResults", "1000")),
-            token=query.get("pageToken", ""),
+        items, token = self.bucket.page(
+            asked.query.get("prefix", ""), asked.query.get("pageToken", "")
         )
-        told = {"items": page.items, "prefixes": page.prefixes, "nextPageToken": page.token}
+        told = {"items": items, "nextPageToken": token}
         said = {key: value for key, value in told.items() if value}
-        return Answer.of({"kind": "storage#objects", **said}, query)
-
-
-def _generation(asked: Asked) -> int | None:
-    return int(asked.query["generation"]) if "generation" in asked.query else None
+        return Answer.of({"kind": "storage#objects", **said}, asked.query)
 
 
 def _parts(asked: Asked) -> tuple[dict[str, Any], bytes]:
@@ -346,15 +323,13 @@ def _parts(asked: Asked) -> tuple[dict[str, Any], bytes]:
     parts: Any = BytesParser(policy=HTTP).parsebytes(head + asked.body).get_payload()
     if not isinstance(parts, list) or len(parts) != 2:
         raise Refusal(400, "invalid", "A multipart upload has two parts.")
-    said, body = (each.get_payload(decode=True) for each in parts)
+    said, body = (part.get_payload(decode=True) for part in parts)
     about = json.loads(said)
     about.setdefault("contentType", parts[1].get_content_type())
     return about, body
 
 
 def _error(refusal: Refusal) -> Answer:
-    if refusal.status == 304:
-        return Answer(304)
     one = {"message": refusal.message, "domain": "global", "reason": refusal.reason}
     said = {"error": {"code": refusal.status, "message": refusal.message, "errors": [one]}}
     headers = {"Content-Type": "application/json; charset=UTF-8"}
@@ -398,7 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)  # with a `Date`
         for key, value in answer.headers.items():
             self.send_header(key, value)
-        if answer.status not in (204, 304):
+        if answer.status != 204:
             self.send_header("Content-Length", str(len(answer.body)))
         whole, out = BytesIO(), self.wfile
         if answer.drip_all:
@@ -408,15 +383,14 @@ class _Handler(BaseHTTPRequestHandler):
         if not answer.drip:
             self.wfile.write(answer.body)
             return
-        for each in whole.getvalue() + answer.body:
-            self.wfile.write(bytes((each,)))
+        for byte in whole.getvalue() + answer.body:
+            self.wfile.write(bytes((byte,)))
             self.server_of_tests.dripped += 1
             time.sleep(answer.drip)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return the server's own time."""
         return super().date_time_string(timestamp or self.server_of_tests.now())
 
     def handle(self) -> None:
