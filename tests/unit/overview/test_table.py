@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import cast
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +17,10 @@ from lockclient.model.holder import STAMPS, SUBKEYS, Holder
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Subscription
-from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.stores.protocol import Capabilities
+from lockclient.stores.service_protocol import Batch, Kind
+from tests.support.memory_store import MemoryStore, _Follower
 from tests.support.processes import wait_until
-
-Step = dict[tuple[str, str], bytes | None]
 
 VALUES = {
     "uuid": [b"u", b"v", b""],
@@ -35,54 +36,49 @@ keys = st.tuples(
 steps = st.lists(st.lists(keys, unique=True, min_size=1), min_size=2, max_size=12)
 
 
-@dataclass
-class Store:
-    """What `Table` asks of a store, whose every page has so many keys."""
+class Store(MemoryStore):
+    """One whose followers are told when the test says so."""
 
-    page: int = 1000
-    revision: int = 1
-    term: int = 0
-    kept: dict[tuple[str, str], Change] = field(default_factory=dict)
-    notify: Callable[[Batch], None] = lambda _: None
-
-    def write(self, step: Step) -> list[Change]:
-        """Write these values, or delete them, in one transaction; return its events."""
-        self.revision += 1
-        events = []
-        for (name, part), value in sorted(step.items()):
-            if value is None and (name, part) not in self.kept:
-                continue
-            change = Change("locks", name, part, value, self.revision, self.revision)
-            self.kept[name, part] = change
-            events.append(change)
-            if value is None:
-                del self.kept[name, part]
-        return events
+    term = 0
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        there = [change for _, change in sorted(self.kept.items())]
-        for start in range(0, len(there) + 1, self.page):
-            yield Batch(tuple(there[start : start + self.page]), self.revision, term=self.term)
+        for batch in super().load(kinds, deadline):
+            yield replace(batch, term=self.term)
 
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
-        class Watch:
-            def close(self) -> None:
-                pass
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> _Follower:
+        self.follower = _Follower(self, revision, notify)
+        return self.follower
 
-        self.notify = notify
-        return Watch()
+    def tell(self) -> None:
+        """Tell in one batch of all that was written since the last one."""
+        news, revision = self.model.since(self.follower.revision), self.model.revision
+        self.follower.revision = revision + 1
+        self.follower._notify(Batch(tuple(news), revision))
 
-    def connected(self) -> bool:
-        return True
+    def tell_that_it_goes_on(self) -> None:
+        """Nothing has come by the watch yet."""
+        self.follower._notify(Batch((), self.follower.revision - 1, started=True))
+
+    def hold(self, name: str, **parts: bytes | None) -> None:
+        self.write(*[("locks", name, part, value) for part, value in parts.items()])
 
 
-def table_of(store: Store) -> Table:
-    return Table(cast("ServiceStore", store))
+@contextmanager
+def following(store: MemoryStore, **how: Any) -> Iterator[Table]:
+    table = Table(store, **how)
+    table.start()
+    try:
+        assert table.wait_ready(30)
+        if isinstance(store, Store):
+            wait_until(lambda: hasattr(store, "follower"), what="the watch")
+        yield table
+    finally:
+        table.stop()
 
 
 def read(store: Store) -> dict[str, Holder]:
     """What one reading of everything tells."""
-    table = table_of(store)
+    table = Table(store)
     table.read(Deadline.after(10))
     return {name: row.holder for name, row in table.rows().items()}
 
@@ -91,68 +87,46 @@ def read(store: Store) -> dict[str, Holder]:
 def test_what_was_followed_is_what_is_read(data: st.DataObject) -> None:
     """Whoever wrote or deleted what in which order, and however many steps came at once."""
     store = Store()
-    table = table_of(store)
-    table.start()
-    try:
-        assert table.wait_ready(30)
-        wait_until(lambda: store.notify.__name__ == "put", what="the watch")
-        together: list[Change] = []
+    with following(store) as table:
         for names in data.draw(steps):
-            step = {key: data.draw(st.sampled_from([None, *VALUES[key[1]]])) for key in names}
-            together += store.write(step)
-            if data.draw(st.booleans()) and together:
-                store.notify(Batch(tuple(together), store.revision))
-                together = []
-        store.revision += 1
-        store.notify(Batch(tuple(together), store.revision))
-        wait_until(lambda: table.revision == store.revision, what="the last of it")
+            values = {key: data.draw(st.sampled_from([None, *VALUES[key[1]]])) for key in names}
+            store.write(*[("locks", *key, value) for key, value in sorted(values.items())])
+            if data.draw(st.booleans()):
+                store.tell()
+        store.write()
+        store.tell()
+        wait_until(lambda: table.revision == store.model.revision, what="the last of it")
         assert {name: row.holder for name, row in table.rows().items()} == read(store)
-    finally:
-        table.stop()
 
 
 def test_a_restore_that_somebody_told_of_is_heard_before_all_that_is_to_be_followed() -> None:
     """Else old rows would be believed for as long as that takes, and a live lock removed."""
-    store = Store()
-    store.write({("a", "uuid"): b"u", ("a", "hostname"): b"h", ("a", "alert_at"): b"7"})
-    table, told = table_of(store), list[Transition]()
-    table._listeners._on_change = told.extend
-    table.start()
-    try:
-        wait_until(lambda: store.notify.__name__ == "put", what="the watch")
+    store, told = Store(), list[Transition]()
+    store.take("a")
+    with following(store, on_change=told.extend) as table:
         before = table.rows()["a"]
-        value = Restored("1", 0.0, "ann").value().encode()
-        store.kept["restored", ""] = Change("restored", "", "", value, 99, 99)
-        store.notify(
-            Batch((), store.revision, started=True)
-        )  # the watch goes on; nothing has come by it yet
+        store.write(("restored", "", "", Restored("1", 0.0, "ann").value().encode()))
+        store.tell_that_it_goes_on()
         wait_until(table.restored, what="the news")
         after = table.rows()["a"]
         assert after.seen_at > before.seen_at
         assert after.found
         wait_until(lambda: told[-1].after is after, what="who listens to be told")
-        store.notify(Batch((Change("restored", "", "", value, 99, 99),), 99))
-        wait_until(lambda: table.revision == 99, what="the same by the watch")
+        store.tell()
+        wait_until(lambda: table.revision == store.model.revision, what="the same by the watch")
         assert table.rows()["a"] is after, "it is one restore, heard twice"
-    finally:
-        table.stop()
 
 
 def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read() -> None:
     store = Store()
-    table = table_of(store)
-    table.start()
-    try:
-        wait_until(lambda: store.notify.__name__ == "put", what="the watch")
+    with following(store) as table:
         store.term = 5
-        store.notify(Batch((), store.revision, started=True))
+        store.tell_that_it_goes_on()
         wait_until(lambda: table._term == 5, what="the term to be seen")
         assert table.restored() is None
         store.term = 2
-        store.notify(Batch((), store.revision, started=True))
+        store.tell_that_it_goes_on()
         wait_until(table.restored, what="the news")
-    finally:
-        table.stop()
 
 
 @given(st.integers(1, 12), st.sampled_from(["a", "b"]))
@@ -161,13 +135,13 @@ def test_the_end_of_a_page_cuts_no_lock(page: int, broken: str) -> None:
     store = Store()
     sound = dict(zip(SUBKEYS, (b"u", b"h", b"30", b"60", VALUES["about"][0]), strict=True))
     for name in ("a", "b", "c"):
-        store.write({(name, part): value for part, value in sound.items()})
-    store.write({(broken, "uuid"): None})
+        store.hold(name, **sound)
+    store.hold(broken, uuid=None)
     whole = read(store)
-    store.page = page
+    store.page_size = page
     assert read(store) == whole
-    assert [name for name, each in whole.items() if each.broken()] == [broken]
-    assert not any(each.undecided() for each in whole.values())
+    assert [name for name, holder in whole.items() if holder.broken()] == [broken]
+    assert not any(holder.undecided() for holder in whole.values())
 
 
 def test_what_is_kept_of_a_lock_is_never_long() -> None:
@@ -175,11 +149,11 @@ def test_what_is_kept_of_a_lock_is_never_long() -> None:
     read or followed, and what can't be cut is broken beyond its limit."""
     said = dict.fromkeys(("reason", "thread", "identity", "client"), "🔒" * 5000)
     about = json.dumps({**said, "needs": ["n" * 1000] * 50}, ensure_ascii=False).encode()
-    store, long = Store(), b"h" * 60_000
-    store.write({("a", "uuid"): b"u", ("a", "hostname"): long, ("a", "about"): about})
-    store.write({("b", "uuid"): b"u" * 1025})
+    store = Store()
+    store.hold("a", uuid=b"u", hostname=b"h" * 60_000, about=about)
+    store.hold("b", uuid=b"u" * 1025)
     holders = read(store)
-    assert max(len(each) for each in repr(holders["a"]).split(",")) < 300
+    assert max(len(fact) for fact in repr(holders["a"]).split(",")) < 300
     assert len(repr(holders["a"])) < 5000
     assert holders["a"].uuid == "u"
     assert holders["b"].broken()
@@ -190,23 +164,67 @@ def test_a_line_is_counted_whatever_comes_twice() -> None:
     """A ticket that is written again is one, and what a watch tells of the time before the reading
     is in that already."""
     store = Store()
-    table = table_of(store)
+    store.wait("a", "x")
+    with following(store) as table:
+        store.wait("a", "y")
+        store.write(("queue", "a", "y", b"{}"), ("queue", "a", "z", b"{}"))
+        store.follower.revision = 0
+        store.tell()
+        store.write(("queue", "a", "x", None))
+        store.tell()
+        wait_until(lambda: table.revision == store.model.revision, what="the last of it")
+        assert table.line("a") == (2, store.model.revision)
+        store.write(("queue", "a", "y", None), ("queue", "a", "z", None))
+        store.tell()
+        wait_until(lambda: table.waiters() == {}, what="the end of the line")
 
-    def ticket(part: str, revision: int, created: int, value: bytes | None = b"") -> Change:
-        return Change("queue", "a", part, value, revision, created)
 
-    store.kept["a", "x"] = ticket("x", 5, 5)
-    store.revision = 7
-    table.start()
-    try:
-        wait_until(lambda: store.notify.__name__ == "put", what="the watch")
-        changes = (ticket("x", 5, 5), ticket("y", 8, 8), ticket("y", 9, 8), ticket("z", 9, 9))
-        store.notify(Batch(changes, 9))
-        store.notify(Batch((ticket("x", 10, 0, None),), 10))
-        wait_until(lambda: table.revision == 10, what="the last of it")
-        assert table.line("a") == (2, 10)
-        store.notify(Batch((ticket("y", 11, 0, None), ticket("z", 11, 0, None)), 11))
-        wait_until(lambda: table.revision == 11, what="the end of the line")
-        assert table.waiters() == {}
-    finally:
-        table.stop()
+# ---------------------------------------------------------------- the newest removals
+
+SCRAMBLED = [5.0, 2.0, 9.0, 1.0, 7.0, 3.0, 8.0, 4.0, 6.0]
+
+
+class Polled(MemoryStore):
+    """A store that is looked at, of which nobody knows what was written first."""
+
+    can = Capabilities("Made-up", watch=False)
+
+
+def recorded(store: MemoryStore, *times: float) -> MemoryStore:
+    for at in times:
+        store.removed(f"lock-{at:g}", "uuid", removed_at=at)
+    return store
+
+
+def shown(table: Table) -> list[float | None]:
+    return [removal.removed_at for removal in table.removals()]
+
+
+@pytest.mark.parametrize("most", [3, 9, 100])
+@pytest.mark.parametrize(
+    ("store", "newest"), [(Polled, sorted(SCRAMBLED)), (MemoryStore, SCRAMBLED)]
+)
+def test_removals_are_by_time_where_the_order_of_writes_is_not_known(
+    store: type[MemoryStore], newest: list[float], most: int
+) -> None:
+    """In whatever order they are found; of more than are kept it is the oldest that go."""
+    table = Table(recorded(store(), *SCRAMBLED), removals=most)
+    table.read(Deadline.after(10))
+    assert shown(table) == newest[::-1][:most]
+    assert table.recorded() == len(SCRAMBLED)
+
+
+def test_a_removal_that_is_found_later_is_put_where_it_belongs() -> None:
+    """A server that was away may tell of an old one, which does not take a newer one's place; and
+    one that is forgotten makes room."""
+    store = recorded(Polled(), 20.0, 40.0, 30.0)
+    with following(store, removals=3) as table:
+        recorded(store, 10.0, 35.0)
+        wait_until(lambda: shown(table) == [40.0, 35.0, 30.0])
+        store.write(("removed", "lock-30", "uuid", None))
+        wait_until(lambda: shown(table) == [40.0, 35.0])
+        recorded(store, 36.0)
+        wait_until(lambda: shown(table) == [40.0, 36.0, 35.0])
+        recorded(store, *range(41, 141))
+        wait_until(lambda: shown(table) == [140.0, 139.0, 138.0])
+        wait_until(lambda: table.recorded() == 105)
