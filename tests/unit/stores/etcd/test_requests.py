@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from textwrap import dedent, indent
 
 import pytest
 
@@ -35,222 +34,96 @@ TICKET = Ticket("a/b", "me", hostname="h")
 REMOVAL = Removal(HOLDER, 9.0, "ann", "force-unlock", "why")
 
 PUT_HOLDER = """\
-put locks/a%2Fb/uuid me
-put locks/a%2Fb/hostname h
-put locks/a%2Fb/alert_at 2.000
-put locks/a%2Fb/auto_unlock_at 3.000
-put locks/a%2Fb/about {"locked_at": 1.0, …}
-"""
-FREE_AND_NO_LINE = """\
-version locks/a%2Fb/uuid = 0
-version withdrawn/a%2Fb/me = 0
-create queue/a%2Fb/..queue/a%2Fb0 = 0
-"""
-WHO_AND_WHY = """\
-get locks/a%2Fb/uuid
-get removed/a%2Fb/me
-"""
+put uuid me; put hostname h; put alert_at 2.000; put auto_unlock_at 3.000; \
+put about {"locked_at": 1.0, …}"""
+FREE_AND_NO_LINE = "version uuid = 0; version withdrawn/me = 0; create queue/..queue0 = 0"
+WHO_AND_WHY = "get uuid; get removed/me"
+THROUGH_RAFT = "txn (if then else)"
+TICKET_AND_HOLDER = "get queue/me; get uuid"
+LOCK = "get uuid; get hostname; get alert_at; get auto_unlock_at; get about"
+PUT_MARK = "put withdrawn/me  lease 5"
+RECORD = f'delete locks/..locks0; put removed/me {{"name": "a/b", "uuid": …}} lease 5; {PUT_MARK}'
+MARK = f"delete queue/me; {PUT_MARK}"
 TXNS: dict[str, tuple[Request, str, str, str]] = {
-    "take": (Take(HOLDER), FREE_AND_NO_LINE, PUT_HOLDER, "get locks/a%2Fb/uuid\n"),
+    "take": (Take(HOLDER), FREE_AND_NO_LINE, PUT_HOLDER, "get uuid"),
     "take or queue": (
         TakeOrQueue(HOLDER, TICKET),
         FREE_AND_NO_LINE,
         PUT_HOLDER,
-        """\
-        txn
-          if
-            value locks/a%2Fb/uuid = me
-          then
-            get locks/a%2Fb/uuid
-          else
-            txn
-              if
-                version withdrawn/a%2Fb/me = 0
-              then
-                put queue/a%2Fb/me {"hostname": "h", "pid": …} lease 5
-                get locks/a%2Fb/uuid
-                get queue/a%2Fb/me
-                get queue/a%2Fb/..queue/a%2Fb0 limit 2 by CREATE DESCEND
-              else
-        """,
+        "txn (if value uuid = me then get uuid else txn (if version withdrawn/me = 0 then "
+        'put queue/me {"hostname": "h", "pid": …} lease 5; get uuid; get queue/me; '
+        "get queue/..queue0 limit 2 by CREATE DESCEND else))",
     ),
     "look": (
         GetPosition("a/b", "me", 8),
         "",
-        """\
-        get queue/a%2Fb/me
-        get locks/a%2Fb/uuid
-        get queue/a%2Fb/..queue/a%2Fb0 limit 1 by CREATE DESCEND created up to 7
-        txn
-          if
-          then
-          else
-        """,
+        f"{TICKET_AND_HOLDER}; get queue/..queue0 limit 1 by CREATE DESCEND created up to 7; "
+        f"{THROUGH_RAFT}",
         "",
     ),
     "look for one ticket": (
         GetPosition("a/b", "me", 8, "a%2fhead"),
         "",
-        """\
-        get queue/a%2Fb/me
-        get locks/a%2Fb/uuid
-        get queue/a%2Fb/a%2fhead
-        txn
-          if
-          then
-          else
-        """,
+        f"{TICKET_AND_HOLDER}; get queue/a%2fhead; {THROUGH_RAFT}",
         "",
     ),
     "step up": (
         GetPosition("a/b", "me", 8, "ahead", 12),
         "",
-        """\
-        get queue/a%2Fb/me
-        get locks/a%2Fb/uuid
-        get locks/a%2Fb/uuid at 12
-        txn
-          if
-          then
-          else
-        """,
+        f"{TICKET_AND_HOLDER}; get uuid at 12; {THROUGH_RAFT}",
         "",
     ),
     "claim": (
         Claim(HOLDER, 8),
-        """\
-        version locks/a%2Fb/uuid = 0
-        create queue/a%2Fb/me = 8
-        """,
-        PUT_HOLDER + "delete queue/a%2Fb/me\n",
-        """\
-        get locks/a%2Fb/uuid
-        get queue/a%2Fb/me
-        """,
+        "version uuid = 0; create queue/me = 8",
+        f"{PUT_HOLDER}; delete queue/me",
+        "get uuid; get queue/me",
     ),
     "push": (
         Push("a/b", "me", Stamps(5.0, 6.0), 44),
-        """\
-        value locks/a%2Fb/uuid = me
-        mod locks/a%2Fb/alert_at < 45
-        """,
-        """\
-        put locks/a%2Fb/alert_at 5.000
-        put locks/a%2Fb/auto_unlock_at 6.000
-        """,
-        WHO_AND_WHY + "get locks/a%2Fb/alert_at\n",
+        "value uuid = me; mod alert_at < 45",
+        "put alert_at 5.000; put auto_unlock_at 6.000",
+        f"{WHO_AND_WHY}; get alert_at",
     ),
     "push without an end": (
         Push("a/b", "me", Stamps(5.0, None), 44),
-        """\
-        value locks/a%2Fb/uuid = me
-        mod locks/a%2Fb/alert_at < 45
-        """,
-        "put locks/a%2Fb/alert_at 5.000\n",
-        WHO_AND_WHY + "get locks/a%2Fb/alert_at\n",
+        "value uuid = me; mod alert_at < 45",
+        "put alert_at 5.000",
+        f"{WHO_AND_WHY}; get alert_at",
     ),
-    "unlock": (
-        Unlock("a/b", "me"),
-        "value locks/a%2Fb/uuid = me\n",
-        "delete locks/a%2Fb/..locks/a%2Fb0\n",
-        WHO_AND_WHY,
-    ),
+    "unlock": (Unlock("a/b", "me"), "value uuid = me", "delete locks/..locks0", WHO_AND_WHY),
     "withdraw": (
         Withdraw("a/b", "me"),
-        "value locks/a%2Fb/uuid = me\n",
-        """\
-        delete locks/a%2Fb/..locks/a%2Fb0
-        delete queue/a%2Fb/me
-        """,
-        "delete queue/a%2Fb/me\n",
+        "value uuid = me",
+        "delete locks/..locks0; delete queue/me",
+        "delete queue/me",
     ),
     "withdraw what may come late": (
         Withdraw("a/b", "me", tombstone=True),
-        "value locks/a%2Fb/uuid = me\n",
-        """\
-        delete locks/a%2Fb/..locks/a%2Fb0
-        delete queue/a%2Fb/me
-        put withdrawn/a%2Fb/me  lease 5
-        """,
-        """\
-        delete queue/a%2Fb/me
-        put withdrawn/a%2Fb/me  lease 5
-        """,
+        "value uuid = me",
+        f"delete locks/..locks0; {MARK}",
+        MARK,
     ),
-    "read": (
-        Read("a/b"),
-        "",
-        """\
-        get locks/a%2Fb/uuid
-        get locks/a%2Fb/hostname
-        get locks/a%2Fb/alert_at
-        get locks/a%2Fb/auto_unlock_at
-        get locks/a%2Fb/about
-        txn
-          if
-          then
-          else
-        """,
-        "",
-    ),
+    "read": (Read("a/b"), "", f"{LOCK}; {THROUGH_RAFT}", ""),
     "read all": (
         Read("a/b", "me", waiters=True),
         "",
-        """\
-        get locks/a%2Fb/uuid
-        get locks/a%2Fb/hostname
-        get locks/a%2Fb/alert_at
-        get locks/a%2Fb/auto_unlock_at
-        get locks/a%2Fb/about
-        get queue/a%2Fb/..queue/a%2Fb0
-        get removed/a%2Fb/me
-        txn
-          if
-          then
-          else
-        """,
+        f"{LOCK}; get queue/..queue0; get removed/me; {THROUGH_RAFT}",
         "",
     ),
     "auto-unlock": (
         Remove(REMOVAL, (43, 44)),
-        """\
-        value locks/a%2Fb/uuid = me
-        mod locks/a%2Fb/alert_at = 43
-        mod locks/a%2Fb/auto_unlock_at = 44
-        """,
-        """\
-        delete locks/a%2Fb/..locks/a%2Fb0
-        put removed/a%2Fb/me {"name": "a/b", "uuid": …} lease 5
-        put withdrawn/a%2Fb/me  lease 5
-        """,
+        "value uuid = me; mod alert_at = 43; mod auto_unlock_at = 44",
+        RECORD,
         WHO_AND_WHY,
     ),
-    "force-unlock": (
-        Remove(REMOVAL, None),
-        "value locks/a%2Fb/uuid = me\n",
-        """\
-        delete locks/a%2Fb/..locks/a%2Fb0
-        put removed/a%2Fb/me {"name": "a/b", "uuid": …} lease 5
-        put withdrawn/a%2Fb/me  lease 5
-        """,
-        WHO_AND_WHY,
-    ),
+    "force-unlock": (Remove(REMOVAL, None), "value uuid = me", RECORD, WHO_AND_WHY),
     "reclaim": (
         Reclaim(NEVER, DEAD),
-        """\
-        value locks/a%2Fb/uuid = dead
-        mod locks/a%2Fb/uuid = 77
-        version withdrawn/a%2Fb/me = 0
-        """,
-        """\
-        delete locks/a%2Fb/auto_unlock_at
-        put locks/a%2Fb/uuid me
-        put locks/a%2Fb/hostname h
-        put locks/a%2Fb/alert_at 2.000
-        put locks/a%2Fb/about {"pid": 7, …}
-        delete queue/a%2Fb/me
-        """,
-        "get locks/a%2Fb/uuid\n",
+        "value uuid = dead; mod uuid = 77; version withdrawn/me = 0",
+        "delete auto_unlock_at; put uuid me; put hostname h; put alert_at 2.000; "
+        'put about {"pid": 7, …}; delete queue/me',
+        "get uuid",
     ),
 }
 
@@ -258,7 +131,7 @@ TXNS: dict[str, tuple[Request, str, str, str]] = {
 def test_a_push_is_two_puts_and_a_take_is_five(transactions: Transactions) -> None:
     """Each is an entry in etcd's history, and an event for everybody who follows."""
     puts = {
-        name: sum(each.WhichOneof("kind") == "put" for each in built.success)
+        name: sum(part.WhichOneof("kind") == "put" for part in built.success)
         for name in TXNS
         if (built := transactions.build(TXNS[name][0], 5))
     }
@@ -267,17 +140,21 @@ def test_a_push_is_two_puts_and_a_take_is_five(transactions: Transactions) -> No
 
 
 def shown(txn: wire.Txn) -> tuple[str, str, str]:
-    """A transaction's three parts, a line each."""
+    """A transaction's three parts."""
     return (
-        "".join(f"{line}\n" for line in map(comparison, txn.compare)),
-        "".join(f"{line}\n" for line in map(operation, txn.success)),
-        "".join(f"{line}\n" for line in map(operation, txn.failure)),
+        "; ".join(map(comparison, txn.compare)),
+        "; ".join(map(operation, txn.success)),
+        "; ".join(map(operation, txn.failure)),
     )
 
 
 def span(key: bytes, end: bytes) -> str:
-    text = key.decode().removeprefix("/r/")
-    return f"{text}..{end.decode().removeprefix('/r/')}" if end else text
+    """A key or range, without what is the same in all of them."""
+    return "..".join(
+        part.decode().removeprefix("/r/").replace("/a%2Fb", "").removeprefix("locks/" * (not end))
+        for part in (key, end)
+        if part
+    )
 
 
 def comparison(compare: wire.Compare) -> str:
@@ -293,20 +170,19 @@ def comparison(compare: wire.Compare) -> str:
     return f"{target.lower()} {span(compare.key, compare.range_end)} {sign} {said}"
 
 
-def operation(each: wire.Operation) -> str:
-    kind = each.WhichOneof("kind")
+def operation(part: wire.Operation) -> str:
+    kind = part.WhichOneof("kind")
     if kind == "txn":
-        parts = zip(("if", "then", "else"), shown(each.txn), strict=True)
-        inner = "".join(f"{word}\n{indent(text, '  ')}" for word, text in parts)
-        return "txn\n" + indent(inner, "  ").rstrip("\n")
+        parts = zip(("if", "then", "else"), shown(part.txn), strict=True)
+        return f"txn ({' '.join(f'{word} {text}'.rstrip() for word, text in parts)})"
     if kind == "put":
-        value = each.put.value.decode()
+        value = part.put.value.decode()
         said = value if len(value) < 20 else f"{value[:26].rpartition(' ')[0]} …}}"
-        lease = f" lease {each.put.lease}" if each.put.lease else ""
-        return f"put {span(each.put.key, b'')} {said}{lease}"
+        lease = f" lease {part.put.lease}" if part.put.lease else ""
+        return f"put {span(part.put.key, b'')} {said}{lease}"
     if kind == "delete":
-        return f"delete {span(each.delete.key, each.delete.range_end)}"
-    get = each.range
+        return f"delete {span(part.delete.key, part.delete.range_end)}"
+    get = part.range
     words = [f"get {span(get.key, get.range_end)}"]
     words += [f"at {get.revision}"] * bool(get.revision)
     words += [f"limit {get.limit}"] * bool(get.limit)
@@ -326,14 +202,14 @@ def transactions() -> Transactions:
 def test_it_is_built_as_the_protocol_says(transactions: Transactions, name: str) -> None:
     """Comparisons in their order, then, else: neither more nor less."""
     request, *parts = TXNS[name]
-    assert shown(transactions.build(request, 5)) == tuple(map(dedent, parts))
+    assert shown(transactions.build(request, 5)) == tuple(parts)
 
 
 def operations(txn: wire.Txn) -> Iterator[wire.Operation]:
-    for each in [*txn.success, *txn.failure]:
-        yield each
-        if each.WhichOneof("kind") == "txn":
-            yield from operations(each.txn)
+    for part in [*txn.success, *txn.failure]:
+        yield part
+        if part.WhichOneof("kind") == "txn":
+            yield from operations(part.txn)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +219,7 @@ def operations(txn: wire.Txn) -> Iterator[wire.Operation]:
 def test_what_lets_go_needs_no_space(transactions: Transactions, request_: Request) -> None:
     """No put in any branch (a removal: without its record), or a full etcd would refuse it."""
     built = transactions.build(request_, 0)
-    assert [each for each in operations(built) if each.WhichOneof("kind") == "put"] == []
+    assert not [part for part in operations(built) if part.WhichOneof("kind") == "put"]
 
 
 @pytest.mark.parametrize("name", TXNS)
