@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
+from html import unescape
 from typing import Any
 
 import bcrypt
@@ -143,11 +145,22 @@ class Board:
         assert self.table.wait_ready(30)
         return self
 
-    def get(self, path: str, **headers: str) -> Any:
+    def get(self, path: str, *, by: str = "127.0.0.1", **headers: str) -> Any:
         """Ask for a page, once the table shows all that the store has."""
         self.settle()
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        return self.client.get(path, headers=named, buffered=True)
+        asker = {"REMOTE_ADDR": by}
+        return self.client.get(path, headers=named, environ_base=asker, buffered=True)
+
+    def html(self, path: str, **how: str) -> str:
+        return str(self.get(path, **how).get_data(as_text=True))
+
+    def text(self, path: str, code: int = 200) -> str:
+        """Return a page's text without its markup."""
+        answer = self.get(path)
+        assert answer.status_code == code, answer.get_data(as_text=True)
+        main = answer.get_data(as_text=True).partition("<main")[2].partition("</main>")[0]
+        return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", main)))
 
     def settle(self) -> None:
         """Wait until the table shows all that the store has."""

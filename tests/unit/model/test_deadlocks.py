@@ -21,7 +21,6 @@ from lockclient.overview.waiters import WaitQueues
 from mutexdash.security.access import Access
 from mutexdash.web.metrics import lock_gauges
 from tests.support.dashboard_fakes import Board
-from tests.unit.mutexdash.test_pages import shown
 
 
 def wait(name: str, actor: str | None, revision: int = 1) -> Ticket:
@@ -139,21 +138,21 @@ def test_a_deadlock_is_on_both_locks_pages_with_both_backtraces(board: Board) ->
     embrace(board)
     board.store.take("other")
     for name in "xy":
-        text = shown(board, f"/lock/{name}")
+        text = board.text(f"/lock/{name}")
         assert "This may be a deadlock" in text
         assert "left : 1 has x and waits" in text
         assert "right : 2 has y and waits" in text
         assert "code of x" in text
         assert "code of y" in text
         assert text.count("clustermutex force-unlock") == 2, "commands for both holders"
-        html = board.get(f"/lock/{name}").get_data(as_text=True)
+        html = board.html(f"/lock/{name}")
         assert 'href="https://r.example#lockdeadlock"' in html
         assert f"<title>Deadlock? · {name}" in html
-    assert "deadlock" not in shown(board, "/lock/other")
+    assert "deadlock" not in board.text("/lock/other")
     for path in ("/", "/waiting"):
-        assert "2 clients each hold a lock and wait for the next one's: x, y." in shown(board, path)
-    assert shown(board, "/").count("Deadlock?") == 2, "each row of theirs is marked"
-    assert "<title>Deadlock? · Locks" in board.get("/").get_data(as_text=True)
+        assert "2 clients each hold a lock and wait for the next one's: x, y." in board.text(path)
+    assert board.text("/").count("Deadlock?") == 2, "each row of theirs is marked"
+    assert "<title>Deadlock? · Locks" in board.html("/")
 
 
 def test_pages_that_were_seen_before_it_are_asked_for_again(board: Board) -> None:
@@ -209,21 +208,21 @@ def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
             name, f"w{number}", hostname=f"ci-{number + 2}.example.com", pid=60 + number,
             reason=f"release {number}", since=1.0,
         )  # fmt: skip
-    text = shown(board, "/waiting")
+    text = board.text("/waiting")
     places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
     assert places == sorted(places)
     assert "held by ci-1 : 5" in text
     assert "nobody just now" in text
     assert "1–3 of 3 waiters" in text
-    assert "1–1 of 1 waiter" in shown(board, "/waiting?q=lock:free")
-    assert "None of 3 waiters match." in shown(board, "/waiting?q=nothing")
-    assert "Waits for (1)" in shown(board, "/host?name=ci-3.example.com")
+    assert "1–1 of 1 waiter" in board.text("/waiting?q=lock:free")
+    assert "None of 3 waiters match." in board.text("/waiting?q=nothing")
+    assert "Waits for (1)" in board.text("/host?name=ci-3.example.com")
 
 
 def test_nobody_waits(board: Board) -> None:
-    assert "Nobody waits for a lock." in shown(board, "/waiting")
-    assert "This host holds no lock." in shown(board, "/host?name=nobody")
-    assert "which host is it to be?" in shown(board, "/host", 400)
+    assert "Nobody waits for a lock." in board.text("/waiting")
+    assert "This host holds no lock." in board.text("/host?name=nobody")
+    assert "which host is it to be?" in board.text("/host", 400)
 
 
 def test_hostile_waiters_are_text(board: Board) -> None:
@@ -231,7 +230,7 @@ def test_hostile_waiters_are_text(board: Board) -> None:
     board.store.take("a", actor=evil, hostname=evil)
     board.store.wait("a", evil, actor=evil, hostname=evil, reason=f"https://x.example/{evil}")
     for path in ("/waiting", "/lock/a", "/", f"/host?name={evil}", "/waiting?q=<img"):
-        html = board.get(path).get_data(as_text=True)
+        html = board.html(path)
         assert "<img" not in html
         assert "\u202e" not in html.replace(evil, "")
     assert json.loads(board.get("/api/locks/a").data)["actor"] == evil

@@ -68,7 +68,7 @@ for command in (unlocker.cli.main, force_unlock.force_unlock, removed.removed):
 assert "in the last 30 days" in removed._summary(1, 1, 1)
 with Board() as board:
     for page in ("/removed", "/timeline"):
-        html = board.get(page).get_data(as_text=True)
+        html = board.html(page)
         assert "30 days" in html and "seven days" not in html, page
 print("all of them")
 """

@@ -136,7 +136,7 @@ def test_every_name_is_its_own_in_a_path(board: Board, name: str) -> None:
 def test_dots_have_a_form_that_no_browser_takes_out(board: Board, name: str) -> None:
     board.store.take(name)
     assert board.get(f"/api/lock?name={name}").json["name"] == name
-    page = board.get("/").get_data(as_text=True)
+    page = board.html("/")
     assert f'href="/lock?name={name}"' in page
 
 

@@ -124,7 +124,7 @@ def test_a_store_that_fails_is_told_with_what_that_means(
     board.store.before_removing = fail
     answer = unlock(board)
     assert (answer.status_code, said in answer.json["error"]) == (code, True)
-    metrics = board.get("/metrics").get_data(as_text=True)
+    metrics = board.html("/metrics")
     assert f'mutexdash_force_unlocks_total{{result="{result}"}} 1.0' in metrics
 
 
@@ -155,7 +155,7 @@ def needy(board: Board) -> Board:
 
 def sent(board: Board, **more: str) -> Any:
     """Send the form as a browser does."""
-    form = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    form = board.html("/locks/a/force-unlock?uuid=u1")
     token = form.partition('name="csrf" value="')[2].partition('"')[0]
     return board.client.post(
         "/locks/a/force-unlock",
@@ -191,13 +191,13 @@ def test_who_knows_what_it_needs_may_remove_it(needy: Board) -> None:
 
 
 def test_a_lock_without_needs_is_removed_with_that_word_or_without(board: Board) -> None:
-    html = board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    html = board.html("/locks/a/force-unlock?uuid=u1")
     assert "despite_needs" not in html
     assert unlock(board, despite_needs=True).status_code == 200
 
 
 def test_the_form_asks_by_a_box_that_must_be_ticked(needy: Board) -> None:
-    html = needy.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+    html = needy.html("/locks/a/force-unlock?uuid=u1")
     assert re.search(r'<input type="checkbox" id="\w+" name="despite_needs" required>', html)
     assert "what this version does not know (two-keys, &lt;b&gt;)" in html
     refused = sent(needy)
@@ -241,10 +241,10 @@ class TestOutOfSpace:
         assert holder(full) is None
 
     def test_the_form_asks_with_a_box_to_tick(self, full: Board) -> None:
-        assert "unrecorded" not in full.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+        assert "unrecorded" not in full.html("/locks/a/force-unlock?uuid=u1")
         answer = sent(full)
         assert (answer.status_code, holder(full)) == (303, "u1")
-        html = full.get(answer.headers["Location"]).get_data(as_text=True)
+        html = full.html(answer.headers["Location"])
         assert '<input type="checkbox" id="unrecorded" name="unrecorded" required>' in html
         assert "no record of it can be kept" in html
         assert sent(full, unrecorded="on").status_code == 303

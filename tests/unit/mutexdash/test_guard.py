@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -52,11 +51,9 @@ def login(user: str, password: str) -> dict[str, str]:
     return {"Authorization": f"Basic {said}"}
 
 
-def token_of(board: Board, **headers: str) -> str:
-    page = board.client.get("/locks/a/force-unlock?uuid=u1", headers=headers, buffered=True)
-    found = re.search(r'name="csrf" value="(\w+)"', page.get_data(as_text=True))
-    assert found, page.get_data(as_text=True)
-    return found[1]
+def token_of(board: Board, path: str = "/locks/a/force-unlock", **headers: str) -> str:
+    (token,) = re.findall(r'name="csrf" value="(\w+)"', board.html(f"{path}?uuid=u1", **headers))
+    return str(token)
 
 
 def held(board: Board) -> bool:
@@ -119,8 +116,8 @@ def test_a_form_is_a_form(board: Board, asked: dict[str, Any]) -> None:
 
 def test_a_program_needs_json_and_no_token(board: Board) -> None:
     """What a browser sends for another site without asking is never JSON."""
-    for asked in ({"data": FIELDS}, {"data": str(FIELDS), "content_type": "text/plain"}):
-        assert post(board, API_UNLOCK, **asked).status_code == 415
+    assert post(board, API_UNLOCK, data=FIELDS).status_code == 415
+    assert post(board, API_UNLOCK, data=b"{}", content_type="text/plain").status_code == 415
     assert post(board, API_UNLOCK, json=FIELDS).status_code == 200
     assert not held(board)
 
@@ -138,13 +135,14 @@ def test_a_browsers_json_needs_the_token(board: Board, headers: dict[str, str]) 
 def test_nothing_is_written_without_the_flag() -> None:
     with board_of() as board:
         token = Tokens(Access().secret).issue(None)
-        for path, asked in ((UNLOCK, {"data": {**FIELDS, "csrf": token}}), (API_UNLOCK, {})):
-            asked = asked or {"json": FIELDS}
-            answer = post(board, path, headers=ORIGIN, **asked)
+        for answer in (
+            post(board, UNLOCK, headers=ORIGIN, data={**FIELDS, "csrf": token}),
+            post(board, API_UNLOCK, headers=ORIGIN, json=FIELDS),
+        ):
             assert answer.status_code == 403
             assert "--allow-force-unlock" in answer.get_data(as_text=True)
         assert held(board)
-        assert "csrf" not in board.get("/locks/a/force-unlock?uuid=u1").get_data(as_text=True)
+        assert "csrf" not in board.html("/locks/a/force-unlock?uuid=u1")
 
 
 def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:
@@ -196,7 +194,7 @@ PATHS = ("/", "/lock/a", "/removed", "/removed.csv", "/api/locks", "/api/openapi
 @pytest.mark.parametrize("path", PATHS)
 def test_basic_shows_nothing_without_a_password(guarded: Board, path: str) -> None:
     for headers in ({}, login("ann", "wrong"), login("eve", "x"), {"Authorization": "Basic ???"}):
-        answer = guarded.client.get(path, headers=headers, buffered=True)
+        answer = guarded.get(path, **headers)
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
         assert "worker-1" not in answer.get_data(as_text=True)
@@ -209,58 +207,43 @@ def test_probes_need_no_password(guarded: Board, path: str) -> None:
 
 def test_basic_lets_in_who_has_the_password_and_records_the_name(guarded: Board) -> None:
     ann = login("ann", "söcret:1")
-    assert ">ann<" in guarded.client.get("/", headers=ann, buffered=True).get_data(as_text=True)
+    assert ">ann<" in guarded.html("/", **ann)
     token = token_of(guarded, **ann)
     other = {**ORIGIN, **login("bob", "x")}
     assert post(guarded, data={**FIELDS, "csrf": token}, headers=other).status_code == 403
     answer = post(guarded, data={**FIELDS, "csrf": token}, headers={**ORIGIN, **ann})
     assert answer.status_code == 303
-    guarded.settle()
-    told = guarded.client.get("/api/removed", headers=ann, buffered=True).get_data(as_text=True)
-    (removal,) = json.loads(told)["removed"]
+    (removal,) = guarded.get("/api/removed", **ann).json["removed"]
     assert (removal["removed_by"], removal["how"]) == ("ann", "force-unlock")
 
 
 def test_one_users_page_is_not_anothers(guarded: Board) -> None:
     """Kept answers and ETags tell viewers apart: a page holds its viewer's name."""
     ann, bob = login("ann", "söcret:1"), login("bob", "x")
-    first = guarded.client.get("/", headers=ann, buffered=True)
-    second = guarded.client.get(
-        "/", headers={**bob, "If-None-Match": first.headers["ETag"]}, buffered=True
-    )
+    first = guarded.get("/", **ann)
+    second = guarded.get("/", If_None_Match=first.headers["ETag"], **bob)
     assert second.status_code == 200
     assert ">bob<" in second.get_data(as_text=True)
     assert ">ann<" not in second.get_data(as_text=True)
 
 
 def test_guessing_is_stopped_and_those_who_are_in_stay_in(guarded: Board) -> None:
-    ann = login("ann", "söcret:1")
-    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
-    codes = [
-        guarded.client.get("/api/locks", headers=login("ann", f"x{n}")).status_code
-        for n in range(22)
-    ]
-    assert codes == [401] * 20 + [429] * 2
-    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+    assert ask(guarded, "ann", "söcret:1") == 200
+    assert [ask(guarded, "ann", f"x{n}") for n in range(22)] == [401] * 20 + [429] * 2
+    assert ask(guarded, "ann", "söcret:1") == 200
 
 
 def test_who_is_in_does_not_tell_which_guess_is_right(guarded: Board) -> None:
     """A password that was right once is known at once, however many were wrong."""
-    ann = login("ann", "söcret:1")
-    assert guarded.client.get("/api/locks", headers=ann).status_code == 200
+    assert ask(guarded, "ann", "söcret:1") == 200
     for number in range(310):
-        guarded.client.get("/api/locks", headers=login("ann", f"x{number}"))
-    assert guarded.client.get("/api/locks", headers=ann).status_code == 429
+        ask(guarded, "ann", f"x{number}")
+    assert ask(guarded, "ann", "söcret:1") == 429
 
 
 def ask(board: Board, user: str, password: str, address: str = "10.0.0.1") -> int:
-    found = board.client.get(
-        "/api/locks",
-        headers=login(user, password),
-        environ_base={"REMOTE_ADDR": address},
-        buffered=True,
-    )
-    return int(found.status_code)
+    asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": address}, "buffered": True}
+    return board.client.get("/api/locks", headers=login(user, password), **asked).status_code
 
 
 def test_wrong_guesses_lock_nobody_else_out(guarded: Board) -> None:
@@ -335,12 +318,9 @@ def test_strangers_keep_one_core_busy_and_nobody_out(
 def test_a_password_that_came_in_the_clear_is_told(
     guarded: Board, address: str, scheme: str, warned: bool
 ) -> None:
-    page = guarded.client.get(
-        "/",
-        headers=login("ann", "söcret:1"),
-        base_url=f"{scheme}://localhost",
-        environ_base={"REMOTE_ADDR": address},
-    )
+    asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": address}}
+    ann, base = login("ann", "söcret:1"), f"{scheme}://localhost"
+    page = guarded.client.get("/", headers=ann, base_url=base, **asked)
     assert page.status_code == 200
     assert ("Your password came here unencrypted" in page.get_data(as_text=True)) == warned
 
@@ -368,66 +348,46 @@ PROXY = Networks.read("10.0.0.5, 10.1.0.0/16, ::1")
 )
 def test_a_header_is_believed_from_named_addresses_only(address: str, user: str, code: int) -> None:
     with board_of(login=Header("X-User", PROXY), local_only=False, proxies=PROXY) as board:
-        answer = board.client.get(
-            "/api/locks",
-            headers={"X-User": user.encode().decode("latin-1")} if user else {},
-            environ_base={"REMOTE_ADDR": address},
-            buffered=True,
-        )
-        assert answer.status_code == code
+        who = {"X_User": user.encode().decode("latin-1")} if user else {}
+        assert board.get("/api/locks", by=address, **who).status_code == code
 
 
 def test_names_that_are_not_utf_8_stay_apart() -> None:
     with board_of(login=Header("X-User", PROXY), local_only=False, proxies=PROXY) as board:
-        asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": "10.0.0.5"}, "buffered": True}
         for user in ("Jos\xe9", "Jos\xe8"):
-            page = board.client.get("/", headers={"X-User": user}, **asked)
-            assert f">{user}<" in page.get_data(as_text=True)
+            assert f">{user}<" in board.html("/", by="10.0.0.5", X_User=user)
 
 
 def test_a_forwarded_address_makes_nobody_the_proxy() -> None:
     access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False}
     with board_of(login=Header("X-User", PROXY), **access) as board:
-        asked: dict[str, Any] = {"headers": {"X-User": "eve", "X-Forwarded-For": "10.0.0.5"}}
-        answer = board.client.get("/", environ_base={"REMOTE_ADDR": "10.9.9.9"}, **asked)
-        assert answer.status_code == 403
+        asked = {"X_User": "eve", "X_Forwarded_For": "10.0.0.5"}
+        assert board.get("/", by="10.9.9.9", **asked).status_code == 403
         # And the proxy stays the proxy, whoever it speaks for.
-        answer = board.client.get("/", environ_base={"REMOTE_ADDR": "10.0.0.5"}, **asked)
-        assert answer.status_code == 200
+        assert board.get("/", by="10.0.0.5", **asked).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("hops", "address", "by"),
-    [(0, "10.0.0.5", "10.0.0.5"), (1, "10.0.0.5", "3.3.3.3"), (2, "10.0.0.5", "2.2.2.2")],
-)
-def test_as_many_hops_as_there_are_and_no_more(hops: int, address: str, by: str) -> None:
+@pytest.mark.parametrize(("hops", "by"), [(0, "10.0.0.5"), (1, "3.3.3.3"), (2, "2.2.2.2")])
+def test_as_many_hops_as_there_are_and_no_more(hops: int, by: str) -> None:
     access: dict[str, Any] = {"proxies": PROXY, "hops": hops, "local_only": False}
     with board_of(allow_force_unlock=True, **access) as board:
-        headers = {"X-Forwarded-For": "1.1.1.1, 2.2.2.2, 3.3.3.3"}
-        answer = post(
-            board, API_UNLOCK, json=FIELDS, headers=headers, environ_base={"REMOTE_ADDR": address}
-        )
+        asked: dict[str, Any] = {"headers": {"X-Forwarded-For": "1.1.1.1, 2.2.2.2, 3.3.3.3"}}
+        asker = {"REMOTE_ADDR": "10.0.0.5"}
+        answer = post(board, API_UNLOCK, json=FIELDS, environ_base=asker, **asked)
         assert answer.json["removed"]["removed_by"] == f"somebody at {by}"
 
 
 def test_behind_a_proxy_the_origin_is_the_one_in_the_browser() -> None:
     access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False, "prefix": "/m"}
     with board_of(allow_force_unlock=True, **access) as board:
-        origin = "https://locks.example.org"
-        headers = {
-            "Origin": origin,
-            "X-Forwarded-Host": "locks.example.org",
-            "X-Forwarded-Proto": "https",
-        }
-        form = board.client.get("/m/locks/a/force-unlock?uuid=u1", buffered=True)
-        text = form.get_data(as_text=True)
-        assert 'action="/m/locks/a/force-unlock"' in text
-        token = re.search(r'name="csrf" value="(\w+)"', text)
-        assert token
-        data = {**FIELDS, "csrf": token[1]}
+        forwarded = {"X-Forwarded-Host": "locks.example.org", "X-Forwarded-Proto": "https"}
+        headers = {"Origin": "https://locks.example.org", **forwarded}
+        path = "/m/locks/a/force-unlock"
+        assert f'action="{path}"' in board.html(f"{path}?uuid=u1")
+        data = {**FIELDS, "csrf": token_of(board, path)}
         for address, code in (("10.9.9.9", 403), ("10.0.0.5", 303)):
             asked: dict[str, Any] = {"headers": headers, "environ_base": {"REMOTE_ADDR": address}}
-            answer = post(board, "/m/locks/a/force-unlock", data=data, **asked)
+            answer = post(board, path, data=data, **asked)
             assert answer.status_code == code
         assert answer.headers["Location"] == "/m/lock/a?unlocked=u1"
 
@@ -448,14 +408,9 @@ def test_below_a_prefix_and_nowhere_else(path: str, code: int) -> None:
 
 def test_a_dashboard_answers_to_the_names_it_was_given() -> None:
     with board_of(hosts=frozenset({"locks.example.org"}), local_only=False) as board:
-        asked: tuple[tuple[str, int], ...] = (
-            ("locks.example.org:8722", 200),
-            ("evil.example", 421),
-            ("localhost", 421),
-            ("10.0.0.7", 421),
-        )
-        for host, code in asked:
-            assert board.get("/", Host=host).status_code == code
+        assert board.get("/", Host="locks.example.org:8722").status_code == 200
+        for host in ("evil.example", "localhost", "10.0.0.7"):
+            assert board.get("/", Host=host).status_code == 421
         assert board.get("/healthz", Host="10.0.0.7").status_code == 200
 
 
@@ -484,24 +439,28 @@ def test_a_page_of_another_site_is_refused_before_any_work(guarded: Board) -> No
     """It can't read the answer, but what there is by the time that it takes."""
     asked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", **login("ann", "wrong")}
     for path in ("/?q=a", "/api/locks?q=a", "/removed.csv", "/lock/a"):
-        assert guarded.client.get(path, headers=asked).status_code == 403, "not 401: nobody looked"
-    assert guarded.client.get("/readyz", headers=asked).status_code == 200
+        assert guarded.get(path, **asked).status_code == 403, "not 401: nobody looked"
+    assert guarded.get("/readyz", **asked).status_code == 200
     link = {**asked, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert guarded.client.get("/?q=a", headers=link | login("bob", "x")).status_code == 200
+    assert guarded.get("/?q=a", **link | login("bob", "x")).status_code == 200
 
 
 # ---------------------------------------------------------------- headers and compression
 
 
-@pytest.mark.parametrize("path", ["/", "/lock/a", "/nothing", "/static/style.css", "/api/locks"])
+@pytest.mark.parametrize(
+    "path", ["/", "/lock/a", "/removed", "/nothing", "/api/locks", "/metrics", "/static/live.js"]
+)
 def test_every_answer_has_the_headers(board: Board, path: str) -> None:
     headers = board.get(path).headers
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
-    assert "unsafe" not in headers["Content-Security-Policy"]
+    csp = headers["Content-Security-Policy"]
+    assert csp.startswith("default-src 'none'; script-src 'self';")
+    assert "frame-ancestors 'none'" in csp
+    assert "unsafe" not in csp
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["X-Frame-Options"] == "DENY"
     assert headers["Referrer-Policy"] == "same-origin", "no-referrer makes `Origin: null` of ours"
-    assert headers["Cache-Control"] in ("no-store", "no-cache")
+    assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
 
 
 def test_a_page_with_a_token_is_not_compressed(board: Board) -> None:

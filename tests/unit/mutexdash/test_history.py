@@ -321,7 +321,7 @@ def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
 
 def test_an_empty_file_is_one(board: Board) -> None:
     assert board.get("/removed.json").json == []
-    assert len(board.get("/removed.csv").get_data(as_text=True).splitlines()) == 1
+    assert len(board.html("/removed.csv").splitlines()) == 1
 
 
 def test_one_removal_has_its_backtrace(board: Board) -> None:

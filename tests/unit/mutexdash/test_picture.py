@@ -315,7 +315,7 @@ def test_a_restore_is_told_for_a_day_and_counts_as_a_change(board: Board) -> Non
     """By a banner on every page, in which what somebody wrote steers nothing."""
     board.store.take("a")
     before = moment(board)
-    page = board.get("/").get_data(as_text=True)
+    page = board.html("/")
     assert "restored from a backup" not in page
     said = Restored("1", time.time() - 60, "<b>ann@host")
     board.store.write(("restored", "", "", said.value().encode()))
@@ -323,7 +323,7 @@ def test_a_restore_is_told_for_a_day_and_counts_as_a_change(board: Board) -> Non
     assert after.restored == Restored("1", 0, "", board.store.revision)
     assert after.etag() != before.etag()
     for path in ("/", "/lock/a", "/removed", "/timeline"):
-        page = board.get(path).get_data(as_text=True)
+        page = board.html(path)
         assert "The store was restored from a backup." in page
         assert "&lt;b&gt;ann@host" in page
     later = after._replace(wall=after.wall + 86400)

@@ -32,7 +32,6 @@ from lockclient.overview.columns import COLUMNS, SORTS, CellKind, Listed, in_ord
 from lockclient.overview.lock_view import fact_rows, fact_text, undecided
 from mutexdash.web.openapi import description
 from tests.support.dashboard_fakes import Board
-from tests.unit.mutexdash.test_pages import shown
 
 NOW = 1_800_000_000.0
 VALUES: dict[str, Callable[[int], Any]] = {
@@ -79,7 +78,7 @@ def text_of(fact: Fact, holder: Holder) -> str:
 
 @pytest.mark.parametrize("fact", TITLED, ids=NAMED)
 def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: Fact) -> None:
-    page = shown(board, "/lock/whole")
+    page = board.text("/lock/whole")
     row = board.table.row("whole")
     assert row is not None
     assert fact.title in page
@@ -96,7 +95,7 @@ def test_and_on_a_removal_s_page(board: Board, fact: Fact) -> None:
     removal = Removal(WHOLE, NOW, "dog", AUTO_UNLOCK, "late")
     board.store.write(("removed", "whole", str(WHOLE.uuid), removal.value().encode()))
     for path in ("/removed", f"/removal?name=whole&uuid={WHOLE.uuid}"):
-        page = shown(board, path)
+        page = board.text(path)
         if getattr(WHOLE, fact.name):
             assert fact.title in page
             assert text_of(fact, WHOLE) in page
@@ -114,7 +113,7 @@ def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(
     assert (fact.name in listed) == fact.listed
     assert not fact.listed or listed[fact.name] == lock[fact.name]
     board.store.write(("removed", "whole", "u", Removal(WHOLE, NOW, "", "", "").value().encode()))
-    (exported,) = csv.DictReader(io.StringIO(board.get("/removed.csv").get_data(as_text=True)))
+    (exported,) = csv.DictReader(io.StringIO(board.html("/removed.csv")))
     assert exported[fact.name] or fact.name == "fencing_token"
     schemas = described()["components"]["schemas"]
     for name in ("LockWhole", "RemovalWhole"):
@@ -135,7 +134,7 @@ def test_what_a_removal_says_besides_is_told_everywhere() -> None:
 def test_what_is_for_nobody_s_eyes_is_nowhere(board: Board) -> None:
     assert {fact.name for fact in FACTS} - {fact.name for fact in TOLD} == {"process"}
     for path in ("/lock/whole", "/api/locks/whole", "/api/locks", "/", "/removed.json"):
-        assert str(WHOLE.process) not in board.get(path).get_data(as_text=True)
+        assert str(WHOLE.process) not in board.html(path)
 
 
 @functools.cache
@@ -158,7 +157,7 @@ def test_missing_facts_have_their_word_or_no_line() -> None:
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
 def test_a_column_is_shown_and_sorted_by_everywhere(board: Board, column: Any) -> None:
-    html = board.get(f"/?sort={column.key}").get_data(as_text=True)
+    html = board.html(f"/?sort={column.key}")
     assert (f'<th scope="col" class="c-{column.key}" aria-sort=' in html) == bool(column.title)
     assert column.title in html
     body = html.partition("<tbody")[2]
@@ -184,7 +183,7 @@ from tests.support.dashboard_fakes import Board
 
 with Board() as board:
     board.store.take("one", held_for=100, reason="because")
-    html = board.get("/?sort=-made_up").get_data(as_text=True)
+    html = board.html("/?sort=-made_up")
     listed = [columns.Listed(row.holder, "ok", 0) for row in board.table.rows().values()]
 print(tables.tab_separated(ls.COLUMNS, ls.cells(listed, time.time())))
 print(html[html.index("<thead") : html.index("</tbody")])
@@ -246,12 +245,12 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     why = undecided(row.holder)
     assert why
 
-    page = shown(board, "/lock/odd")
+    page = board.text("/lock/odd")
     assert "Nobody can tell when this lock may be removed" in page
     assert why in page
     assert "auto-unlock undecided." in page
     assert "auto-unlock in" not in page
-    html = board.get("/?q=odd").get_data(as_text=True)
+    html = board.html("/?q=odd")
     assert ">undecided</span>" in html
     if row.holder.alive_at is not None:  # else nothing tells how long it has been silent
         assert "auto-unlock undecided" in html, "the bar"
@@ -262,8 +261,8 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     assert (said["state"], board.get("/api/locks/fine").json["state"]) == ("undecided", "ok")
     found = board.get("/api/locks?state=undecided").json["locks"]
     assert [each["name"] for each in found] == ["odd", "whole"]
-    assert board.get("/?state=undecided").get_data(as_text=True).count('<tr class="undecided"') == 2
-    assert 'mutexdash_locks{state="undecided"} 2' in board.get("/metrics").get_data(as_text=True)
+    assert board.html("/?state=undecided").count('<tr class="undecided"') == 2
+    assert 'mutexdash_locks{state="undecided"} 2' in board.html("/metrics")
 
     (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
@@ -277,7 +276,7 @@ def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> 
     board.store.take("even", held_for=2000)
     states = {lock["name"]: lock["state"] for lock in board.get("/api/locks").json["locks"]}
     assert (states["odd"], states["even"]) == ("undecided", "overdue")
-    page = shown(board, "/lock/odd")
+    page = board.text("/lock/odd")
     assert "Past its alert for" in page
     assert "; auto-unlock undecided." in page
 
@@ -286,7 +285,7 @@ def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) ->
     board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
     lock = board.get("/api/locks/odd").json
     assert (lock["alive_at"], lock["state"]) == (None, "undecided")
-    assert "Last sign of life unknown" in shown(board, "/lock/odd")
+    assert "Last sign of life unknown" in board.text("/lock/odd")
 
 
 def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
@@ -294,7 +293,7 @@ def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
     board.store.take("broken", hostname=None, needs=["two-keys"])
     for name in ("fine", "broken"):
         assert board.get(f"/api/locks/{name}").json["undecided"] is None
-        assert "Nobody can tell" not in shown(board, f"/lock/{name}")
+        assert "Nobody can tell" not in board.text(f"/lock/{name}")
 
 
 def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
@@ -347,7 +346,7 @@ def test_the_most_urgent_is_what_only_a_person_can_free_then_what_most_wait_for(
 def test_silence_is_told_beside_age(board: Board) -> None:
     board.store.take("quiet", held_for=3000)
     board.store.push("quiet")
-    text = shown(board, "/?q=quiet")
+    text = board.text("/?q=quiet")
     assert re.search(r"held for 50 min \d s silent for \d s", text)
     (lock,) = [row.holder for row in board.table.rows().values() if row.holder.name == "quiet"]
     wall = time.time()
@@ -363,9 +362,9 @@ def test_silence_is_told_beside_age(board: Board) -> None:
 def test_a_free_lock_s_page_says_who_waits(board: Board) -> None:
     board.store.wait("free", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
     board.store.wait("free", "w2", hostname="next-2", pid=4)
-    text = shown(board, "/lock/free")
+    text = board.text("/lock/free")
     assert "Not held" in text
     assert "Waiting (2)" in text
     assert text.index("next-1 : 3") < text.index("my turn") < text.index("next-2 : 4")
     board.store.removed("free", "u1", how="auto-unlock")
-    assert "next-1 : 3" in shown(board, "/lock/free")
+    assert "next-1 : 3" in board.text("/lock/free")

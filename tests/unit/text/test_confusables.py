@@ -42,7 +42,7 @@ def names_on(page: str) -> list[str]:
 @pytest.mark.parametrize("path", ["/", "/removed", "/timeline"])
 def test_every_list_tells_them_apart(board: Board, path: str) -> None:
     """In plain letters, by escapes, and the ones that look like another say which."""
-    page = board.get(path).get_data(as_text=True)
+    page = board.html(path)
     names = names_on(page)
     assert len(names) == len(ALL) + 1
     assert len({*names}) == len(names)
@@ -59,7 +59,7 @@ def test_every_page_of_one_does(board: Board, name: str) -> None:
         f"/locks/{path}/force-unlock?uuid=u{number}",
         f"/removal?name={path}&uuid=r{number}",
     ):
-        page = board.get(address).get_data(as_text=True)
+        page = board.html(address)
         (shown,) = names_on(page)
         assert shown != REAL
         assert shown.isascii()
@@ -82,7 +82,7 @@ def test_a_lock_is_found_by_its_name_as_it_is_shown(board: Board, name: str) -> 
     page = board.get(f"/lock?name={quote(told_apart(name), safe='')}").get_data(as_text=True)
     assert f'<dd><bdi class="text">u{number}</bdi></dd>' in page
     shown = quote(told_apart(name).replace("\\x20", ""), safe="")
-    assert "looks like" in board.get(f"/?q={shown}").get_data(as_text=True)
+    assert "looks like" in board.html(f"/?q={shown}")
 
 
 def test_a_page_is_another_one_when_another_such_lock_comes_or_goes() -> None:
@@ -106,7 +106,7 @@ def test_what_looks_like_no_other_lock_stays_as_it_is() -> None:
     with Board() as board:
         for name in ("Grüße", "部署/prod", "развёртывание", "deploy/prod", "Deploy/prod", "a b"):
             board.store.take(name)
-        page = board.get("/").get_data(as_text=True)
+        page = board.html("/")
         assert "Grüße" in names_on(page)
         assert "развёртывание" in names_on(page)
         assert "looks like" not in page
