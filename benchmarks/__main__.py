@@ -13,25 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    bucket,
-    cluster,
-    cycle,
-    dashboard,
-    handover,
-    machine,
-    micro,
-    pictures,
-    report,
-    table,
-    throughput,
-    unlocker,
-    valkey,
-)
-from benchmarks.figures import Results, figures
+from benchmarks import machine, micro, pictures, report
+from benchmarks.figures import FIGURES, Results
 from benchmarks.missing import Missing
 from benchmarks.servers import Servers
 
@@ -40,19 +27,15 @@ PAGE = CHECKOUT / "docs" / "performance.md"
 PICTURES = PAGE.with_suffix("")
 OUTPUT = CHECKOUT / "artifacts" / "benchmarks"
 
+_ORDER = (
+    *("cycle", "handover", "throughput", "alive", "costs", "table", "unlocker", "dashboard"),
+    *("cluster", "bucket", "valkey"),
+)
 SECTIONS: dict[str, Callable[..., Any]] = {
-    "cycle": cycle.measure,
-    "handover": handover.measure,
-    "throughput": throughput.measure,
-    "alive": micro.alive,
-    "costs": micro.costs,
-    "table": table.measure,
-    "unlocker": unlocker.measure,
-    "dashboard": dashboard.measure,
-    "cluster": cluster.measure,
-    "bucket": bucket.measure,
-    "valkey": valkey.measure,
+    name: getattr(micro, name, None) or import_module(f"benchmarks.{name}").measure
+    for name in _ORDER
 }
+"""What measures each section, in their order."""
 
 
 def main() -> None:
@@ -78,21 +61,23 @@ def main() -> None:
 def measure(wanted: list[str], *, quick: bool) -> Results:
     """Measure these sections and return the results."""
     started, others = time.monotonic(), machine.Others()
-    found: Results = {"quick": quick, "sections": {}}
+    sections: Results = {}
     with tempfile.TemporaryDirectory(prefix="clustermutex-bench-") as name:
-        folder = Path(name)
-        servers = Servers(folder)
-        found["machine"] = machine.describe(servers, folder)
+        servers = Servers(Path(name))
+        described = machine.describe(servers, Path(name))
         for section in wanted:
             begun = time.monotonic()
             print(f"{section} …", end=" ", file=sys.stderr, flush=True)
-            found["sections"][section] = SECTIONS[section](servers, quick=quick)
+            sections[section] = SECTIONS[section](servers, quick=quick)
             print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    found["missing"] = servers.missing
-    found["figures"] = figures(found["sections"])
-    found["machine"]["others"] = others.share()
-    found["took"] = time.monotonic() - started
-    return found
+    return {
+        "quick": quick,
+        "sections": sections,
+        "machine": described | {"others": others.share()},
+        "missing": servers.missing,
+        "figures": [figure.row(sections) for figure in FIGURES],
+        "took": time.monotonic() - started,
+    }
 
 
 def write(results: Results, folder: Path) -> None:
@@ -111,17 +96,12 @@ def _keep(results: Results, file: Path) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="only see that it runs")
-    parser.add_argument(
-        "--only", action="append", choices=SECTIONS, help="measure this section, not all"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, help="the folder for results.json and pictures"
-    )
-    parser.add_argument(
-        "--render", type=Path, metavar="RESULTS", help="print older results, measure nothing"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--quick", action="store_true", help="only see that it runs")
+    option("--only", action="append", choices=SECTIONS, help="measure this section, not all")
+    option("--output", type=Path, default=OUTPUT, help="folder for results.json and pictures")
+    option("--render", type=Path, metavar="RESULTS", help="print older results, measure nothing")
+    option(
         "--write-docs",
         action="store_true",
         help=f"put the results into docs/{PAGE.name}, too; with "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import requests
 
@@ -22,14 +22,17 @@ DELAY = 0.05
 def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Take and release a free lock, and count what that asks of the bucket."""
     rounds, calls_a_round = (2, 3) if quick else (10, 20)
-    with BucketServer() as server, _emulated(server):
-        store = open_store(Settings.load(f"gs://{server.bucket.name}"))
+    with (
+        BucketServer() as server,
+        patch.dict("os.environ", STORAGE_EMULATOR_HOST=server.url),
+        closing(open_store(Settings.load(f"gs://{server.bucket.name}"))) as store,
+    ):
         mutex = ClusterMutex("measured", store=store)
         mutex.acquire()
         mutex.alive()
         mutex.release()
-        counted = {method: server.counted(method) for method in ("POST", "DELETE")}
-        between = len(server.asked) - sum(counted.values())
+        take, release = server.counted("POST"), server.counted("DELETE")
+        between = len(server.asked) - take - release
         server.delay = DELAY
         calls: dict[str, Callable[[], object]] = {  # in turns: what is taken is released next
             "request": _bare(server),
@@ -41,11 +44,10 @@ def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
             for _ in range(calls_a_round):
                 for name, call in calls.items():
                     found[name][number] += timed(call, 1)
-        store.close()
     return {
         "delay": DELAY,
-        "take": counted["POST"],
-        "release": counted["DELETE"],
+        "take": take,
+        "release": release,
         "between": between,
         "seconds": {name: summary(flat(every)) for name, every in found.items()},
         "acquire_over_request": compare(found["acquire"], found["request"]),
@@ -63,16 +65,3 @@ def _bare(server: BucketServer) -> Callable[[], object]:
         headers={"Content-Type": take.headers["Content-Type"]},
     )
     return lambda: ask().raise_for_status()
-
-
-@contextmanager
-def _emulated(server: BucketServer) -> Iterator[None]:
-    before = os.environ.get("STORAGE_EMULATOR_HOST")
-    os.environ["STORAGE_EMULATOR_HOST"] = server.url
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["STORAGE_EMULATOR_HOST"]
-        else:
-            os.environ["STORAGE_EMULATOR_HOST"] = before

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,22 +18,19 @@ CONTEXT = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 def children(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> Iterator[list[Any]]:
     """Run `target(*arguments, pipe)` in a process for each; yield the pipes when all have sent
     `ready`. They are killed at the end, whatever they do."""
-    pipes, processes = [], []
-    try:
+    pipes = []
+    with ExitStack() as stack:
         for own in arguments:
             pipe, theirs = CONTEXT.Pipe()
             process = CONTEXT.Process(target=_run, args=(target, own, theirs), daemon=True)
             process.start()
+            stack.callback(process.join)
+            stack.callback(process.kill)
             theirs.close()  # so that its end is the end of the pipe, and not silence
             pipes.append(pipe)
-            processes.append(process)
         for pipe in pipes:
             pipe.recv()
         yield pipes
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
 
 def _run(target: Callable[..., None], arguments: tuple[Any, ...], pipe: Connection) -> None:
@@ -43,7 +40,6 @@ def _run(target: Callable[..., None], arguments: tuple[Any, ...], pipe: Connecti
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)

@@ -2,88 +2,56 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from benchmarks.contenders import holder_values
-from benchmarks.servers import Servers, cpu_seconds, metrics, wait_until
-from benchmarks.workers import Contender, Pool, Work, pool
+from benchmarks.contenders import etcd_values
+from benchmarks.servers import Servers, cpu_seconds, metrics
+from benchmarks.workers import pool
 from lockclient.cli.setup.etcd_server import Etcd
+from tests.support.processes import wait_until
 
 PROCESSES, THREADS = 2, 16
-JOBS: tuple[tuple[Contender, Work], ...] = (
-    ("floor", "cycle"),
-    ("ours", "cycle"),
-    ("floor", "push"),
-    ("ours", "push"),
-)
-
-
-@dataclass(frozen=True)
-class _Costs:
-    """What the members have spent so far: CPU seconds, and syncs of the log to disk."""
-
-    leader: float
-    followers: float
-    syncs: float
-    sync_seconds: float
+JOBS = [(contender, work) for work in ("cycle", "push") for contender in ("floor", "ours")]
 
 
 def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return the rates of cycles and pushes, and what one costs in CPU time and fsyncs."""
     rounds, seconds = (1, 0.3) if quick else (3, 2.0)
-    rates: dict[tuple[Contender, Work], list[float]] = {job: [] for job in JOBS}
-    costs: dict[tuple[Contender, Work], list[dict[str, float]]] = {job: [] for job in JOBS}
+    found: dict[tuple[str, str], list[dict[str, float]]] = {job: [] for job in JOBS}
     with servers.cluster() as members:
-        leader = _leader(members)
-        values = holder_values(leader.endpoint)
+        leader = wait_until(lambda: _leader(members), what="a leader")
+        values = etcd_values(leader.endpoint)
         with pool(PROCESSES, leader.endpoint, values) as workers:
             for _ in range(rounds):
                 for contender, work in JOBS:
-                    rate, cost = _run(workers, members, leader, (contender, work), seconds)
-                    rates[contender, work].append(rate)
-                    costs[contender, work].append(cost)
+                    before = _spent(members, leader)
+                    rate = workers.rate(contender, work, PROCESSES, THREADS, seconds)
+                    spent = {
+                        name: after - before[name]
+                        for name, after in _spent(members, leader).items()
+                    }
+                    sync = spent.pop("sync") / spent["syncs"]
+                    costs = {name: cost / (rate * seconds) for name, cost in spent.items()}
+                    found[contender, work].append({"rate": rate, **costs, "sync": sync})
     rows = [
-        {
-            "contender": contender,
-            "work": work,
-            "rate": statistics.median(rates[contender, work]),
-            **{
-                key: statistics.median([cost[key] for cost in costs[contender, work]])
-                for key in ("leader_cpu", "follower_cpu", "syncs", "sync")
-            },
-        }
-        for contender, work in JOBS
+        {"contender": contender, "work": work}
+        | {name: median(costs[name] for costs in every) for name in every[0]}
+        for (contender, work), every in found.items()
     ]
     return {"members": len(members), "processes": PROCESSES, "threads": THREADS, "rows": rows}
 
 
-def _run(
-    workers: Pool, members: list[Etcd], leader: Etcd, job: tuple[Contender, Work], seconds: float
-) -> tuple[float, dict[str, float]]:
-    before = _costs(members, leader)
-    rate = workers.rate(*job, PROCESSES, THREADS, seconds)
-    after = _costs(members, leader)
-    done = rate * seconds
-    syncs = after.syncs - before.syncs
-    return rate, {
-        "leader_cpu": (after.leader - before.leader) / done,
-        "follower_cpu": (after.followers - before.followers) / done / (len(members) - 1),
-        "syncs": syncs / done,
-        "sync": (after.sync_seconds - before.sync_seconds) / syncs,
-    }
-
-
-def _costs(members: list[Etcd], leader: Etcd) -> _Costs:
+def _spent(members: list[Etcd], leader: Etcd) -> dict[str, float]:
+    """Return what the members have spent so far: CPU seconds, and syncs of the log to disk."""
     spent = {member.port: cpu_seconds(member.process.pid) for member in members if member.process}
-    prefix = "etcd_disk_wal_fsync_duration_seconds"
-    return _Costs(
-        leader=spent[leader.port],
-        followers=sum(spent.values()) - spent[leader.port],
-        syncs=_metric(leader, f"{prefix}_count"),
-        sync_seconds=_metric(leader, f"{prefix}_sum"),
-    )
+    leading, prefix = spent.pop(leader.port), "etcd_disk_wal_fsync_duration_seconds"
+    return {
+        "leader_cpu": leading,
+        "follower_cpu": sum(spent.values()) / len(spent),
+        "syncs": _metric(leader, f"{prefix}_count"),
+        "sync": _metric(leader, f"{prefix}_sum"),
+    }
 
 
 def _metric(member: Etcd, name: str) -> float:
@@ -91,12 +59,6 @@ def _metric(member: Etcd, name: str) -> float:
     return metrics(member.endpoint)[name, frozenset()]
 
 
-def _leader(members: list[Etcd]) -> Etcd:
-    leaders: list[Etcd] = []
-
-    def found() -> list[Etcd]:
-        leaders[:] = [member for member in members if _metric(member, "etcd_server_is_leader")]
-        return leaders
-
-    wait_until(found, "a leader")
-    return leaders[0]
+def _leader(members: list[Etcd]) -> Etcd | None:
+    leading = (member for member in members if _metric(member, "etcd_server_is_leader"))
+    return next(leading, None)

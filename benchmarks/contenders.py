@@ -6,23 +6,24 @@ for long would have them; what is timed is `acquire()` and `release()` and nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from importlib.metadata import packages_distributions, version
-from typing import Protocol
+from typing import Any, Protocol
 
 from benchmarks.floor import Floor, Wire
-from benchmarks.missing import module
-from benchmarks.samples import in_turns
+from benchmarks.missing import Missing, module
+from benchmarks.samples import in_turns, timed
 from benchmarks.servers import Servers
 from lockclient import ClusterMutex, Settings, open_store
+from lockclient.stores.service_protocol import ServiceStore
 
 TTL = 60
 """Seconds after which the peers' locks expire: long enough that none does while it is measured."""
 
-PACKAGES = ("grpcio", "protobuf", "python3-etcd3", "redis", "kazoo", "pottery", "matplotlib")
+PACKAGES = {"grpcio", "protobuf", "python3-etcd3", "redis", "kazoo", "pottery", "matplotlib"}
+OURS, FLOOR = "ClusterMutex", "bare floor"
 
 
 class Lock(Protocol):
@@ -35,15 +36,8 @@ class Lock(Protocol):
         """Give it back."""
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where contenders live: ours and the floor on the etcd at `endpoint`, others on their own."""
-
-    servers: Servers
-    endpoint: str
-
-
-Opener = Callable[[Where], AbstractContextManager[Lock]]
+Opener = Callable[[Servers, str], AbstractContextManager[Lock]]
+"""Opens a contender: ours and the floor on the etcd at an endpoint, others on servers of theirs."""
 
 
 def cycle_of(lock: Lock) -> Callable[[], None]:
@@ -58,19 +52,42 @@ def cycle_of(lock: Lock) -> Callable[[], None]:
     return cycle
 
 
+def warm_cycles(locks: Mapping[str, Lock], times: int) -> dict[str, Callable[[], None]]:
+    """Return the cycle of each lock, having done it so often: connections, Java's compiler."""
+    cycles = {name: cycle_of(lock) for name, lock in locks.items()}
+    for cycle in cycles.values():
+        timed(cycle, times)
+    return cycles
+
+
+def opened(
+    stack: ExitStack, servers: Servers, endpoint: str, openers: Mapping[str, Opener]
+) -> dict[str, Lock]:
+    """Open the contenders that are there, until the stack is left; note which are missing."""
+    locks = {}
+    for name, opener in openers.items():
+        try:
+            locks[name] = stack.enter_context(opener(servers, endpoint))
+        except Missing as reason:
+            servers.missing[name] = str(reason)
+    return locks
+
+
+def our_store(endpoint: str, root: str = "/ours") -> ServiceStore:
+    """Open a store on an etcd."""
+    return open_store(Settings(endpoints=(endpoint,), root=root))
+
+
 @contextmanager
-def ours(where: Where, *, backtrace: bool = True) -> Iterator[Lock]:
+def ours(_servers: Servers, endpoint: str, *, backtrace: bool = True) -> Iterator[Lock]:
     """ClusterMutex, everything as it is by default."""
-    store = open_store(Settings(endpoints=(where.endpoint,), root="/ours"))
-    yield ClusterMutex(f"bench-{backtrace}", store=store, capture_backtrace=backtrace)
-    store.close()
+    with closing(our_store(endpoint)) as store:
+        yield ClusterMutex(f"bench-{backtrace}", store=store, capture_backtrace=backtrace)
 
 
-def holder_values(endpoint: str, name: str = "sample") -> dict[str, str]:
-    """Return what a real holder writes into the store, as the floor is to write it, too."""
-    store = open_store(Settings(endpoints=(endpoint,), root="/sample"))
-    mutex = ClusterMutex(name, store=store)
-    values: dict[str, str] = {}
+def holder_values(store: ServiceStore) -> dict[str, str]:
+    """Return what a real holder writes into a store, as the floor is to write it, too."""
+    mutex, values = ClusterMutex("sample", store=store), dict[str, str]()
 
     def take_a_sample() -> None:
         with mutex:
@@ -78,52 +95,49 @@ def holder_values(endpoint: str, name: str = "sample") -> dict[str, str]:
 
     # By the same way as the calls that are timed, so that the backtrace is of the same length.
     in_turns({"sample": take_a_sample}, 1, 1)
-    store.close()
     return values
 
 
+def etcd_values(endpoint: str) -> dict[str, str]:
+    """Return what a real holder writes into an etcd."""
+    with closing(our_store(endpoint)) as store:
+        return holder_values(store)
+
+
 @contextmanager
-def floor(where: Where, *, only_uuid: bool = False) -> Iterator[Lock]:
+def floor(_servers: Servers, endpoint: str, *, only_uuid: bool = False) -> Iterator[Lock]:
     """The same two transactions through bare stubs; with `only_uuid` a single put."""
-    values = holder_values(where.endpoint)
-    if only_uuid:
-        values = {"uuid": values["uuid"]}
-    wire_to = Wire(where.endpoint)
-    yield Floor(wire_to, f"bench-{only_uuid}", values)
-    wire_to.close()
+    values = etcd_values(endpoint)
+    with closing(Wire(endpoint)) as wire_to:
+        written = {"uuid": values["uuid"]} if only_uuid else values
+        yield Floor(wire_to, f"bench-{only_uuid}", written)
 
 
 @contextmanager
-def etcd3(where: Where) -> Iterator[Lock]:
+def etcd3(servers: Servers, _endpoint: str) -> Iterator[Lock]:
     """Lock of the package python3-etcd3, on an etcd of its own.
 
     It leaves a lease behind for each acquisition: when they expire they are not to disturb others.
     """
     package = module("etcd3")
-    with where.servers.etcd() as server:
-        client = package.client(host="127.0.0.1", port=server.port)
-        lock: Lock = client.lock("bench", ttl=TTL)
-        yield lock
-        client.close()
+    with servers.etcd() as server, closing(package.client("127.0.0.1", server.port)) as client:
+        yield client.lock("bench", ttl=TTL)
 
 
 @contextmanager
-def redis_lock(where: Where, *, fsync: bool) -> Iterator[Lock]:
+def redis_lock(servers: Servers, _endpoint: str, *, fsync: bool) -> Iterator[Lock]:
     """redis-py's Lock; with `fsync` each write is on the disk before it is answered, as in etcd."""
     package = module("redis")
-    with where.servers.redis(fsync=fsync) as port:
-        client = package.Redis(host="127.0.0.1", port=port)
-        lock: Lock = client.lock("bench", timeout=TTL)
-        yield lock
-        client.close()
+    with servers.redis(fsync=fsync) as running, package.Redis(port=running.all[0].port) as client:
+        yield client.lock("bench", timeout=TTL)
 
 
 @contextmanager
-def kazoo(where: Where) -> Iterator[Lock]:
+def kazoo(servers: Servers, _endpoint: str) -> Iterator[Lock]:
     """kazoo's Lock on ZooKeeper, which writes to disk as etcd does."""
     package = module("kazoo.client")
-    with where.servers.zookeeper() as port:
-        client = package.KazooClient(hosts=f"127.0.0.1:{port}")
+    with servers.zookeeper() as server:
+        client = package.KazooClient(hosts=server.endpoint)
         try:
             client.start(timeout=30)
             lock: Lock = client.Lock("/bench", "benchmark")
@@ -134,21 +148,27 @@ def kazoo(where: Where) -> Iterator[Lock]:
 
 
 @contextmanager
-def redlock(where: Where) -> Iterator[Lock]:
+def redlock(servers: Servers, _endpoint: str) -> Iterator[Lock]:
     """pottery's Redlock on five Redis servers, in memory."""
-    pottery, redis = module("pottery"), module("redis")
-    with ExitStack() as stack:
-        ports = [stack.enter_context(where.servers.redis()) for _ in range(5)]
-        masters = {redis.Redis(host="127.0.0.1", port=port) for port in ports}
-        lock: Lock = pottery.Redlock(key="bench", masters=masters, auto_release_time=TTL)
+    module("pottery")
+    with servers.redis(5) as running, redlock_on(server.port for server in running.all) as lock:
         yield lock
-        for master in masters:
-            master.close()
+
+
+@contextmanager
+def redlock_on(ports: Iterable[int]) -> Iterator[Lock]:
+    """pottery's Redlock on these servers."""
+    pottery, redis = module("pottery"), module("redis")
+    masters: set[Any] = {redis.Redis(port=port) for port in ports}
+    lock: Lock = pottery.Redlock(key="bench", masters=masters, auto_release_time=TTL)
+    yield lock
+    for master in masters:
+        master.close()
 
 
 PEERS: dict[str, Opener] = {
-    "ClusterMutex": ours,
-    "bare floor": floor,
+    OURS: ours,
+    FLOOR: floor,
     "etcd3 Lock": etcd3,
     "redis-py Lock, in memory": partial(redis_lock, fsync=False),
     "redis-py Lock, appendfsync always": partial(redis_lock, fsync=True),
@@ -160,6 +180,5 @@ PEERS: dict[str, Opener] = {
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that are measured or measure."""
-    installed = packages_distributions().values()
-    there = {distribution for distributions in installed for distribution in distributions}
-    return {package: version(package) for package in PACKAGES if package in there}
+    there = {name for names in packages_distributions().values() for name in names}
+    return {package: version(package) for package in sorted(PACKAGES & there)}

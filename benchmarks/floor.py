@@ -14,9 +14,8 @@ from typing import Any
 import grpc
 
 from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.rpc_methods import TXN, WATCH, make_call
 
-TXN = "/etcdserverpb.KV/Txn"
-WATCH = "/etcdserverpb.Watch/Watch"
 STAMPS = ("alert_at", "auto_unlock_at")
 
 
@@ -25,28 +24,17 @@ class Wire:
 
     def __init__(self, endpoint: str) -> None:
         # An option is what keeps a channel from sharing its connection with another of the process.
-        self.channel = grpc.insecure_channel(
-            endpoint, options=[("grpc.use_local_subchannel_pool", 1)]
-        )
-        self.txn: Any = self.channel.unary_unary(
-            TXN,
-            request_serializer=wire.Txn.SerializeToString,
-            response_deserializer=wire.TxnAnswer.FromString,
-        )
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.insecure_channel(endpoint, options=options)
+        self.txn: Any = make_call(self.channel, TXN)
+        self.close = self.channel.close
 
     def watch(self, requests: SimpleQueue[wire.WatchRequest]) -> Iterator[wire.WatchAnswer]:
         """Open a watch stream."""
-        stream: Any = self.channel.stream_stream(
-            WATCH,
-            request_serializer=wire.WatchRequest.SerializeToString,
-            response_deserializer=wire.WatchAnswer.FromString,
+        answers: Iterator[wire.WatchAnswer] = make_call(self.channel, WATCH)(
+            iter(requests.get, None)
         )
-        answers: Iterator[wire.WatchAnswer] = stream(iter(requests.get, None))
         return answers
-
-    def close(self) -> None:
-        """Close the channel."""
-        self.channel.close()
 
 
 class Floor:
@@ -62,13 +50,25 @@ class Floor:
     def __init__(
         self, wire_to: Wire, name: str, values: dict[str, str], *, ticket: bool = False
     ) -> None:
+        folder, line = f"/floor/locks/{name}/".encode(), f"/floor/queue/{name}/".encode()
+        self.uuid_key = key = folder + b"uuid"
         self._txn = wire_to.txn
-        folder = f"/floor/locks/{name}/".encode()
-        self.uuid_key = folder + b"uuid"
-        line = f"/floor/queue/{name}/".encode()
-        self._take = _take(folder, line, values, ticket=ticket)
-        self._unlock = _unlock(folder, values)
-        self._push = _push(folder, values)
+        absent = wire.Compare(target=wire.Compare.VERSION, key=key, version=0)
+        mine = wire.Compare(target=wire.Compare.VALUE, key=key, value=values["uuid"].encode())
+        read = wire.Operation(range=wire.Range(key=key))
+        first = wire.Compare(
+            target=wire.Compare.CREATE, key=line, range_end=line[:-1] + b"0", create_revision=0
+        )
+        success = puts(folder, values)
+        if ticket:  # as the head of a line
+            own = line + values["uuid"].encode()
+            first = wire.Compare(target=wire.Compare.CREATE, key=own, create_revision=0)
+            success.append(wire.Operation(delete=wire.Delete(key=own)))
+        delete = wire.Operation(delete=wire.Delete(key=folder, range_end=folder[:-1] + b"0"))
+        stamps = {part: value for part, value in values.items() if part in STAMPS}
+        self._take = wire.Txn(compare=[absent, first], success=success, failure=[read])
+        self._unlock = wire.Txn(compare=[mine], success=[delete], failure=[read])
+        self._push = wire.Txn(compare=[mine], success=puts(folder, stamps))
 
     def acquire(self) -> None:
         """Take the lock."""
@@ -85,47 +85,9 @@ class Floor:
         if not self._txn(self._push).succeeded:
             raise AssertionError("the floor's lock was not held")
 
-    def cycle(self) -> None:
-        """Take the lock and give it back."""
-        self.acquire()
-        self.release()
 
-
-def _take(folder: bytes, line: bytes, values: dict[str, str], *, ticket: bool) -> wire.Txn:
-    own = line + values["uuid"].encode()
-    absent = wire.Compare(target=wire.Compare.VERSION, key=folder + b"uuid", version=0)
-    success = _puts(folder, values)
-    if ticket:  # as the head of a line
-        second = wire.Compare(target=wire.Compare.CREATE, key=own, create_revision=0)
-        success.append(wire.Operation(delete=wire.Delete(key=own)))
-    else:
-        second = wire.Compare(
-            target=wire.Compare.CREATE, key=line, range_end=line[:-1] + b"0", create_revision=0
-        )
-    read = wire.Operation(range=wire.Range(key=folder + b"uuid"))
-    return wire.Txn(compare=[absent, second], success=success, failure=[read])
-
-
-def _unlock(folder: bytes, values: dict[str, str]) -> wire.Txn:
-    delete = wire.Delete(key=folder, range_end=folder[:-1] + b"0")
-    return wire.Txn(
-        compare=[_mine(folder, values)],
-        success=[wire.Operation(delete=delete)],
-        failure=[wire.Operation(range=wire.Range(key=folder + b"uuid"))],
-    )
-
-
-def _push(folder: bytes, values: dict[str, str]) -> wire.Txn:
-    stamps = {part: value for part, value in values.items() if part in STAMPS}
-    return wire.Txn(compare=[_mine(folder, values)], success=_puts(folder, stamps))
-
-
-def _mine(folder: bytes, values: dict[str, str]) -> wire.Compare:
-    uuid = values["uuid"].encode()
-    return wire.Compare(target=wire.Compare.VALUE, key=folder + b"uuid", value=uuid)
-
-
-def _puts(folder: bytes, values: dict[str, str]) -> list[wire.Operation]:
+def puts(folder: bytes, values: dict[str, str]) -> list[wire.Operation]:
+    """Return what writes a lock's subkeys."""
     return [
         wire.Operation(put=wire.Put(key=folder + part.encode(), value=value.encode()))
         for part, value in values.items()

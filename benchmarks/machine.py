@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import statistics
 import tempfile
 import time
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, servers
+from benchmarks import contenders
+from benchmarks.samples import timed
+from benchmarks.servers import Servers
 from lockclient import __version__
 
 
-def describe(running: servers.Servers, folder: Path) -> dict[str, Any]:
+def describe(running: Servers, folder: Path) -> dict[str, Any]:
     """Return the machine, the versions and the state it is in; `folder` holds the data."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -28,11 +32,7 @@ def describe(running: servers.Servers, folder: Path) -> dict[str, Any]:
         "file_system": _file_system(folder),
         "sync_to_disk": _sync_to_disk(folder),
         "load_before": os.getloadavg()[0],
-        "versions": {
-            "clustermutex": __version__,
-            **servers.versions(running),
-            **contenders.versions(),
-        },
+        "versions": {"clustermutex": __version__, **running.versions(), **contenders.versions()},
     }
 
 
@@ -63,29 +63,20 @@ def _others() -> float:
 
 
 def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def _file_system(folder: Path) -> str:
     """Return the kind of file system: on one in memory, fsync costs nothing."""
     device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if line.split()[2] == wanted:
-            return line.partition(" - ")[2].split()[0]
-    return "unknown"
+    mounted = rf"^\d+ \d+ {os.major(device)}:{os.minor(device)} .* - (\S+)"
+    found = re.search(mounted, Path("/proc/self/mountinfo").read_text(), re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 def _sync_to_disk(folder: Path) -> float:
     """Return how long it takes to append 2 kB and sync them, seconds, the median of 200."""
-    durations: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        for _ in range(200):
-            file.write(bytes(2000))
-            start = time.perf_counter()
-            os.fdatasync(file.fileno())
-            durations.append(time.perf_counter() - start)
-    return statistics.median(durations)
+        sync, append = partial(os.fdatasync, file.fileno()), partial(file.write, bytes(2000))
+        return statistics.median(timed(sync, 200, before=append))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
+from statistics import median
 from typing import Any
 
-from benchmarks.contenders import Opener, Where, cycle_of, floor, ours
-from benchmarks.samples import Measured, Summary, compare, flat, in_turns, medians, summary, timed
+from benchmarks.contenders import Opener, floor, opened, our_store, ours, warm_cycles
+from benchmarks.samples import Measured, compare, flat, in_turns, summary, timed
 from benchmarks.servers import Servers
-from lockclient import ClusterMutex, Settings, open_store
+from lockclient import ClusterMutex
 from lockclient.model.backtrace import capture
 
 BLOCK = 1000
@@ -21,45 +22,31 @@ BLOCK = 1000
 def alive(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Call `alive()` a million times in a hot loop, pushes included where they are due."""
     calls = 20_000 if quick else 1_000_000
-    with servers.etcd() as server:
-        store = open_store(Settings(endpoints=(server.endpoint,)))
+    with servers.etcd() as server, closing(our_store(server.endpoint)) as store:
         mutex = ClusterMutex("alive", store=store)
         mutex.acquire()
-        first = mutex.record.alive_at
-        started = time.perf_counter()
-        blocks = _in_blocks(mutex.alive, calls)
-        took = time.perf_counter() - started
-        pushed = mutex.record.alive_at != first
-        check = _in_blocks(mutex.check_health, calls // 10)
-        push = summary(timed(partial(mutex.alive, force=True), 20 if quick else 500))
+        first, started = mutex.record.alive_at, time.perf_counter()
+        found: dict[str, Any] = {"calls": calls, "alive": _in_blocks(mutex.alive, calls)}
+        found["total"] = time.perf_counter() - started
+        found["pushed"] = mutex.record.alive_at != first
+        found["check_health"] = _in_blocks(mutex.check_health, calls // 10)
+        found["push"] = summary(timed(partial(mutex.alive, force=True), 20 if quick else 500))
         mutex.release()
-        store.close()
-    return {
-        "calls": calls,
-        "total": took,
-        "pushed": pushed,
-        "alive": blocks,
-        "check_health": check,
-        "push": push,
-    }
+    return found
 
 
 def costs(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Measure what backtrace and subkeys add to a cycle, and constructing a mutex costs."""
     rounds, calls_a_round, warm_up = (2, 5, 5) if quick else (16, 60, 100)
+    openers: dict[str, Opener] = {
+        "ours": ours,
+        "ours without backtrace": partial(ours, backtrace=False),
+        "floor": floor,
+        "floor with one subkey": partial(floor, only_uuid=True),
+    }
     with ExitStack() as stack:
-        where = Where(servers, stack.enter_context(servers.etcd()).endpoint)
-        openers: dict[str, Opener] = {
-            "ours": ours,
-            "ours without backtrace": partial(ours, backtrace=False),
-            "floor": floor,
-            "floor with one subkey": partial(floor, only_uuid=True),
-        }
-        cycles = {
-            name: cycle_of(stack.enter_context(opener(where))) for name, opener in openers.items()
-        }
-        for cycle in cycles.values():
-            timed(cycle, warm_up)
+        endpoint = stack.enter_context(servers.etcd()).endpoint
+        cycles = warm_cycles(opened(stack, servers, endpoint, openers), warm_up)
         found = in_turns(cycles, rounds, calls_a_round)
     calls = 200 if quick else 20_000
     return {
@@ -79,12 +66,11 @@ def costs(servers: Servers, *, quick: bool) -> dict[str, Any]:
 
 def _difference(longer: Measured, shorter: Measured) -> dict[str, Any]:
     """Return how much longer a cycle is with something, in seconds and as a ratio."""
-    pairs = zip(medians(longer.rounds), medians(shorter.rounds), strict=True)
-    seconds = summary(a - b for a, b in pairs)["median"]
-    return {"seconds": seconds, **compare(longer.rounds, shorter.rounds)}
+    pairs = zip(map(median, longer.rounds), map(median, shorter.rounds), strict=True)
+    return {"seconds": median(a - b for a, b in pairs), **compare(longer.rounds, shorter.rounds)}
 
 
-def _in_blocks(call: Callable[[], object], calls: int) -> Summary:
+def _in_blocks(call: Callable[[], object], calls: int) -> dict[str, float]:
     """Sum up how long one call takes, from blocks of calls."""
 
     def block() -> None:

@@ -10,61 +10,63 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
 from itertools import count, islice
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.floor import STAMPS, Wire
+from benchmarks.floor import STAMPS, Wire, puts
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 ROOT = "/floor"
 """Where the floor's locks live: the services see locks, whoever wrote them."""
-BACKTRACE = 1500
-"""Characters of each backtrace: some eight frames of a service."""
+LASTING = 36_000.0
+"""Seconds for which locks are well."""
 HOSTS = 500
+_BACKTRACE = 1500
+"""Characters of each backtrace: some eight frames of a service."""
 _THREADS = 4
 _OPERATIONS = 128
 """etcd takes no more in a transaction."""
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """A lock's stamps, and the sign of life that they were made at, Unix seconds."""
 
     alive_at: float
     alert_at: float
     auto_unlock_at: float
 
+    @classmethod
+    def of_now(cls, lasting: float = LASTING) -> Times:
+        """Return those of a push that is made now."""
+        now = time.time()
+        return cls(now, now + lasting / 2, now + lasting)
+
     def values(self) -> dict[str, str]:
         """Return what a push writes, subkey to value."""
         return {key: f"{getattr(self, key):.3f}" for key in STAMPS}
 
 
-def key_of(name: str, part: str) -> bytes:
-    """Return the key of a lock's subkey; the name is one that needs no encoding."""
-    return f"{ROOT}/locks/{name}/{part}".encode()
+def names_of(number: int) -> list[str]:
+    """Return so many names."""
+    return [f"bench-{lock:06d}" for lock in range(number)]
 
 
 def fill(endpoint: str, values: dict[str, str], locks: Iterable[tuple[str, Times]]) -> None:
     """Write these locks, as fast as etcd takes them; their uuids are `uuid_of`."""
-    wire_to = Wire(endpoint)
-    size, about = _OPERATIONS // len(values), json.loads(values["about"])
+    size, about, left = _OPERATIONS // len(values), json.loads(values["about"]), iter(locks)
 
     def write(few: list[tuple[str, Times]]) -> None:
-        puts = [
-            wire.Operation(put=wire.Put(key=key_of(name, part), value=value.encode()))
-            for name, times in few
-            for part, value in _subkeys(name, about, times).items()
+        written = [
+            put for name, times in few for put in puts(_folder(name), _subkeys(name, about, times))
         ]
-        wire_to.txn(wire.Txn(success=puts), timeout=60)
+        wire_to.txn(wire.Txn(success=written), timeout=60)
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(write, _parts(iter(locks), size)):
-            pass
-    wire_to.close()
+    with closing(Wire(endpoint)) as wire_to, ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(write, iter(lambda: list(islice(left, size)), [])))
 
 
 def uuid_of(name: str) -> str:
@@ -72,51 +74,44 @@ def uuid_of(name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def push(wire_to: Wire, name: str, times: Times) -> None:
+def push(wire_to: Wire, name: str) -> None:
     """Push a lock's stamps forward, as `alive()` does."""
-    mine = wire.Compare(
-        target=wire.Compare.VALUE, key=key_of(name, "uuid"), value=uuid_of(name).encode()
-    )
-    puts = [
-        wire.Operation(put=wire.Put(key=key_of(name, part), value=value.encode()))
-        for part, value in times.values().items()
-    ]
-    if not wire_to.txn(wire.Txn(compare=[mine], success=puts), timeout=10).succeeded:
+    folder, own = _folder(name), uuid_of(name).encode()
+    mine = wire.Compare(target=wire.Compare.VALUE, key=folder + b"uuid", value=own)
+    transaction = wire.Txn(compare=[mine], success=puts(folder, Times.of_now().values()))
+    if not wire_to.txn(transaction, timeout=10).succeeded:
         raise AssertionError(f"the lock {name!r} is gone, though it was not due")
 
 
-def pushes(endpoint: str, names: list[str], rate: float, lasting: float, pipe: Connection) -> None:
+def pushes(endpoint: str, names: list[str], rate: float, pipe: Connection) -> None:
     """Push `rate` of these locks a second, at random; runs in a child of the benchmark.
 
     Told how many seconds, answers with how many pushes there were.
     """
-    wire_to = Wire(endpoint)
-    push(wire_to, names[0], _pushed(lasting))
-    turns = count()
+    wire_to, turns = Wire(endpoint), count()
+    push(wire_to, names[0])
     pipe.send("ready")
 
-    def work(begin: float, seconds: float) -> int:
+    def work(begin: float, end: float) -> int:
         done = 0
-        while (at := begin + done * _THREADS / rate) < begin + seconds:
+        while (at := begin + done * _THREADS / rate) < end:
             time.sleep(max(0.0, at - time.monotonic()))
-            if time.monotonic() > begin + seconds:  # the machine can't keep up
+            if time.monotonic() > end:  # the machine can't keep up
                 break
             # The step has no divisor in common with the number of names: all have their turn.
-            push(wire_to, names[next(turns) * 7919 % len(names)], _pushed(lasting))
+            push(wire_to, names[next(turns) * 7919 % len(names)])
             done += 1
         return done
 
     while True:
         seconds: float = pipe.recv()
-        begin = time.monotonic()
+        begins = [time.monotonic() + thread / rate for thread in range(_THREADS)]
         with ThreadPoolExecutor(_THREADS) as pool:
-            starts = [begin + thread / rate for thread in range(_THREADS)]
-            pipe.send(sum(pool.map(work, starts, [seconds] * _THREADS)))
+            pipe.send(sum(pool.map(work, begins, [begin + seconds for begin in begins])))
 
 
-def _pushed(lasting: float) -> Times:
-    now = time.time()
-    return Times(now, now + lasting / 2, now + lasting)
+def _folder(name: str) -> bytes:
+    return f"{ROOT}/locks/{name}/".encode()  # the name is one that needs no encoding
 
 
 def _subkeys(name: str, about: dict[str, Any], times: Times) -> dict[str, str]:
@@ -126,7 +121,7 @@ def _subkeys(name: str, about: dict[str, Any], times: Times) -> dict[str, str]:
         "locked_at": round(times.alive_at - number % 3_600_000 / 1000, 3),
         "expected_runtime": round(times.alert_at - times.alive_at, 3),
         "auto_unlock_after": round(times.auto_unlock_at - times.alive_at, 3),
-        "backtrace": (about["backtrace"] * BACKTRACE)[:BACKTRACE],
+        "backtrace": (about["backtrace"] * _BACKTRACE)[:_BACKTRACE],
     }
     return {
         "uuid": uuid_of(name),
@@ -134,8 +129,3 @@ def _subkeys(name: str, about: dict[str, Any], times: Times) -> dict[str, str]:
         **times.values(),
         "about": json.dumps(about | own, ensure_ascii=False),
     }
-
-
-def _parts(locks: Iterator[tuple[str, Times]], size: int) -> Iterator[list[tuple[str, Times]]]:
-    while few := list(islice(locks, size)):
-        yield few

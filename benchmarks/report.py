@@ -6,8 +6,9 @@ What is said stands in `report.md.j2`, a block for each part; here are its units
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -46,31 +47,24 @@ def _figure(value: float | None, unit: str) -> str:
     return f"{value:.{0 if float(value).is_integer() else 2}f}{' ' * bool(unit)}{unit}"
 
 
-def _environment() -> Environment:
-    made = Environment(  # noqa: S701 - it is Markdown, of our own figures
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {
-        "ms": lambda seconds: f"{seconds * 1e3:,.2f}",
-        "us": lambda seconds: f"{seconds * 1e6:,.0f}",
-        "time": _duration,
-        "times": lambda ratio: f"{ratio:.2f}",
-        "percent": lambda share: f"{share:.0%}",
-        "whole": lambda number: f"{number:,.0f}",
-        "round2": lambda number: f"{float(f'{number:.1e}'):,.0f}",  # two digits that count
-        "kb": lambda size: f"{size / 1e3:,.1f} kB",
-        "mb": lambda size: f"{size / 1e6:,.0f} MB",
-        "count": lambda number, one, many: f"{number} {one if int(number) == 1 else many}",
-        "figure": _figure,
-    }
-    return made
+_FILTERS: dict[str, Callable[..., str]] = {
+    "ms": lambda seconds: f"{seconds * 1e3:,.2f}",
+    "us": lambda seconds: f"{seconds * 1e6:,.0f}",
+    "time": _duration,
+    "times": lambda ratio: f"{ratio:.2f}",
+    "percent": lambda share: f"{share:.0%}",
+    "whole": lambda number: f"{number:,.0f}",
+    "round2": lambda number: f"{float(f'{number:.1e}'):,.0f}",  # two digits that count
+    "kb": lambda size: f"{size / 1e3:,.1f} kB",
+    "mb": lambda size: f"{size / 1e6:,.0f} MB",
+    "count": lambda number, one, many: f"{number} {one if int(number) == 1 else many}",
+    "figure": _figure,
+}
 
 
-def _drawn(lines: Sequence[str]) -> str:
+def _drawn(table: re.Match[str]) -> str:
     """Return a table that reads well on a terminal and in Markdown; numbers stand right."""
+    lines = table[0].splitlines()
     head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
@@ -78,26 +72,27 @@ def _drawn(lines: Sequence[str]) -> str:
         f"| {' | '.join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])])} |"
         for first, *others in (head, *rows)
     ]
-    return "\n".join([written[0], f"|{rule}|", *written[1:]])
+    return "\n".join([written[0], f"|{rule}|", *written[1:]]) + "\n" * table[0].endswith("\n")
 
 
 def blocks(results: Results) -> dict[str, str]:
     """Return each part of the report by its name, Markdown; parts not measured are left out."""
-    template = _environment().get_template("report.md.j2")
+    loader = FileSystemLoader(Path(__file__).parent)
+    how: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=loader, **how)  # noqa: S701 - it is Markdown, of our figures
+    environment.filters |= _FILTERS
+    template = environment.get_template("report.md.j2")
     sections = {name: found for name, found in results["sections"].items() if found}
-    values = {"table": None, **results, **sections, "names": NAMES}
-    context = template.new_context(values)
-    found = {}
-    for part, (_, needed) in PARTS.items():
-        if needed <= sections.keys():
-            said = "".join(template.blocks[part](context)).strip()
-            found[part] = re.sub(
-                r"(?:^\|.*\|$\n?)+",
-                lambda rows: _drawn(rows[0].splitlines()) + "\n" * rows[0].endswith("\n"),
-                said,
-                flags=re.MULTILINE,
-            )
-    return found
+    context = template.new_context({"table": None, **results, **sections, "names": NAMES})
+    return {
+        part: re.sub(
+            r"(?:^\|.*\|$\n?)+",
+            *(_drawn, "".join(template.blocks[part](context)).strip()),
+            flags=re.MULTILINE,
+        )
+        for part, (_, needed) in PARTS.items()
+        if needed <= sections.keys()
+    }
 
 
 def text(results: Results) -> str:
@@ -115,22 +110,22 @@ def write_docs(page: Path, results: Results, *, whole: bool = True) -> None:
     Raises:
         ValueError: the page has a mark that nothing was measured for.
     """
-    if not whole:
-        reached = [row for row in results["figures"] if row["reached"] is not None]
-        found = blocks(results | {"figures": reached})
-        around = found["machine"], found["figures"]
-        sections = results["sections"].keys() & found.keys()
-        found = {part: "\n\n".join([around[0], found[part], around[1]]) for part in sections}
-    else:
+    if whole:
         found = blocks(results)
+    else:
+        reached = [row for row in results["figures"] if row["reached"] is not None]
+        every = blocks(results | {"figures": reached})
+        around = every["machine"], every["figures"]
+        sections = results["sections"].keys() & every.keys()
+        found = {part: "\n\n".join([around[0], every[part], around[1]]) for part in sections}
 
     def part(match: re.Match[str]) -> str:
         name = match[1]
-        if name not in found and not whole:
-            return match[0]
-        if name not in found:
+        if name in found:
+            return f"<!-- bench: {name} -->\n\n{found[name]}\n\n<!-- end -->"
+        if whole:
             raise ValueError(f"{page} asks for {name!r}, which was not measured: run all sections.")
-        return f"<!-- bench: {name} -->\n\n{found[name]}\n\n<!-- end -->"
+        return match[0]
 
     marks = re.compile(r"<!-- bench: (\w+) -->.*?<!-- end -->", re.DOTALL)
     page.write_text(marks.sub(part, page.read_text(encoding="utf-8")), encoding="utf-8")

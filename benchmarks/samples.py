@@ -2,67 +2,40 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypedDict
+from itertools import chain
+from statistics import fmean, median, quantiles
+from typing import Any, NamedTuple
 
 Rounds = list[list[float]]
 """The durations of one contender: a list for each round."""
+LOOP = 100
+"""The original article measured a loop of a hundred cycles."""
 
 
-class Summary(TypedDict):
-    """Durations in a few numbers, seconds."""
-
-    n: int
-    median: float
-    p95: float
-    p99: float
-    mean: float
-
-
-class Spread(TypedDict):
-    """A ratio of two medians, and the middle half of the ratios of the single rounds."""
-
-    ratio: float
-    low: float
-    high: float
-
-
-def summary(durations: Iterable[float]) -> Summary:
-    """Sum durations up."""
+def summary(durations: Iterable[float]) -> dict[str, float]:
+    """Sum durations up in a few numbers."""
     found = sorted(durations)
-    return {
-        "n": len(found),
-        "median": statistics.median(found),
-        "p95": found[min(len(found) - 1, int(len(found) * 0.95))],
-        "p99": found[min(len(found) - 1, int(len(found) * 0.99))],
-        "mean": statistics.fmean(found),
-    }
+    p95, p99 = (found[min(len(found) - 1, int(len(found) * share))] for share in (0.95, 0.99))
+    return {"n": len(found), "median": median(found), "p95": p95, "p99": p99, "mean": fmean(found)}
 
 
 def flat(rounds: Rounds) -> list[float]:
     """Return the durations of all rounds."""
-    return [duration for durations in rounds for duration in durations]
+    return list(chain.from_iterable(rounds))
 
 
-def medians(rounds: Rounds) -> list[float]:
-    """Return the median of each round."""
-    return [statistics.median(durations) for durations in rounds]
-
-
-def compare(ours: Rounds, theirs: Rounds) -> Spread:
+def compare(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     """Return how many times as long `ours` took; the rounds of both ran side by side."""
-    ratio = statistics.median(flat(ours)) / statistics.median(flat(theirs))
-    return spread(ratio, medians(ours), medians(theirs))
+    ratio = median(flat(ours)) / median(flat(theirs))
+    return spread(ratio, list(map(median, ours)), list(map(median, theirs)))
 
 
-def spread(ratio: float, ours: list[float], theirs: list[float]) -> Spread:
+def spread(ratio: float, ours: list[float], theirs: list[float]) -> dict[str, float]:
     """Return a ratio with the quartiles of the rounds' own ratios."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    if len(ratios) < 2:
-        return {"ratio": ratio, "low": ratio, "high": ratio}
-    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if ratios[1:] else [ratio] * 3
     return {"ratio": ratio, "low": low, "high": high}
 
 
@@ -76,6 +49,16 @@ class Measured(NamedTuple):
     rounds: Rounds
     cpu: list[float]
     caller: list[float]
+
+    def row(self, ours: Measured) -> dict[str, Any]:
+        """Return it as it is reported, beside what was measured of us."""
+        return {
+            **summary(flat(self.rounds)),
+            "loop_of_100": median(map(fmean, self.rounds)) * LOOP,
+            "client_cpu": median(self.cpu),
+            "caller_cpu": median(self.caller),
+            "ours_over_this": compare(ours.rounds, self.rounds),
+        }
 
 
 def in_turns(
@@ -95,11 +78,15 @@ def in_turns(
     return found
 
 
-def timed(call: Callable[[], object], times: int) -> list[float]:
-    """Return how long each of so many calls took."""
+def timed(
+    call: Callable[[], object], times: int, before: Callable[[], object] | None = None
+) -> list[float]:
+    """Return how long each of so many calls took; what is done `before` each does not count."""
     durations: list[float] = []
     clock = time.perf_counter
     for _ in range(times):
+        if before is not None:
+            before()
         start = clock()
         call()
         durations.append(clock() - start)

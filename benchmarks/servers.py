@@ -10,30 +10,42 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.missing import Missing
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version, find_etcd
-from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.processes import end, spawn
-
-STARTED = 60.0
-"""Seconds that a server may take to serve."""
+from lockclient.cli.setup.store_server import StoreServer
+from tests.support import valkey_servers
 
 _JAVA_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-# Debian's jar lists what it needs in its manifest, a release from Apache brings it in a folder.
-_ZOOKEEPER_JARS = (
-    "/usr/share/java/zookeeper-[0-9]*.jar",
-    "/usr/share/zookeeper/lib/zookeeper-[0-9]*.jar",
-)
+
+
+class ZooKeeper(StoreServer):
+    """A single ZooKeeper, which syncs every write to disk."""
+
+    scheme, name, version = "zk", "ZooKeeper", ""
+
+    def _command(self) -> tuple[list[str], Path]:
+        config, jar = self.data / "zoo.cfg", zookeeper_jars()[0]
+        config.write_text(
+            f"dataDir={self.data / 'data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "tickTime=2000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "4lw.commands.whitelist=srvr\n"
+        )
+        classpath = f"{jar.parent}/*" if jar.parent.name == "lib" else str(jar)
+        return [self.binary, "-cp", classpath, _JAVA_MAIN, str(config)], self.data
+
+    def _serves(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 2) as connection:
+            connection.sendall(b"srvr")
+            return connection.recv(64).startswith(b"Zookeeper version")
+        return False
 
 
 class Servers:
@@ -50,37 +62,35 @@ class Servers:
             )
         self.etcd_binary = binary
 
-    def new_folder(self, kind: str) -> Path:
-        """Return a folder of its own, for what this is called."""
+    def _new_folder(self, kind: str) -> Path:
         self._count += 1
         folder = self._folder / f"{self._count}-{kind}"
         folder.mkdir(parents=True)
         return folder
 
+    def _new_etcd(self) -> Etcd:
+        folder = self._new_folder("etcd")
+        return Etcd(self.etcd_binary, folder / "data", folder / "log")
+
     @contextmanager
     def etcd(self) -> Iterator[Etcd]:
         """Run a single etcd, empty."""
-        folder = self.new_folder("etcd")
-        with Etcd(self.etcd_binary, folder / "data", folder / "log") as server:
+        with self._new_etcd() as server:
             yield server
-        shutil.rmtree(folder)
+        shutil.rmtree(server.data.parent)
 
     @contextmanager
     def cluster(self, size: int = 3) -> Iterator[list[Etcd]]:
         """Run an etcd cluster of `size` members, empty."""
-        members: list[Etcd] = []
-        for number in range(size):
-            folder = self.new_folder(f"member{number}")
-            members.append(Etcd(self.etcd_binary, folder / "data", folder / "log"))
-        peers = {
-            f"m{i}": f"http://127.0.0.1:{member.peer_port}" for i, member in enumerate(members)
-        }
-        listed = ",".join(f"{name}={url}" for name, url in peers.items())
-        for name, member in zip(peers, members, strict=True):
+        members = [self._new_etcd() for _ in range(size)]
+        urls = [f"http://127.0.0.1:{member.peer_port}" for member in members]
+        listed = ",".join(f"m{number}={url}" for number, url in enumerate(urls))
+        for number, (member, url) in enumerate(zip(members, urls, strict=True)):
             # The last of a flag given twice counts.
-            member.extra = ["--name", name, "--initial-cluster", listed]
-            for flag in ("--listen-peer-urls", "--initial-advertise-peer-urls"):
-                member.extra += [flag, peers[name]]
+            member.extra = [
+                *("--name", f"m{number}", "--initial-cluster", listed),
+                *("--listen-peer-urls", url, "--initial-advertise-peer-urls", url),
+            ]
         # A member serves only when most of them are there, so they start side by side. The threads
         # stay until the end: a server of ours has SIGTERM when the *thread* that started it ends.
         with ExitStack() as stack, ThreadPoolExecutor(size) as pool:
@@ -90,60 +100,42 @@ class Servers:
             yield members
 
     @contextmanager
-    def redis(self, *, fsync: bool = False) -> Iterator[int]:
-        """Run a Redis, in memory or with `appendfsync always`; yield its port."""
-        program = shutil.which("redis-server")
-        if program is None:
-            raise Missing("redis-server is not installed")
-        folder, port = self.new_folder("redis"), free_port()
-        command = [
-            *(program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
-            *("--save", "", "--appendonly", "yes" if fsync else "no"),
-            *("--appendfsync", "always"),
-        ]
-        with _running(command, folder):
-            wait_until(lambda: _answers(port, b"PING\r\n", b"+PONG"), "redis-server")
-            yield port
+    def redis(self, number: int = 1, *, fsync: bool = False) -> Iterator[valkey_servers.Servers]:
+        """Run so many Redis, in memory or with `appendfsync always`."""
+        program, folder = _program("redis-server"), self._new_folder("redis")
+        with valkey_servers.running(folder, number, program, always=fsync) as servers:
+            yield servers
 
-    @contextmanager
-    def zookeeper(self) -> Iterator[int]:
-        """Run a single ZooKeeper, which syncs every write to disk; yield its port."""
-        java, jar = shutil.which("java"), zookeeper_jar()
-        if java is None or jar is None:
-            raise Missing("java is not installed" if java is None else "zookeeper is not installed")
-        folder, port = self.new_folder("zookeeper"), free_port()
-        config = folder / "zoo.cfg"
-        config.write_text(
-            f"dataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-            "tickTime=2000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-            "4lw.commands.whitelist=srvr\n"
-        )
-        beside = jar.parent if jar.parent.name == "lib" else None
-        classpath = str(jar) if beside is None else f"{beside}/*"
-        command = [java, "-cp", classpath, _JAVA_MAIN, str(config)]
-        with _running(command, folder):
-            wait_until(lambda: _answers(port, b"srvr", b"Zookeeper version"), "zookeeper")
-            yield port
+    def zookeeper(self) -> ZooKeeper:
+        """Return a ZooKeeper that is to be started."""
+        java, folder = _program("java"), self._new_folder("zookeeper")
+        if not zookeeper_jars():
+            raise Missing("zookeeper is not installed")
+        return ZooKeeper(java, folder, folder / "log")
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of each server that is installed."""
+        found = {"etcd": etcd_version(self.etcd_binary)}
+        with suppress(Missing):
+            words = [_program("redis-server"), "--version"]
+            said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            found["redis-server"] = said.partition("v=")[2].split()[0]
+        for jar in zookeeper_jars()[:1]:
+            found["zookeeper"] = jar.stem.removeprefix("zookeeper-")
+        return found
 
 
-def zookeeper_jar() -> Path | None:
-    """Return ZooKeeper's jar, wherever its package has put it."""
-    for pattern in _ZOOKEEPER_JARS:
-        found = sorted(Path("/").glob(pattern.lstrip("/")))
-        if found:
-            return found[0]
-    return None
-
-
-def versions(servers: Servers) -> dict[str, str]:
-    """Return the version of each server that is installed."""
-    found = {"etcd": etcd_version(servers.etcd_binary)}
-    if program := shutil.which("redis-server"):
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-        found["redis-server"] = said.stdout.partition("v=")[2].split()[0]
-    if (jar := zookeeper_jar()) is not None:
-        found["zookeeper"] = jar.stem.removeprefix("zookeeper-")
+def _program(name: str) -> str:
+    if (found := shutil.which(name)) is None:
+        raise Missing(f"{name} is not installed")
     return found
+
+
+def zookeeper_jars() -> list[Path]:
+    """Return ZooKeeper's jar, if it is installed."""
+    # Debian's jar lists what it needs in its manifest, a release from Apache brings it in a folder.
+    patterns = ("java/zookeeper-[0-9]*.jar", "zookeeper/lib/zookeeper-[0-9]*.jar")
+    return [jar for pattern in patterns for jar in sorted(Path("/usr/share").glob(pattern))]
 
 
 def metrics(endpoint: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -161,34 +153,3 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def _running(command: list[str], folder: Path) -> Iterator[None]:
-    with (folder / "log").open("wb") as log:
-        process = spawn(command, output=log)
-    try:
-        yield
-    finally:
-        end(process)
-
-
-def _answers(port: int, question: bytes, answer: bytes) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(question)
-            return connection.recv(64).startswith(answer)
-    except OSError:
-        return False
-
-
-def wait_until(
-    condition: Callable[[], Any], what: str, patience: float = STARTED, log: Path | None = None
-) -> None:
-    """Wait until something is so; fail after `patience` seconds, with the end of a log."""
-    until = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > until:
-            said = "" if log is None else f"; it said: {log.read_text(errors='replace')[-1000:]}"
-            raise AssertionError(f"waited {patience:g} s in vain for {what}{said}")
-        time.sleep(0.02)

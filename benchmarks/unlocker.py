@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any
-
-import grpc
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
 from benchmarks import population
 from benchmarks.children import children
-from benchmarks.contenders import holder_values
-from benchmarks.floor import Wire
-from benchmarks.population import Times
-from benchmarks.samples import summary
-from benchmarks.servers import Servers, cpu_seconds, wait_until
-from benchmarks.services import Service, service, spends
-from lockclient.stores.etcd.wire import messages_pb2 as wire
+from benchmarks.contenders import etcd_values, our_store
+from benchmarks.population import LASTING, ROOT, Times
+from benchmarks.samples import summary, timed
+from benchmarks.servers import Servers, cpu_seconds
+from benchmarks.services import Service
+from lockclient.model.clocks import Deadline
+from lockclient.stores.service_protocol import Batch
+from tests.support.processes import wait_until
 
 RATE = 500
 """Pushes a second while it is busy."""
 RESYNC = 1200
 """Seconds between two readings of everything."""
-_LASTING = 36_000.0
-"""Seconds for which the locks that fill the store are well."""
 _DRIFT = 1.001
 """How much longer than a lock's own duration an unlocker waits: clocks run unequally fast."""
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """How much is measured: numbers of locks, and seconds."""
 
     locks: int
@@ -52,136 +47,93 @@ _QUICK = _Plan(1_000, 20, 1.0, 1.0, 5, 10, 50, 1.5)
 def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return what the unlocker needs with so many locks, and how soon it removes those due."""
     plan = _QUICK if quick else _FULL
-    names = [f"bench-{number:06d}" for number in range(plan.locks)]
+    names, now = population.names_of(plan.locks), time.time()
+    past = Times(now - 90, now - 60, now + LASTING)  # the first are past their alert, for metrics
     with servers.etcd() as server:
-        values = holder_values(server.endpoint)
-        population.fill(server.endpoint, values, _well(names, plan))
-        work = (server.endpoint, names[plan.past_alert :], RATE, _LASTING)
+        write = partial(population.fill, server.endpoint, etcd_values(server.endpoint))
+        write((name, past) for name in names[: plan.past_alert])
+        write((name, Times.of_now()) for name in names[plan.past_alert :])
+        work = (server.endpoint, names[plan.past_alert :], RATE)
+        url = f"etcd://{server.endpoint}{ROOT}"
         with (
             children(population.pushes, [work]) as (pusher,),
-            service("unlocker", server, "--max-removals", "off") as unlocker,  # without its brake
+            Service("unlocker", url, "--max-removals", "off") as unlocker,  # without its brake
         ):
-            found: dict[str, Any] = {"locks": plan.locks, **_started(unlocker)}
-            found["idle"] = spends(unlocker.pid, plan.idle)
-            found["scrape"] = _scrapes(unlocker, plan.scrapes)
-            found |= _busy(unlocker, pusher, plan)
-            with _Removals(server.endpoint) as removals:
-                found["single"] = _single(server.endpoint, values, removals, plan)
-                found["at_once"] = _at_once(server.endpoint, values, removals, plan)
+            begun = time.monotonic()
+            unlocker.wait_ready()
+            found: dict[str, Any] = {
+                "ready": time.monotonic() - begun,
+                "ready_cpu": cpu_seconds(unlocker.pid),
+                "idle": unlocker.spends(plan.idle),
+                "scrape": _scrapes(unlocker, plan),
+                **_busy(unlocker, pusher, plan),
+            }
+            with _removals(server.endpoint) as gone:
+                found["single"] = _single(write, gone, plan)
+                found["at_once"] = _at_once(write, gone, plan)
             found |= unlocker.memory()
-    return {
-        **found,
-        "single_locks": plan.single,
-        "at_once_locks": plan.at_once,
-        "target": RATE,
-        "resync": RESYNC,
-    }
-
-
-def _well(names: list[str], plan: _Plan) -> Iterator[tuple[str, Times]]:
-    """Yield the locks that fill the store; the first are past their alert, for the metrics."""
-    now = time.time()
-    for number, name in enumerate(names):
-        alert = -60.0 if number < plan.past_alert else _LASTING / 2
-        yield name, Times(now - 90, now + alert, now + _LASTING)
+    numbers = {"locks": plan.locks, "single_locks": plan.single, "at_once_locks": plan.at_once}
+    return {**numbers, **found, "target": RATE, "resync": RESYNC}
 
 
 def _busy(unlocker: Service, pusher: Any, plan: _Plan) -> dict[str, Any]:
     """Let locks be pushed; return the share of a core that this takes, at `RATE` a second."""
     pusher.send(plan.busy)
-    share = spends(unlocker.pid, plan.busy)
+    share = unlocker.spends(plan.busy)
     rate: float = pusher.recv() / plan.busy
     pusher.send(plan.busy)
-    scrape = _scrapes(unlocker, plan.scrapes)
+    scrape = _scrapes(unlocker, plan)
     pusher.recv()
     return {"busy": share * RATE / rate, "rate": rate, "busy_scrape": scrape}
 
 
-def _single(
-    endpoint: str, values: dict[str, str], removals: _Removals, plan: _Plan
-) -> dict[str, Any]:
+def _scrapes(unlocker: Service, plan: _Plan) -> dict[str, float]:
+    """Return how long scrapes take."""
+    return summary(
+        timed(partial(unlocker.get, "/metrics"), plan.scrapes, before=partial(time.sleep, 0.05))
+    )
+
+
+def _single(write: Any, gone: dict[str, float], plan: _Plan) -> dict[str, float]:
     """Take locks one by one and fall silent; return from due to removed."""
     due: dict[str, float] = {}
-    for number in range(plan.single):
-        name, now = f"single-{number}", time.time()
+    for name in (f"single-{number}" for number in range(plan.single)):
         due[name] = time.monotonic() + plan.duration * _DRIFT
-        times = Times(now, now + plan.duration / 2, now + plan.duration)
-        population.fill(endpoint, values, [(name, times)])
+        write([(name, Times.of_now(plan.duration))])
         time.sleep(0.0237)  # so that they come due at any moment between two sweeps
-    gone = removals.of(due)
-    return dict(summary(gone[name] - at for name, at in due.items()))
+    _wait_gone(gone, due)
+    return summary(gone[name] - at for name, at in due.items())
 
 
-def _at_once(endpoint: str, values: dict[str, str], removals: _Removals, plan: _Plan) -> float:
+def _at_once(write: Any, gone: dict[str, float], plan: _Plan) -> float:
     """Let many locks come due at one moment; return the seconds until the last was removed."""
-    begun, wall = time.monotonic(), time.time()
-    lasting = 2 * plan.duration
+    begun, end = time.monotonic(), time.time() + 2 * plan.duration
     names = [f"many-{number}" for number in range(plan.at_once)]
-
-    def locks() -> Iterator[tuple[str, Times]]:
-        for name in names:
-            # Each is written when it says so, so that all durations end at the same moment.
-            yield name, Times(time.time(), wall + lasting - 1, wall + lasting)
-
-    population.fill(endpoint, values, locks())
-    gone = removals.of(names)
-    return max(gone.values()) - (begun + lasting)
+    # Each is written when it says so, so that all durations end at the same moment.
+    write((name, Times(time.time(), end - 1, end)) for name in names)
+    _wait_gone(gone, names)
+    return max(gone[name] for name in names) - (begun + 2 * plan.duration)
 
 
-def _started(program: Service) -> dict[str, float]:
-    """Wait until it is ready; return the seconds, and the CPU seconds, that this took."""
-    begun = time.monotonic()
-    program.wait_ready()
-    return {"ready": time.monotonic() - begun, "ready_cpu": cpu_seconds(program.pid)}
+def _wait_gone(gone: dict[str, float], names: Collection[str]) -> None:
+    wait_until(lambda: gone.keys() >= set(names), 120, "all removals")
 
 
-def _scrapes(program: Service, times: int) -> dict[str, Any]:
-    """Return how long so many scrapes took, seconds."""
-    durations = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        assert program.ask("/metrics")[0] == 200
-        durations.append(time.perf_counter() - begun)
-        time.sleep(0.05)
-    return dict(summary(durations))
+@contextmanager
+def _removals(endpoint: str) -> Iterator[dict[str, float]]:
+    """Yield when which lock was removed, on the monotonic clock, as a watch tells it."""
+    gone: dict[str, float] = {}
+    stands: list[Batch] = []
 
+    def note(batch: Batch) -> None:
+        stands.append(batch)
+        now = time.monotonic()
+        for change in batch.changes:
+            if (change.part, change.value) == ("uuid", None):
+                gone[change.name] = now
 
-class _Removals:
-    """When which lock was removed, as a watch tells."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._wire = Wire(endpoint)
-        self._gone: dict[str, float] = {}
-        self._requests: SimpleQueue[Any] = SimpleQueue()
-        self._stands = threading.Event()
-
-    def __enter__(self) -> _Removals:
-        start = population.key_of("", "")[:-1]
-        create = wire.WatchCreate(
-            key=start, range_end=start[:-1] + b"0", filters=[wire.WatchCreate.NOPUT]
-        )
-        self._requests.put(wire.WatchRequest(create=create))
-        threading.Thread(target=self._read, daemon=True).start()
-        self._stands.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._requests.put(None)
-        self._wire.close()
-
-    def of(self, names: Any) -> dict[str, float]:
-        """Wait until all these locks are gone; return their moments on the monotonic clock."""
-        wait_until(lambda: all(name in self._gone for name in names), "all removals", 120)
-        return {name: self._gone[name] for name in names}
-
-    def _read(self) -> None:
-        try:
-            for answer in self._wire.watch(self._requests):
-                self._stands.set()
-                now = time.monotonic()
-                for event in answer.events:
-                    *_, name, part = event.kv.key.decode().split("/")
-                    if part == "uuid":
-                        self._gone[name] = now
-        except (grpc.RpcError, ValueError):  # the channel was closed: the end
-            return
+    with closing(our_store(endpoint, ROOT)) as store:
+        (now, *_) = store.load(("unlockers",), Deadline.after(30))
+        store.follow(now.revision + 1, note)
+        wait_until(lambda: stands, 30, "the watch to stand")
+        yield gone

@@ -8,33 +8,38 @@ another thread, which does them itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks import valkey_population
 from benchmarks.children import children
-from benchmarks.contenders import TTL, Lock, cycle_of
+from benchmarks.contenders import FLOOR, OURS, TTL, Lock, holder_values, redlock_on, warm_cycles
 from benchmarks.missing import Missing, module
-from benchmarks.samples import Measured, Rounds, compare, flat, in_turns, summary, timed
+from benchmarks.population import LASTING, names_of
+from benchmarks.samples import Rounds, compare, flat, in_turns, summary
 from benchmarks.servers import Servers
-from benchmarks.services import Service, serve, spends
+from benchmarks.services import Service
 from benchmarks.valkey_floor import CHANNEL, Bare, Wires, words
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.model.holder import Holder
+from lockclient.stores.valkey.keys import KeyNames, written
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
+from tests.support import valkey_servers
+from tests.support.processes import wait_until
 
-OURS, FLOOR = "ClusterMutex", "bare floor"
-REDLOCK = "pottery Redlock"
 FEW, MANY = 1, 5
 WAITED = 0.06
 """Seconds after which a lock that is waited for is released: who waits is asleep by then."""
+_AT_ONCE = 500
+"""Locks that are written with one sending."""
 
 
 class _Plan(NamedTuple):
@@ -43,149 +48,97 @@ class _Plan(NamedTuple):
     warm_up: int
     rounds: int
     calls_a_round: int
+    lines: int
     handovers: int
     locks: int
     looks: int
     seconds: float
 
 
-_FULL = _Plan(60, 12, 40, 100, 20_000, 5, 15.0)
-_QUICK = _Plan(5, 2, 5, 4, 200, 2, 1.0)
+_FULL = _Plan(60, 12, 40, 4, 25, 20_000, 5, 15.0)
+_QUICK = _Plan(5, 2, 5, 2, 2, 200, 2, 1.0)
+
+
+class _Some:
+    """Some of the servers, with a keyspace of their own."""
+
+    def __init__(self, servers: list[valkey_servers.Server]) -> None:
+        on = valkey_servers.Servers(servers)
+        self.ports = [server.port for server in servers]
+        self.place, self.store = on.place(), on.store
+        with self.store() as store:
+            values = holder_values(store)
+        self.value = values["uuid"] + "".join(f"{key}{text}" for key, text in values.items())
+        """What a real holder writes, its uuid first."""
 
 
 def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return the cycles, hand-overs and rounds on one set of servers; nothing without servers."""
     plan = _QUICK if quick else _FULL
-    with ExitStack() as stack:
-        try:
-            ports = [stack.enter_context(servers.redis(fsync=True)) for _ in range(MANY)]
-        except Missing as reason:
-            servers.missing["locks in Valkey and Redis"] = str(reason)
-            return {}
-        return {
-            "cycle": {
-                str(number): _cycles(servers, ports[:number], plan) for number in (FEW, MANY)
-            },
-            "handover": {str(number): _handovers(ports[:number], plan) for number in (FEW, MANY)},
-            "services": _services(servers, ports, plan),
-        }
+    try:
+        with servers.redis(MANY, fsync=True) as running:
+            sets = {str(number): _Some(running.all[:number]) for number in (FEW, MANY)}
+            return {
+                "cycle": {number: _cycles(servers, some, plan) for number, some in sets.items()},
+                "handover": {number: _handovers(some, plan) for number, some in sets.items()},
+                "services": _services(sets[str(MANY)], plan),
+            }
+    except Missing as reason:
+        servers.missing["locks in Valkey and Redis"] = str(reason)
+        return {}
 
 
 # ---------------------------------------------------------------- a cycle
 
 
-def _cycles(servers: Servers, ports: Sequence[int], plan: _Plan) -> dict[str, Any]:
+def _cycles(servers: Servers, some: _Some, plan: _Plan) -> dict[str, Any]:
     """Take and release a free lock, all contenders in turns."""
     with ExitStack() as stack:
         locks: dict[str, Lock] = {
-            OURS: stack.enter_context(_ours(ports)),
-            FLOOR: stack.enter_context(_bare(ports)),
+            OURS: ClusterMutex("bench", store=stack.enter_context(some.store())),
+            FLOOR: stack.enter_context(closing(Bare(some.ports, some.value))),
         }
-        others = _libraries if len(ports) == FEW else _redlock
         try:
-            locks |= stack.enter_context(others(ports))
+            if len(some.ports) == MANY:
+                locks["pottery Redlock"] = stack.enter_context(redlock_on(some.ports))
+            for name in ("Valkey", "Redis") if len(some.ports) == FEW else ():
+                make = getattr(module(name.lower()), name)
+                client = stack.enter_context(make(port=some.ports[0]))
+                locks[f"{name.lower()}-py Lock"] = client.lock(name, timeout=TTL)
         except Missing as reason:
-            servers.missing[f"peers on {len(ports)} servers of section valkey"] = str(reason)
-        cycles = {name: cycle_of(lock) for name, lock in locks.items()}
-        for cycle in cycles.values():
-            timed(cycle, plan.warm_up)
-        deputed = in_turns(cycles, plan.rounds, plan.calls_a_round)
+            servers.missing[f"peers on {len(some.ports)} servers of section valkey"] = str(reason)
+        work = warm_cycles(locks, plan.warm_up), plan.rounds, plan.calls_a_round
+        deputed = in_turns(*work)
         with ThreadPoolExecutor(1) as thread:
-            own = thread.submit(in_turns, cycles, plan.rounds, plan.calls_a_round).result()
+            own = thread.submit(in_turns, *work).result()
     return {
         name: {
-            "main": _row(deputed[name], deputed[OURS]),
-            "thread": _row(own[name], own[OURS]),
+            "main": deputed[name].row(deputed[OURS]),
+            "thread": own[name].row(own[OURS]),
         }
-        for name in cycles
+        for name in locks
     }
-
-
-def _row(measured: Measured, ours: Measured) -> dict[str, Any]:
-    return {
-        **summary(flat(measured.rounds)),
-        "client_cpu": median(measured.cpu),
-        "ours_over_this": compare(ours.rounds, measured.rounds),
-    }
-
-
-def _place(ports: Sequence[int]) -> ValkeyLocation:
-    return ValkeyLocation(tuple(f"127.0.0.1:{port}" for port in ports), root=f"ours-{len(ports)}")
-
-
-@contextmanager
-def _ours(ports: Sequence[int]) -> Iterator[Lock]:
-    store = _vouched(_place(ports))
-    yield ClusterMutex("bench", store=store)
-    store.close()
-
-
-def _vouched(place: ValkeyLocation) -> ValkeyStore:
-    store = ValkeyStore(place)
-    store.vouch()  # they are new: nobody holds a lock there
-    return store
-
-
-@contextmanager
-def _bare(ports: Sequence[int], key: str = "floor") -> Iterator[Bare]:
-    bare = Bare(ports, _value(ports), key)
-    yield bare
-    bare.close()
-
-
-def _value(ports: Sequence[int]) -> str:
-    """Return what a real holder writes, its uuid first."""
-    store = _vouched(_place(ports))
-    with ClusterMutex("sample", store=store) as mutex:
-        values = mutex.record.subkeys()
-    store.close()
-    return values["uuid"] + "".join(f"{key}{value}" for key, value in values.items())
-
-
-@contextmanager
-def _libraries(ports: Sequence[int]) -> Iterator[dict[str, Lock]]:
-    clients: dict[str, Any] = {
-        "valkey-py Lock": module("valkey").Valkey(port=ports[0]),
-        "redis-py Lock": module("redis").Redis(port=ports[0]),
-    }
-    yield {name: client.lock(name, timeout=TTL) for name, client in clients.items()}
-    for client in clients.values():
-        client.close()
-
-
-@contextmanager
-def _redlock(ports: Sequence[int]) -> Iterator[dict[str, Lock]]:
-    pottery, redis = module("pottery"), module("redis")
-    masters = {redis.Redis(port=port) for port in ports}
-    yield {REDLOCK: pottery.Redlock(key="redlock", masters=masters, auto_release_time=TTL)}
-    for master in masters:
-        master.close()
 
 
 # ---------------------------------------------------------------- a hand-over
 
 
-def _handovers(ports: Sequence[int], plan: _Plan) -> dict[str, Any]:
+def _handovers(some: _Some, plan: _Plan) -> dict[str, Any]:
     """Measure from the call of `release()` to the return of the one waiter's `acquire()`."""
-    rounds = 2 if plan is _QUICK else 4
     found: dict[str, Rounds] = {OURS: [], FLOOR: []}
-    work = [(kind, tuple(ports), _value(ports)) for kind in found]
+    work = [(kind, some.place, some.ports, some.value) for kind in found]
     with ExitStack() as stack:
-        store = _vouched(_place(ports))
-        stack.callback(store.close)
+        store = stack.enter_context(some.store())
         holders: dict[str, Any] = {
             OURS: ClusterMutex("handover", store=store),
-            FLOOR: stack.enter_context(_bare(ports, "handover")),
+            FLOOR: stack.enter_context(closing(Bare(some.ports, some.value, "handover"))),
         }
         pipes = dict(zip(found, stack.enter_context(children(_wait, work)), strict=True))
-        for _ in range(rounds):
+        for _ in range(plan.lines):
             for kind, holder in holders.items():
-                times = plan.handovers // rounds
-                found[kind].append([_handover(holder, pipes[kind]) for _ in range(times)])
-    return {
-        **{kind: summary(flat(rounds_of_one)) for kind, rounds_of_one in found.items()},
-        "over_floor": compare(found[OURS], found[FLOOR]),
-    }
+                found[kind].append([_handover(holder, pipes[kind]) for _ in range(plan.handovers)])
+    summaries = {kind: summary(flat(rounds)) for kind, rounds in found.items()}
+    return {**summaries, "over_floor": compare(found[OURS], found[FLOOR])}
 
 
 def _handover(holder: Any, pipe: Any) -> float:
@@ -202,51 +155,60 @@ def _handover(holder: Any, pipe: Any) -> float:
     return got - released
 
 
-def _wait(kind: str, ports: tuple[int, ...], value: str, pipe: Connection) -> None:
+def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: Connection) -> None:
     """Be the one who waits; runs in a child of the benchmark."""
     acquire: Callable[[], object]
     if kind == OURS:
-        mutex = ClusterMutex("handover", store=_vouched(_place(ports)))
+        mutex = ClusterMutex("handover", store=ValkeyStore(place))
         acquire, release = mutex.acquire, mutex.release
     else:
         bare, ear = Bare(ports, value, "handover"), Wires(ports[:1])
         ear.all(words("SUBSCRIBE", CHANNEL))
-        acquire, release = (lambda: _told(ear, bare)), bare.release
+        acquire, release = (lambda: ear.heard() and bare.acquire()), bare.release
     pipe.send("ready")
     while True:
         pipe.recv()
-        acquire()
+        if acquire() is False:
+            raise AssertionError("the lock was told to be free, and is not")
         pipe.send(monotonic())
         release()
         pipe.send("released")
 
 
-def _told(ear: Wires, bare: Bare) -> None:
-    """Wait until a server tells that it is free, and take it."""
-    ear.heard()
-    if not bare.acquire():
-        raise AssertionError("the floor's lock was told to be free, and is not")
-
-
 # ---------------------------------------------------------------- the services
 
 
-def _services(servers: Servers, ports: Sequence[int], plan: _Plan) -> dict[str, Any]:
+def _services(some: _Some, plan: _Plan) -> dict[str, Any]:
     """Let unlocker and dashboard look at very many locks, of which nothing changes."""
-    place = _place(ports)
-    store = _vouched(place)
-    with ClusterMutex("sample", store=store) as mutex:
-        valkey_population.fill(ports, place, mutex.record, plan.locks)
-    looks, spent = _looks(store, plan)
-    store.close()
+    with some.store() as store:
+        with ClusterMutex("sample", store=store) as mutex:
+            _fill(some, mutex.record, plan.locks)
+        looks, spent = _looks(store, plan)
     found: dict[str, Any] = {"locks": plan.locks, "look": summary(looks), "look_cpu": median(spent)}
     for name in ("unlocker", "mutexdash"):
-        with serve(name, place.url(), servers.new_folder(name)) as program:
-            found[name] = {"cpu": _share(program, plan.seconds), **program.memory()}
+        with Service(name, some.place.url()) as program:
+            program.wait_ready()
+            found[name] = {"cpu": program.spends(plan.seconds), **program.memory()}
     return found
 
 
-def _looks(store: ServiceStore, plan: _Plan) -> tuple[list[float], list[float]]:
+def _fill(some: _Some, sample: Holder, number: int) -> None:
+    """Write so many locks that nobody holds into each server, with all that a real holder says."""
+    keys, names, now = KeyNames(some.place.root), names_of(number), time.time()
+    sample = replace(sample, alert_at=now + LASTING, auto_unlock_at=now + 2 * LASTING)
+    for port in some.ports:
+        with module("valkey").Valkey(port=port, socket_timeout=60) as client:
+            for begin in range(0, number, _AT_ONCE):
+                pipe = client.pipeline(transaction=False)
+                for name in names[begin : begin + _AT_ONCE]:
+                    own = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+                    fields = written(replace(sample, name=name, uuid=own))
+                    stamps = ("take", "1", "push", "0", "expiry", "0")
+                    pipe.execute_command("HSET", keys.lock(name), *stamps, *fields)
+                pipe.execute()
+
+
+def _looks(store: ValkeyStore, plan: _Plan) -> tuple[list[float], list[float]]:
     """Return how long looks took, and the CPU time of this process for each."""
     batches = list(store.load(("locks", "removed", "unlockers"), Deadline.after(120)))
     if sum(len(batch.changes) for batch in batches) < plan.locks:
@@ -257,14 +219,7 @@ def _looks(store: ServiceStore, plan: _Plan) -> tuple[list[float], list[float]]:
         batches[-1].revision + 1,
         lambda batch: took.append((monotonic() - batch.known_at, time.process_time())),
     )
-    until = Deadline.after(120)
-    while len(took) <= plan.looks and not until.expired():
-        time.sleep(0.05)
+    wait_until(lambda: len(took) > plan.looks, 120, "looks")
     following.close()
     spent = [after - before for (_, before), (_, after) in pairwise(took)]
     return [seconds for seconds, _ in took], spent
-
-
-def _share(program: Service, seconds: float) -> float:
-    program.wait_ready()
-    return spends(program.pid, seconds)

@@ -32,34 +32,34 @@ class Wires:
     """A connection to each of some servers on loopback."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
-        self._by_fd = {connection.fileno(): connection for connection in self._sockets}
         self._poll = select.poll()
-        for connection in self._sockets:
+        self._by_fd: dict[int, socket.socket] = {}
+        for port in ports:
+            connection = socket.create_connection(("127.0.0.1", port))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._poll.register(connection, select.POLLIN)
+            self._by_fd[connection.fileno()] = connection
 
     def all(self, command: bytes) -> list[bytes]:
-        """Send a command to all at once; return all answers, connection of which is short."""
-        for connection in self._sockets:
+        """Send a command to all at once; return all answers, each of which is short."""
+        for connection in self._by_fd.values():
             connection.sendall(command)
         answers: list[bytes] = []
-        while len(answers) < len(self._sockets):
-            answers += [self._by_fd[fd].recv(4096) for fd, _ in self._poll.poll()]
+        while len(answers) < len(self._by_fd):
+            answers += self.heard()
         return answers
 
-    def heard(self) -> None:
-        """Wait until one of them tells something."""
-        for fd, _ in self._poll.poll():
-            self._by_fd[fd].recv(4096)
+    def heard(self) -> list[bytes]:
+        """Wait until some of them tell something; return that."""
+        return [self._by_fd[fd].recv(4096) for fd, _ in self._poll.poll()]
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._sockets:
+        for connection in self._by_fd.values():
             connection.close()
 
 
-class Bare:
+class Bare(Wires):
     """A lock on all these servers, with no library.
 
     Args:
@@ -69,8 +69,8 @@ class Bare:
     """
 
     def __init__(self, ports: Sequence[int], value: str, key: str = "floor") -> None:
-        self.wires = Wires(ports)
-        self.wires.all(words("SCRIPT", "LOAD", _DROP))
+        super().__init__(ports)
+        self.all(words("SCRIPT", "LOAD", _DROP))
         self._majority = len(ports) // 2 + 1
         self._take = words("SET", key, value, "NX", "PX", TTL)
         name = sha1(_DROP.encode()).hexdigest()  # noqa: S324 - it is their name for it
@@ -79,17 +79,13 @@ class Bare:
 
     def acquire(self) -> bool:
         """Take the lock; tell whether a majority gave it."""
-        return self.wires.all(self._take).count(b"+OK\r\n") >= self._majority
+        return self.all(self._take).count(b"+OK\r\n") >= self._majority
 
     def release(self) -> None:
         """Give it back."""
-        if self.wires.all(self._drop).count(b":1\r\n") < self._majority:
+        if self.all(self._drop).count(b":1\r\n") < self._majority:
             raise AssertionError("the floor's lock was not held")
 
     def tell(self) -> None:
         """Tell those who listen that it is free."""
-        self.wires.all(self._tell)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.wires.close()
+        self.all(self._tell)

@@ -11,20 +11,25 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.contenders import TTL, Lock
+from benchmarks.contenders import TTL, Lock, our_store
 from benchmarks.floor import Floor, Wire
 from benchmarks.missing import module
-from lockclient import ClusterMutex, Settings, open_store
+from lockclient import ClusterMutex
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
+HOLD = 0.010
+"""Seconds for which each holder keeps the lock: the waiter behind the next one has time to step up,
+as it has in real life, where a lock that is held for no time at all protects nothing."""
+REST = 0.005
+"""Seconds after which a holder that has released gets in line again."""
 
-@dataclass(frozen=True)
-class Plan:
+
+class Plan(NamedTuple):
     """What the waiters of one process are to do.
 
     Attributes:
@@ -32,8 +37,6 @@ class Plan:
         endpoint: of the etcd.
         numbers: which waiters live in this process.
         size: how many there are in all, the holder included.
-        hold: seconds for which a holder keeps the lock.
-        rest: seconds after which a holder that has released gets in line again.
         values: what a real holder writes, for the floor.
     """
 
@@ -41,13 +44,10 @@ class Plan:
     endpoint: str
     numbers: tuple[int, ...]
     size: int
-    hold: float
-    rest: float
     values: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One acquisition: its number in the order of acquisitions, and its times, seconds."""
 
     number: int
@@ -58,8 +58,7 @@ class Turn:
 class Waiters:
     """The waiters of this process; `turns` is shared by all processes and counts acquisitions."""
 
-    def __init__(self, plan: Plan, turns: Any) -> None:
-        self.plan = plan
+    def __init__(self, turns: Any) -> None:
         self.done: list[Turn] = []
         self._turns = turns
 
@@ -68,7 +67,7 @@ class Waiters:
         got = time.monotonic()
         number = self._turns.value
         self._turns.value = number + 1  # nobody else does: that is what the lock is for
-        time.sleep(self.plan.hold)
+        time.sleep(HOLD)
         released = time.monotonic()
         release()
         self.done.append(Turn(number, got, released))
@@ -79,13 +78,13 @@ class Waiters:
             if lock.acquire() is False:
                 raise AssertionError("a waiter gave up, though it has no timeout")
             self.turn(lock.release)
-            time.sleep(self.plan.rest)
+            time.sleep(REST)
 
 
 def run(plan: Plan, turns: Any, pipe: Connection) -> None:
     """Let the waiters wait, start and report as the parent says."""
-    waiters = Waiters(plan, turns)
-    start = {"ours": _ours, "floor": _floor, "etcd3": _etcd3}[plan.contender](waiters)
+    waiters = Waiters(turns)
+    start = (_ring if plan.contender == "floor" else _queue)(waiters, plan)
     pipe.send("ready")
     while (number := pipe.recv()) is not None:
         start(number)
@@ -93,47 +92,33 @@ def run(plan: Plan, turns: Any, pipe: Connection) -> None:
     os._exit(0)  # threads that wait for a lock don't end otherwise
 
 
-Start = Callable[[int], None]
-
-
-def _ours(waiters: Waiters) -> Start:
-    store = open_store(Settings(endpoints=(waiters.plan.endpoint,), root="/ours"))
-
-    def start(_number: int) -> None:
-        _thread(waiters.contend, ClusterMutex("handover", store=store))
-
-    return start
-
-
-def _etcd3(waiters: Waiters) -> Start:
-    host, _, port = waiters.plan.endpoint.partition(":")
+def _queue(waiters: Waiters, plan: Plan) -> Callable[[int], None]:
+    """Return what lets a waiter get in line."""
+    if plan.contender == "ours":
+        store = our_store(plan.endpoint)
+        return lambda _: _thread(waiters.contend, ClusterMutex("handover", store=store))
+    host, _, port = plan.endpoint.partition(":")
     client: Any = module("etcd3").client(host=host, port=int(port))
 
-    class Patient:
-        """etcd3's Lock, without its timeout of ten seconds."""
-
-        def __init__(self) -> None:
-            self._lock = client.lock("handover", ttl=TTL)
-            self.release = self._lock.release
-
-        def acquire(self) -> object:
-            return self._lock.acquire(timeout=None)
-
     def start(_number: int) -> None:
-        _thread(waiters.contend, Patient())
+        lock = client.lock("handover", ttl=TTL)
+        lock.acquire = partial(lock.acquire, timeout=None)  # in place of its ten seconds
+        _thread(waiters.contend, lock)
 
     return start
 
 
-def _floor(waiters: Waiters) -> Start:
-    """A ring without a line: each waiter watches the one before it, from the beginning.
+def _ring(waiters: Waiters, plan: Plan) -> Callable[[int], None]:
+    """Make a ring without a line: each waiter watches the one before it, from the beginning.
 
     A release is a delete by the holder, an event for the next one, and its transaction. As in any
     process with one watch stream, a thread reads it and wakes the thread of the waiter.
     """
-    plan = waiters.plan
     wire_to = Wire(plan.endpoint)
-    locks = {number: _ring_lock(wire_to, number, plan.values) for number in range(plan.size)}
+    locks = [
+        Floor(wire_to, f"handover-{number}", plan.values, ticket=True)
+        for number in range(plan.size)
+    ]
     inboxes: dict[int, SimpleQueue[None]] = {number: SimpleQueue() for number in plan.numbers}
     requests: SimpleQueue[wire.WatchRequest] = SimpleQueue()
     created: SimpleQueue[int] = SimpleQueue()
@@ -153,15 +138,9 @@ def _floor(waiters: Waiters) -> Start:
             waiters.turn(lock.release)
 
     for number in plan.numbers:
-        requests.put(
-            wire.WatchRequest(
-                create=wire.WatchCreate(
-                    key=locks[(number - 1) % plan.size].uuid_key,
-                    watch_id=number + 1,
-                    filters=[wire.WatchCreate.NOPUT],
-                )
-            )
-        )
+        before, noput = locks[number - 1].uuid_key, wire.WatchCreate.NOPUT
+        create = wire.WatchCreate(key=before, watch_id=number + 1, filters=[noput])
+        requests.put(wire.WatchRequest(create=create))
     _thread(read)
     for number in plan.numbers:
         created.get()
@@ -172,10 +151,6 @@ def _floor(waiters: Waiters) -> Start:
             inboxes[0].put(None)
 
     return start
-
-
-def _ring_lock(wire_to: Wire, number: int, values: dict[str, str]) -> Floor:
-    return Floor(wire_to, f"handover-{number}", values, ticket=True)
 
 
 def _thread(target: Callable[..., None], *args: object) -> None:

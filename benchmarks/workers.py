@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Literal, get_args
+from typing import Any, NamedTuple
 
 from benchmarks.children import children
-from benchmarks.contenders import cycle_of
+from benchmarks.contenders import cycle_of, our_store
 from benchmarks.floor import Floor, Wire
-from lockclient import ClusterMutex, Settings, open_store
-
-Contender = Literal["ours", "floor"]
-Work = Literal["cycle", "push"]
+from lockclient import ClusterMutex
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What a process does from one moment to another, both on the monotonic clock, in seconds."""
 
-    contender: Contender
-    work: Work
+    contender: str
+    work: str
     threads: int
     begin: float
     end: float
@@ -37,14 +32,18 @@ class Pool:
         self._pipes = pipes
 
     def rate(
-        self, contender: Contender, work: Work, processes: int, threads: int, seconds: float
+        self, contender: str, work: str, processes: int, threads: int, seconds: float
     ) -> float:
-        """Return how many times a second so many threads in each of so many processes did it."""
+        """Return how many times a second so many threads in each of so many processes did it.
+
+        Args:
+            contender: `ours` or `floor`.
+            work: `cycle` or `push`.
+        """
         begin = time.monotonic() + 0.15
-        job = Job(contender, work, threads, begin, begin + seconds)
         busy = self._pipes[:processes]
         for pipe in busy:
-            pipe.send(job)
+            pipe.send(Job(contender, work, threads, begin, begin + seconds))
         done: int = sum(pipe.recv() for pipe in busy)
         return done / seconds
 
@@ -58,49 +57,38 @@ def pool(size: int, endpoint: str, values: dict[str, str]) -> Iterator[Pool]:
 
 def _run(index: int, endpoint: str, values: dict[str, str], pipe: Connection) -> None:
     """Do jobs until the parent ends."""
-    store = open_store(Settings(endpoints=(endpoint,), root="/ours"))
-    wire_to = Wire(endpoint)
+    store, wire_to = our_store(endpoint), Wire(endpoint)
 
-    def lock(contender: Contender, thread: int) -> ClusterMutex | Floor:
+    def lock(contender: str, thread: int) -> ClusterMutex | Floor:
         name = f"{index}-{thread}"
-        if contender == "ours":
-            return ClusterMutex(name, store=store)
-        return Floor(wire_to, name, values)
+        ours = contender == "ours"
+        return ClusterMutex(name, store=store) if ours else Floor(wire_to, name, values)
 
-    for contender in get_args(Contender):  # connects, and starts what starts at first need
+    for contender in ("ours", "floor"):  # connects, and starts what starts at first need
         cycle_of(lock(contender, 0))()
     pipe.send("ready")
     while True:
         job: Job = pipe.recv()
-        pipe.send(_do(job, [lock(job.contender, thread) for thread in range(job.threads)]))
+        with ThreadPoolExecutor(job.threads) as threads:
+            locks = [lock(job.contender, thread) for thread in range(job.threads)]
+            pipe.send(sum(threads.map(_work, [job] * job.threads, locks)))
 
 
-def _do(job: Job, locks: list[ClusterMutex | Floor]) -> int:
+def _work(job: Job, lock: ClusterMutex | Floor) -> int:
     """Return how often the job was done in its time."""
-    counts = [0] * len(locks)
-
-    def work(number: int) -> None:
-        lock = locks[number]
-        call = cycle_of(lock) if job.work == "cycle" else _push_of(lock)
-        time.sleep(max(0.0, job.begin - time.monotonic()))
-        while time.monotonic() < job.end:
-            call()
-            counts[number] += 1
-        if job.work == "push":
-            lock.release()
-
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(len(locks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(counts)
+    count = 0
+    call = cycle_of(lock) if job.work == "cycle" else _push_of(lock)
+    time.sleep(max(0.0, job.begin - time.monotonic()))
+    while time.monotonic() < job.end:
+        call()
+        count += 1
+    if job.work == "push":
+        lock.release()
+    return count
 
 
 def _push_of(lock: ClusterMutex | Floor) -> Callable[[], None]:
     """Take the lock, and return what pushes its stamps with one request."""
     if lock.acquire() is False:
         raise AssertionError(f"{lock!r} could not be had, though nobody has it")
-    if isinstance(lock, Floor):
-        return lock.push
-    return lambda: lock.alive(force=True)
+    return lock.push if isinstance(lock, Floor) else lambda: lock.alive(force=True)
