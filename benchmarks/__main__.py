@@ -17,25 +17,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, micro, pictures, report
+from benchmarks import machine, pictures, report
 from benchmarks.figures import FIGURES, Results
-from benchmarks.missing import Missing
-from benchmarks.servers import Servers
+from benchmarks.servers import Missing, Servers
 
 CHECKOUT = Path(__file__).parents[1]
 PAGE = CHECKOUT / "docs" / "performance.md"
 PICTURES = PAGE.with_suffix("")
 OUTPUT = CHECKOUT / "artifacts" / "benchmarks"
 
+_MODULES = dict.fromkeys(("cycle", "alive", "costs"), "micro")
+_MODULES |= dict.fromkeys(("throughput", "cluster"), "rates")
 _ORDER = (
     *("cycle", "handover", "throughput", "alive", "costs", "table", "unlocker", "dashboard"),
     *("cluster", "bucket", "valkey"),
 )
 SECTIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(micro, name, None) or import_module(f"benchmarks.{name}").measure
-    for name in _ORDER
+    name: getattr(import_module(f"benchmarks.{_MODULES.get(name, name)}"), name) for name in _ORDER
 }
-"""What measures each section, in their order."""
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ DELAY = 0.05
 """Seconds: what a bucket in the same region takes, about."""
 
 
-def measure(_servers: Servers, *, quick: bool) -> dict[str, Any]:
+def bucket(_servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Take and release a free lock, and count what that asks of the bucket."""
     rounds, calls_a_round = (2, 3) if quick else (10, 20)
     with (

@@ -13,9 +13,8 @@ from importlib.metadata import packages_distributions, version
 from typing import Any, Protocol
 
 from benchmarks.floor import Floor, Wire
-from benchmarks.missing import Missing, module
 from benchmarks.samples import in_turns, timed
-from benchmarks.servers import Servers
+from benchmarks.servers import Missing, Servers, module
 from lockclient import ClusterMutex, Settings, open_store
 from lockclient.stores.service_protocol import ServiceStore
 

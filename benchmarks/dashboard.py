@@ -21,14 +21,13 @@ from benchmarks.contenders import etcd_values
 from benchmarks.floor import Wire
 from benchmarks.population import Times
 from benchmarks.samples import summary, timed
-from benchmarks.servers import Servers
-from benchmarks.services import Service
+from benchmarks.servers import Servers, Service
 
 INTERVAL = 2.0
 """Seconds between two polls of one viewer."""
 
 
-def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
+def dashboard(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return what viewers wait for, and what the dashboard takes, with so many locks."""
     listed, many, questions = (100, 1_000, 5) if quick else (1_000, 50_000, 100)
     viewers, seconds = (10, 2.0) if quick else (200, 20.0)

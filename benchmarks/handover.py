@@ -1,23 +1,28 @@
-"""Section `handover`: from the call of `release()` to the next holder's return from `acquire()`."""
+"""Section `handover`: from the call of `release()` to the next holder's return from `acquire()`.
+
+CLOCK_MONOTONIC is one clock for all processes of a host: the times of a release in one and of an
+acquisition in another can be compared.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import pairwise
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks import waiters
 from benchmarks.children import CONTEXT, children
-from benchmarks.contenders import etcd_values, our_store
-from benchmarks.floor import Wire, puts
-from benchmarks.missing import Missing, module
+from benchmarks.contenders import TTL, Lock, etcd_values, our_store
+from benchmarks.floor import Floor, Wire, puts
 from benchmarks.samples import compare, flat, summary
-from benchmarks.servers import Servers, metrics
-from benchmarks.waiters import HOLD, Plan, Turn
+from benchmarks.servers import Missing, Servers, metrics, module
 from lockclient import ClusterMutex
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from tests.support.processes import wait_until
@@ -26,6 +31,11 @@ PROCESSES = 4
 OTHER_WRITES = 100
 SPACING = 0.003
 """Seconds between two waiters that get in line, so that neighbours live in different processes."""
+HOLD = 0.010
+"""Seconds for which each holder keeps the lock: the waiter behind the next one has time to step up,
+as it has in real life, where a lock that is held for no time at all protects nothing."""
+REST = 0.005
+"""Seconds after which a holder that has released gets in line again."""
 CONTENDERS = ("floor", "ours", "etcd3")
 
 
@@ -53,7 +63,7 @@ def cases(*, quick: bool) -> list[Case]:
     return [case for case in some if case[:2] != ("etcd3", 1000)]
 
 
-def measure(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
+def handover(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
     """Return a row for each contender and number of waiters."""
     with servers.etcd() as server:
         values = etcd_values(server.endpoint)
@@ -148,11 +158,11 @@ def _line(case: Case, endpoint: str, values: dict[str, str], turns: Any) -> Iter
     """Yield the pipes to the processes in which the waiters are, when all are in line."""
     size = case.waiters + 1
     count = min(PROCESSES, size)
-    plans = [
-        Plan(case.contender, endpoint, tuple(range(i, size, count)), size, values)
-        for i in range(count)
+    work = [
+        (case.contender, endpoint, range(first, size, count), size, values, turns)
+        for first in range(count)
     ]
-    with children(waiters.run, [(plan, turns) for plan in plans]) as pipes:
+    with children(_run, work) as pipes:
         for number in range(size):
             pipes[number % count].send(number)
             if case.contender != "floor":
@@ -164,11 +174,11 @@ def _line(case: Case, endpoint: str, values: dict[str, str], turns: Any) -> Iter
         yield pipes
 
 
-def _turns(pipes: list[Any]) -> list[Turn]:
+def _turns(pipes: list[Any]) -> list[_Turn]:
     """Break a line off, and return all turns in their order; fail if two had the lock at once."""
     for pipe in pipes:
         pipe.send(None)
-    turns: list[Turn] = sorted(
+    turns: list[_Turn] = sorted(
         (turn for pipe in pipes for turn in pipe.recv()), key=lambda turn: turn.got
     )
     for turn, following in pairwise(turns):
@@ -195,3 +205,135 @@ def _other_writes(endpoint: str) -> Iterator[list[int]]:
         finally:
             end.set()
             thread.join()
+
+
+# ---------------------------------------------------------------- a process full of waiters
+
+
+class _Turn(NamedTuple):
+    """One acquisition: its number in the order of acquisitions, and its times, seconds."""
+
+    number: int
+    got: float
+    released: float
+
+
+class _Waiters:
+    """The waiters of a process; `turns` is shared by all processes and counts acquisitions.
+
+    Every waiter takes the lock, holds it for a moment, releases it and, when the next one has it,
+    gets in line again, so that the line is as long as it was.
+    """
+
+    def __init__(self, turns: Any) -> None:
+        self.done: list[_Turn] = []
+        self._turns = turns
+
+    def turn(self, release: Callable[[], object]) -> None:
+        """Be the holder: called right after the lock was taken."""
+        got = time.monotonic()
+        number = self._turns.value
+        self._turns.value = number + 1  # nobody else does: that is what the lock is for
+        time.sleep(HOLD)
+        released = time.monotonic()
+        release()
+        self.done.append(_Turn(number, got, released))
+
+    def contend(self, lock: Lock) -> None:
+        """Take the lock, again and again."""
+        while True:
+            if lock.acquire() is False:
+                raise AssertionError("a waiter gave up, though it has no timeout")
+            self.turn(lock.release)
+            time.sleep(REST)
+
+
+def _run(
+    contender: str,
+    endpoint: str,
+    numbers: range,
+    size: int,
+    values: dict[str, str],
+    turns: Any,
+    pipe: Connection,
+) -> None:
+    """Let the waiters of a process wait, start and report as the parent says.
+
+    Args:
+        numbers: which waiters these are.
+        size: how many there are in all, the holder included.
+        values: what a real holder writes, for the floor.
+    """
+    waiters = _Waiters(turns)
+    if contender == "floor":
+        start = _ring(waiters, Wire(endpoint), numbers, size, values)
+    else:
+        start = _queue(waiters, contender, endpoint)
+    pipe.send("ready")
+    while (number := pipe.recv()) is not None:
+        start(number)
+    pipe.send(waiters.done)
+    os._exit(0)  # threads that wait for a lock don't end otherwise
+
+
+def _queue(waiters: _Waiters, contender: str, endpoint: str) -> Callable[[int], None]:
+    """Return what lets a waiter get in line."""
+    if contender == "ours":
+        store = our_store(endpoint)
+        return lambda _: _thread(waiters.contend, ClusterMutex("handover", store=store))
+    host, _, port = endpoint.partition(":")
+    client: Any = module("etcd3").client(host=host, port=int(port))
+
+    def start(_number: int) -> None:
+        lock = client.lock("handover", ttl=TTL)
+        lock.acquire = partial(lock.acquire, timeout=None)  # in place of its ten seconds
+        _thread(waiters.contend, lock)
+
+    return start
+
+
+def _ring(
+    waiters: _Waiters, wire_to: Wire, numbers: range, size: int, values: dict[str, str]
+) -> Callable[[int], None]:
+    """Make a ring without a line: each waiter watches the one before it, from the beginning.
+
+    A release is a delete by the holder, an event for the next one, and its transaction. As in any
+    process with one watch stream, a thread reads it and wakes the thread of the waiter.
+    """
+    locks = [Floor(wire_to, f"handover-{number}", values, ticket=True) for number in range(size)]
+    inboxes: dict[int, SimpleQueue[None]] = {number: SimpleQueue() for number in numbers}
+    requests: SimpleQueue[wire.WatchRequest] = SimpleQueue()
+    created: SimpleQueue[int] = SimpleQueue()
+
+    def read() -> None:
+        for answer in wire_to.watch(requests):
+            if answer.created:
+                created.put(answer.watch_id)
+            for _ in answer.events:
+                inboxes[answer.watch_id - 1].put(None)
+
+    def contend(number: int) -> None:
+        lock, inbox = locks[number], inboxes[number]
+        while True:
+            inbox.get()
+            lock.acquire()
+            waiters.turn(lock.release)
+
+    for number in numbers:
+        before, noput = locks[number - 1].uuid_key, wire.WatchCreate.NOPUT
+        create = wire.WatchCreate(key=before, watch_id=number + 1, filters=[noput])
+        requests.put(wire.WatchRequest(create=create))
+    _thread(read)
+    for number in numbers:
+        created.get()
+        _thread(contend, number)
+
+    def start(number: int) -> None:
+        if number == 0:  # the first holder; all others are in the ring already
+            inboxes[0].put(None)
+
+    return start
+
+
+def _thread(target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, daemon=True).start()

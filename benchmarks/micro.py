@@ -1,4 +1,5 @@
-"""Sections `alive` and `costs`: what single parts of ClusterMutex cost."""
+"""Sections `cycle`, `alive` and `costs`: what one caller waits for, all contenders in turns, and
+what single parts of ClusterMutex cost."""
 
 from __future__ import annotations
 
@@ -9,14 +10,24 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.contenders import Opener, floor, opened, our_store, ours, warm_cycles
-from benchmarks.samples import Measured, compare, flat, in_turns, summary, timed
+from benchmarks.contenders import OURS, PEERS, Opener, floor, opened, our_store, ours, warm_cycles
+from benchmarks.samples import LOOP, Measured, compare, flat, in_turns, summary, timed
 from benchmarks.servers import Servers
 from lockclient import ClusterMutex
 from lockclient.model.backtrace import capture
 
 BLOCK = 1000
 """Calls that are timed together, where a single one is as short as reading the clock."""
+
+
+def cycle(servers: Servers, *, quick: bool) -> dict[str, Any]:
+    """Take a free lock and give it back; return a row for each contender that is there."""
+    warm_up, rounds = (5, 2) if quick else (150, 24)
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(servers.etcd()).endpoint
+        cycles = warm_cycles(opened(stack, servers, endpoint, PEERS), warm_up)
+        measured = in_turns(cycles, rounds, LOOP // 10 if quick else LOOP)
+    return {name: found.row(measured[OURS]) for name, found in measured.items()}
 
 
 def alive(servers: Servers, *, quick: bool) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Results
-from benchmarks.missing import module
 from benchmarks.report import NAMES
+from benchmarks.servers import module
 
 BLUE, GREY, ORANGE, RED, GREEN = "#1f5fbf", "#8a919c", "#e08214", "#c0392b", "#3a8a5f"
 COLOURS = {
@@ -22,8 +22,8 @@ COLOURS = {
 INK = "#22272e"
 
 
-def draw(results: Results, folder: Path) -> list[Path]:
-    """Draw a picture of each section that was measured; return the files.
+def draw(results: Results, folder: Path) -> None:
+    """Draw a picture of each section that was measured.
 
     Raises:
         Missing: matplotlib is not installed.
@@ -31,27 +31,20 @@ def draw(results: Results, folder: Path) -> list[Path]:
     module("matplotlib").use("Agg")  # needs no screen
     plt = module("matplotlib.pyplot")
     plt.style.use(Path(__file__).with_name("pictures.mplstyle"))
-    folder.mkdir(parents=True, exist_ok=True)
-    files: list[Path] = []
     for name, (size, paint, panels) in _PICTURES.items():
-        section = results["sections"].get(name)
-        if section is None:
-            continue
-        figure, axes = plt.subplots(1, panels, figsize=size)
-        paint(figure, axes, section)
-        for kind in ("png", "svg"):
-            files.append(folder / f"{name}.{kind}")
+        if name in results["sections"]:
+            figure, axes = plt.subplots(1, panels, figsize=size)
+            paint(figure, axes, results["sections"][name])
+            figure.savefig(folder / f"{name}.png")
             # No date in the file: the same results make the same picture.
-            figure.savefig(files[-1], metadata={"Date": None} if kind == "svg" else None)
-        plt.close(figure)
-    return files
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            plt.close(figure)
 
 
 def _cycle(_figure: Any, axes: Any, section: Results) -> None:
     """Bars of the medians, the fastest on top, with a mark at the p99."""
     names = sorted(section, key=lambda name: -section[name]["median"])
-    medians = [section[name]["median"] * 1e3 for name in names]
-    p99s = [section[name]["p99"] * 1e3 for name in names]
+    medians, p99s = ([section[name][key] * 1e3 for name in names] for key in ("median", "p99"))
     places = range(len(names))
     axes.barh(places, medians, color=[COLOURS[name] for name in names], height=0.62)
     axes.hlines(places, medians, p99s, color=INK, linewidth=0.8)
@@ -60,9 +53,11 @@ def _cycle(_figure: Any, axes: Any, section: Results) -> None:
     axes.set_yticks(places, labels)
     axes.get_yticklabels()[names.index("ClusterMutex")].set_fontweight("bold")
     axes.grid(visible=False, axis="y")
-    axes.set_xlim(0)
-    axes.set_xlabel("milliseconds; the bar is the median, the mark the 99th percentile")
-    axes.set_title("Lock and unlock, nobody else wants it")
+    axes.set(
+        xlim=(0, None),
+        xlabel="milliseconds; the bar is the median, the mark the 99th percentile",
+        title="Lock and unlock, nobody else wants it",
+    )
 
 
 def _handover(figure: Any, axes: Any, section: list[Results]) -> None:
@@ -70,15 +65,14 @@ def _handover(figure: Any, axes: Any, section: list[Results]) -> None:
     left, right = axes
     for key in ("etcd3", "ours", "floor"):
         rows = [row for row in section if row["contender"] == key and not row["busy"]]
-        if not rows:
-            continue
         line = [row["waiters"] for row in rows]
         colour = COLOURS[NAMES[key]]
         style: dict[str, Any] = {"color": colour, "marker": "o", "linewidth": 2, "zorder": 3}
-        left.plot(line, [row["median"] * 1e3 for row in rows], label=NAMES[key], **style)
-        p99s = [row["p99"] * 1e3 for row in rows]
-        left.plot(line, p99s, color=colour, linestyle=":", linewidth=1.4)
-        right.plot(line, [row["requests"] for row in rows], **style)
+        if rows:
+            left.plot(line, [row["median"] * 1e3 for row in rows], label=NAMES[key], **style)
+            p99s = [row["p99"] * 1e3 for row in rows]
+            left.plot(line, p99s, color=colour, linestyle=":", linewidth=1.4)
+            right.plot(line, [row["requests"] for row in rows], **style)
     left.plot([], [], color=INK, label="median")
     left.plot([], [], color=INK, linestyle=":", label="99th percentile")
     _over_waiters(left, "milliseconds", "From release to the next holder")
@@ -87,17 +81,14 @@ def _handover(figure: Any, axes: Any, section: list[Results]) -> None:
 
 
 def _over_waiters(axes: Any, what: str, title: str) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     axes.minorticks_off()
     axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     low, high = axes.get_ylim()
     ticks = [digit * 10**power for power in range(-2, 5) for digit in (1, 2, 5)]
     axes.set_yticks([tick for tick in ticks if low * 0.7 <= tick <= high * 1.4])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.set_xlabel("waiters in line")
-    axes.set_ylabel(what)
-    axes.set_title(title)
+    axes.set(xlabel="waiters in line", ylabel=what, title=title)
 
 
 def _throughput(figure: Any, axes: Any, section: list[Results]) -> None:
@@ -111,10 +102,9 @@ def _throughput(figure: Any, axes: Any, section: list[Results]) -> None:
     ):
         places = range(len(rows))
         for shift, key in ((-0.2, "floor"), (0.2, "ours")):
+            name, where = NAMES[key], [place + shift for place in places]
             heights = [row[key] for row in rows]
-            where = [place + shift for place in places]
-            colour = COLOURS[NAMES[key]]
-            panel.bar(where, heights, width=0.38, color=colour, label=NAMES[key])
+            panel.bar(where, heights, width=0.38, color=COLOURS[name], label=name)
         panel.set_xticks(list(places), [str(row[counted]) for row in rows])
         panel.grid(visible=False, axis="x")
         panel.set_xlabel(what)

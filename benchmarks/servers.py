@@ -1,29 +1,52 @@
-"""The servers that are measured: each a process of its own on loopback, its data in a folder.
+"""The servers and services that are measured: each a process of its own on loopback.
 
-A program that is not installed is no error: `Missing` says what to install, and the report names
-the peer as missing.
+What is not installed is no error: `Missing` says what to install, and the report names the peer as
+missing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cached_property
+from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.missing import Missing
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version, find_etcd
 from lockclient.cli.setup.store_server import StoreServer
-from tests.support import valkey_servers
+from tests.support import processes, valkey_servers
 
 _JAVA_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+class Missing(Exception):
+    """Something can't be measured or drawn on this machine; the text says what it lacks."""
+
+
+def module(name: str) -> Any:
+    """Import a module of the `bench` extra.
+
+    Raises:
+        Missing: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise Missing(f"the Python package {package} is not installed ({error})") from None
 
 
 class ZooKeeper(StoreServer):
@@ -153,3 +176,54 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---------------------------------------------------------------- our own programs
+
+
+class Service(processes.Service):
+    """`unlocker` or `mutexdash`, running on the locks of a store."""
+
+    def __init__(self, name: str, url: str, *options: str) -> None:
+        # Whatever settings of the caller's own there may be.
+        env = {key: "" for key in os.environ if key.startswith(f"{name.upper()}_")}
+        command = [sys.executable, "-m", name, "--url", url, "--listen", "127.0.0.1:0", *options]
+        super().__init__(command, env)
+        self.pid = self.process.pid
+
+    def __enter__(self) -> Service:
+        return self
+
+    def wait_ready(self) -> None:
+        """Wait until it says that it can do its work."""
+        processes.wait_until(lambda: self._ask("/readyz")[0] == 200, 600, "a service to be ready")
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> bytes:
+        """Return the body of an answer."""
+        status, body = self._ask(path, headers)
+        if status != 200:
+            raise AssertionError(f"{path} was answered with {status}: {body[:300]!r}")
+        return body
+
+    def _ask(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request("GET", path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    @cached_property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def memory(self) -> dict[str, int]:
+        """Return the memory that it takes now and has taken at most, bytes."""
+        said = Path(f"/proc/{self.pid}/status").read_text()
+        kib = {key: int(text) for key, text in re.findall(r"(Vm\w+):\s+(\d+) kB", said)}
+        return {"rss": kib["VmRSS"] * 1024, "peak_rss": kib["VmHWM"] * 1024}
+
+    def spends(self, seconds: float) -> float:
+        """Return the share of a core that it takes for so many seconds from now on."""
+        before, begun = cpu_seconds(self.pid), time.monotonic()
+        time.sleep(seconds)
+        return (cpu_seconds(self.pid) - before) / (time.monotonic() - begun)

@@ -17,7 +17,7 @@ from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 
 
-def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
+def table(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return how long it takes to load so many locks, and what following a change costs."""
     loads, made = dict[str, float](), 0
     with servers.etcd() as server:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import namedtuple
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks import population
 from benchmarks.children import children
 from benchmarks.contenders import etcd_values, our_store
 from benchmarks.population import LASTING, ROOT, Times
 from benchmarks.samples import summary, timed
-from benchmarks.servers import Servers, cpu_seconds
-from benchmarks.services import Service
+from benchmarks.servers import Servers, Service, cpu_seconds
 from lockclient.model.clocks import Deadline
 from lockclient.stores.service_protocol import Batch
 from tests.support.processes import wait_until
@@ -27,24 +27,13 @@ _DRIFT = 1.001
 """How much longer than a lock's own duration an unlocker waits: clocks run unequally fast."""
 
 
-class _Plan(NamedTuple):
-    """How much is measured: numbers of locks, and seconds."""
-
-    locks: int
-    past_alert: int
-    idle: float
-    busy: float
-    scrapes: int
-    single: int
-    at_once: int
-    duration: float
-
-
+_Plan = namedtuple("_Plan", "locks past_alert idle busy scrapes single at_once duration")
+"""How much is measured: numbers of locks, and seconds."""
 _FULL = _Plan(100_000, 200, 20.0, 15.0, 100, 300, 1000, 6.0)
 _QUICK = _Plan(1_000, 20, 1.0, 1.0, 5, 10, 50, 1.5)
 
 
-def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
+def unlocker(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return what the unlocker needs with so many locks, and how soon it removes those due."""
     plan = _QUICK if quick else _FULL
     names, now = population.names_of(plan.locks), time.time()
@@ -57,21 +46,21 @@ def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
         url = f"etcd://{server.endpoint}{ROOT}"
         with (
             children(population.pushes, [work]) as (pusher,),
-            Service("unlocker", url, "--max-removals", "off") as unlocker,  # without its brake
+            Service("unlocker", url, "--max-removals", "off") as service,  # without its brake
         ):
             begun = time.monotonic()
-            unlocker.wait_ready()
+            service.wait_ready()
             found: dict[str, Any] = {
                 "ready": time.monotonic() - begun,
-                "ready_cpu": cpu_seconds(unlocker.pid),
-                "idle": unlocker.spends(plan.idle),
-                "scrape": _scrapes(unlocker, plan),
-                **_busy(unlocker, pusher, plan),
+                "ready_cpu": cpu_seconds(service.pid),
+                "idle": service.spends(plan.idle),
+                "scrape": _scrapes(service, plan),
+                **_busy(service, pusher, plan),
             }
             with _removals(server.endpoint) as gone:
                 found["single"] = _single(write, gone, plan)
                 found["at_once"] = _at_once(write, gone, plan)
-            found |= unlocker.memory()
+            found |= service.memory()
     numbers = {"locks": plan.locks, "single_locks": plan.single, "at_once_locks": plan.at_once}
     return {**numbers, **found, "target": RATE, "resync": RESYNC}
 
@@ -107,12 +96,13 @@ def _single(write: Any, gone: dict[str, float], plan: _Plan) -> dict[str, float]
 
 def _at_once(write: Any, gone: dict[str, float], plan: _Plan) -> float:
     """Let many locks come due at one moment; return the seconds until the last was removed."""
-    begun, end = time.monotonic(), time.time() + 2 * plan.duration
+    lasting: float = 2 * plan.duration
+    begun, end = time.monotonic(), time.time() + lasting
     names = [f"many-{number}" for number in range(plan.at_once)]
     # Each is written when it says so, so that all durations end at the same moment.
     write((name, Times(time.time(), end - 1, end)) for name in names)
     _wait_gone(gone, names)
-    return max(gone[name] for name in names) - (begun + 2 * plan.duration)
+    return max(gone[name] for name in names) - (begun + lasting)
 
 
 def _wait_gone(gone: dict[str, float], names: Collection[str]) -> None:

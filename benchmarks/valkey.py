@@ -7,25 +7,26 @@ another thread, which does them itself.
 
 from __future__ import annotations
 
+import select
+import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections import namedtuple
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from hashlib import sha1
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.children import children
 from benchmarks.contenders import FLOOR, OURS, TTL, Lock, holder_values, redlock_on, warm_cycles
-from benchmarks.missing import Missing, module
 from benchmarks.population import LASTING, names_of
 from benchmarks.samples import Rounds, compare, flat, in_turns, summary
-from benchmarks.servers import Servers
-from benchmarks.services import Service
-from benchmarks.valkey_floor import CHANNEL, Bare, Wires, words
+from benchmarks.servers import Missing, Servers, Service, module
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
@@ -40,21 +41,18 @@ WAITED = 0.06
 """Seconds after which a lock that is waited for is released: who waits is asleep by then."""
 _AT_ONCE = 500
 """Locks that are written with one sending."""
+_CHANNEL = "floor-released"
+_UUID = 36
+"""The length of what is compared: the value's beginning."""
+
+_DROP = f"""if string.sub(redis.call('GET', KEYS[1]) or '', 1, {_UUID}) == ARGV[1] then
+    return redis.call('DEL', KEYS[1])
+end
+return 0"""
 
 
-class _Plan(NamedTuple):
-    """How much is measured."""
-
-    warm_up: int
-    rounds: int
-    calls_a_round: int
-    lines: int
-    handovers: int
-    locks: int
-    looks: int
-    seconds: float
-
-
+_Plan = namedtuple("_Plan", "warm_up rounds calls_a_round lines handovers locks looks seconds")
+"""How much is measured."""
 _FULL = _Plan(60, 12, 40, 4, 25, 20_000, 5, 15.0)
 _QUICK = _Plan(5, 2, 5, 2, 2, 200, 2, 1.0)
 
@@ -72,7 +70,7 @@ class _Some:
         """What a real holder writes, its uuid first."""
 
 
-def measure(servers: Servers, *, quick: bool) -> dict[str, Any]:
+def valkey(servers: Servers, *, quick: bool) -> dict[str, Any]:
     """Return the cycles, hand-overs and rounds on one set of servers; nothing without servers."""
     plan = _QUICK if quick else _FULL
     try:
@@ -96,7 +94,7 @@ def _cycles(servers: Servers, some: _Some, plan: _Plan) -> dict[str, Any]:
     with ExitStack() as stack:
         locks: dict[str, Lock] = {
             OURS: ClusterMutex("bench", store=stack.enter_context(some.store())),
-            FLOOR: stack.enter_context(closing(Bare(some.ports, some.value))),
+            FLOOR: stack.enter_context(closing(_Bare(some.ports, some.value))),
         }
         try:
             if len(some.ports) == MANY:
@@ -131,7 +129,7 @@ def _handovers(some: _Some, plan: _Plan) -> dict[str, Any]:
         store = stack.enter_context(some.store())
         holders: dict[str, Any] = {
             OURS: ClusterMutex("handover", store=store),
-            FLOOR: stack.enter_context(closing(Bare(some.ports, some.value, "handover"))),
+            FLOOR: stack.enter_context(closing(_Bare(some.ports, some.value, "handover"))),
         }
         pipes = dict(zip(found, stack.enter_context(children(_wait, work)), strict=True))
         for _ in range(plan.lines):
@@ -148,7 +146,7 @@ def _handover(holder: Any, pipe: Any) -> float:
     time.sleep(WAITED)
     released = monotonic()
     holder.release()
-    if isinstance(holder, Bare):
+    if isinstance(holder, _Bare):
         holder.tell()
     got: float = pipe.recv()
     pipe.recv()  # it has released it
@@ -162,8 +160,8 @@ def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: 
         mutex = ClusterMutex("handover", store=ValkeyStore(place))
         acquire, release = mutex.acquire, mutex.release
     else:
-        bare, ear = Bare(ports, value, "handover"), Wires(ports[:1])
-        ear.all(words("SUBSCRIBE", CHANNEL))
+        bare, ear = _Bare(ports, value, "handover"), _Wires(ports[:1])
+        ear.all(_words("SUBSCRIBE", _CHANNEL))
         acquire, release = (lambda: ear.heard() and bare.acquire()), bare.release
     pipe.send("ready")
     while True:
@@ -223,3 +221,78 @@ def _looks(store: ValkeyStore, plan: _Plan) -> tuple[list[float], list[float]]:
     following.close()
     spent = [after - before for (_, before), (_, after) in pairwise(took)]
     return [seconds for seconds, _ in took], spent
+
+
+# ---------------------------------------------------------------- the floor
+# Redlock's bare commands over plain sockets, built beforehand: `SET NX PX` with what a real holder
+# writes, and a script that compares and deletes, sent to all servers at once, and all answers
+# waited for. No library is in between, and nothing is undone.
+
+
+def _words(*texts: str) -> bytes:
+    """Return a command as it is sent."""
+    parts = [text.encode() for text in texts]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+
+
+class _Wires:
+    """A connection to each of some servers on loopback."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._poll = select.poll()
+        self._by_fd: dict[int, socket.socket] = {}
+        for port in ports:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(connection, select.POLLIN)
+            self._by_fd[connection.fileno()] = connection
+
+    def all(self, command: bytes) -> list[bytes]:
+        """Send a command to all at once; return all answers, each of which is short."""
+        for connection in self._by_fd.values():
+            connection.sendall(command)
+        answers: list[bytes] = []
+        while len(answers) < len(self._by_fd):
+            answers += self.heard()
+        return answers
+
+    def heard(self) -> list[bytes]:
+        """Wait until some of them tell something; return that."""
+        return [self._by_fd[fd].recv(4096) for fd, _ in self._poll.poll()]
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._by_fd.values():
+            connection.close()
+
+
+class _Bare(_Wires):
+    """A lock on all these servers, with no library.
+
+    Args:
+        ports: the servers'.
+        value: what is written; it begins with the uuid.
+        key: the lock's.
+    """
+
+    def __init__(self, ports: Sequence[int], value: str, key: str = "floor") -> None:
+        super().__init__(ports)
+        self.all(_words("SCRIPT", "LOAD", _DROP))
+        self._majority = len(ports) // 2 + 1
+        self._take = _words("SET", key, value, "NX", "PX", f"{1000 * TTL}")
+        name = sha1(_DROP.encode()).hexdigest()  # noqa: S324 - it is their name for it
+        self._drop = _words("EVALSHA", name, "1", key, value[:_UUID])
+        self._tell = _words("PUBLISH", _CHANNEL, value[:_UUID])
+
+    def acquire(self) -> bool:
+        """Take the lock; tell whether a majority gave it."""
+        return self.all(self._take).count(b"+OK\r\n") >= self._majority
+
+    def release(self) -> None:
+        """Give it back."""
+        if self.all(self._drop).count(b":1\r\n") < self._majority:
+            raise AssertionError("the floor's lock was not held")
+
+    def tell(self) -> None:
+        """Tell those who listen that it is free."""
+        self.all(self._tell)
