@@ -162,6 +162,13 @@ class Board:
         main = answer.get_data(as_text=True).partition("<main")[2].partition("</main>")[0]
         return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", main)))
 
+    def shows(self, path: str, *parts: str, but: tuple[str, ...] = (), code: int = 200) -> str:
+        """Return a page's text, having seen that these parts are in it, and those of `but` not."""
+        text = self.text(path, code)
+        assert [part for part in parts if part not in text] == [], text
+        assert [part for part in but if part in text] == [], text
+        return text
+
     def settle(self) -> None:
         """Wait until the table shows all that the store has."""
         if self.table.ready():
