@@ -89,7 +89,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    """A bucket of the test's own."""
     with BucketServer() as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         yield server
@@ -97,7 +96,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
 
 @pytest.fixture(scope="session")
 def one_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """One server, Debian's Redis."""
     with running(tmp_path_factory.mktemp("redis"), 1, redis_binary()) as servers:
         yield servers
 
@@ -111,7 +109,6 @@ def five_valkeys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    """Each store in turn."""
     if request.param == "memory":
         memory = MemoryStore(page_size=3)  # so that a lock lies on several
 

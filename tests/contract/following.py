@@ -26,7 +26,6 @@ def soon() -> Deadline:
 
 
 def take(store: ServiceStore, name: str, **facts: Any) -> Holder:
-    """Have somebody take a lock."""
     mine = holder(name, **facts)
     taken = store.ask(Take(mine), soon())
     assert isinstance(taken, Taken)
@@ -34,12 +33,10 @@ def take(store: ServiceStore, name: str, **facts: Any) -> Holder:
 
 
 def unlock(store: ServiceStore, mine: Holder) -> None:
-    """Have it released."""
     assert isinstance(store.ask(Unlock(mine.name, mine.uuid or ""), soon()), Done)
 
 
 def remove(store: ServiceStore, mine: Holder, why: str = "silent", at: float = 0.0) -> Removal:
-    """Have it removed."""
     removal = Removal(mine, at or time.time(), "unlocker-1", AUTO_UNLOCK, why)
     assert isinstance(store.ask(Remove(removal, None), soon()), Done)
     return removal
@@ -109,6 +106,5 @@ class Watcher:
         self.removals += [(removal, found) for removal in removals]
 
     def uuid(self, name: str) -> str | None:
-        """Who holds a lock."""
         row = self.table.row(name)
         return row.holder.uuid if row is not None and row.held else None

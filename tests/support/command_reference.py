@@ -22,7 +22,6 @@ _WIDTH = 90
 
 
 def reference() -> str:
-    """Return the reference, Markdown."""
     root = _context(group, "clustermutex", None)
     parts = [_block("## All commands", group.get_help(root))]
     for section, names in SECTIONS.items():

@@ -51,12 +51,10 @@ class DashboardStore(MemoryStore):
 
     @property
     def revision(self) -> int:
-        """The revision of what was written last."""
         return self.model.revision
 
     @property
     def kept(self) -> dict[tuple[Kind, str, str], Change]:
-        """All that stands there."""
         return self.model.kept
 
     # ------------------------------------------------------------ ServiceStore

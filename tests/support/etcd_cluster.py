@@ -48,7 +48,6 @@ class Wires:
 
     @staticmethod
     def url(number: int) -> str:
-        """The URL that a member advertises to its peers."""
         return f"http://{_LOCALITY}.{number + 1}:2380"
 
     def proxy(self, number: int) -> str:
@@ -205,7 +204,6 @@ class Cluster:
         return wait_until(leading, what="a leader")
 
     def followers(self) -> list[Etcd]:
-        """Return the members that are not the leader."""
         leader = self.leader()
         return [each for each in self.members if each is not leader]
 
@@ -220,7 +218,6 @@ class Cluster:
         wait_until(settled, what="the cluster to settle")
 
     def keys(self, prefix: str) -> list[str]:
-        """Return all keys with that prefix."""
         said = etcdctl_of(self.leader())("get", "--prefix", "--keys-only", prefix)
         return [line for line in said.splitlines() if line]
 

@@ -9,7 +9,6 @@ from lockclient.stores.etcd.store import EtcdStore
 
 
 def etcd_store(settings: Settings, client: Any = None) -> EtcdStore:
-    """Open the store that these settings are for."""
     store = open_store(settings, client)
     assert isinstance(store, EtcdStore)
     return store

@@ -18,7 +18,6 @@ PATIENCE = 60.0
 
 
 def ask(store: MutexStore, request: Request, seconds: float = PATIENCE) -> Outcome:
-    """Ask, and return the outcome."""
     return store.ask(request, Deadline.after(seconds))
 
 

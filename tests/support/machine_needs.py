@@ -57,12 +57,10 @@ def find(name: str) -> str | None:
 
 
 def missing() -> list[str]:
-    """Return the names of what is not there."""
     return [name for name in NEEDS if find(name) is None]
 
 
 def packages(names: Iterable[str]) -> list[str]:
-    """Return the Debian packages that bring these."""
     return sorted({NEEDS[name][0] for name in names})
 
 

@@ -62,13 +62,11 @@ class Lock:
 
     @property
     def holder(self) -> Holder | None:
-        """Who has the lock."""
         if self._holder is None and self.parts:
             self._holder = Holder.read(self.name, dict(self.parts))  # one step: others write
         return self._holder
 
     def uuid(self) -> str | None:
-        """Which acquisition has the lock."""
         value, _ = self.parts.get("uuid", (None, 0))
         return None if value is None else value.decode(errors="replace")
 
@@ -82,7 +80,6 @@ class Lock:
         return sorted((ticket for ticket, _ in self.tickets.values()), key=lambda t: t.revision)
 
     def note(self, change: Change, lease: int) -> None:
-        """Take note of what was written or deleted."""
         part, value = change.part, change.value
         if change.kind == "locks":
             self._holder = None
@@ -114,7 +111,6 @@ class Model:
         """Numbers of what tickets are bound to."""
 
     def lock(self, name: str) -> Lock:
-        """Return the lock of this name."""
         return self.locks.setdefault(name, Lock(name))
 
     # ------------------------------------------------------------ writing

@@ -126,20 +126,16 @@ class MemoryStore:
         self.write(*[("locks", name, part, f"{at:.3f}".encode()) for part, at in stamps])
 
     def release(self, name: str) -> None:
-        """Delete the lock."""
         gone = [key for key in self.model.kept if key[:2] == ("locks", name)]
         self.write(*[(kind, of, part, None) for kind, of, part in gone])
 
     def wait(self, name: str, uuid: str, **values: Any) -> None:
-        """Put somebody in line."""
         self.write(("queue", name, uuid, json.dumps(values).encode()))
 
     def unlocker(self, name: str = "watchdog-1:77", *, runs: bool = True) -> None:
-        """Have an unlocker run, or end."""
         self.write(("unlockers", name, "", b"{}" if runs else None))
 
     def removed(self, name: str, uuid: str, **values: Any) -> None:
-        """Leave the record of a removal."""
         self.write(("removed", name, uuid, json.dumps(values).encode()))
 
     def lose_watches(self) -> None:
@@ -190,13 +186,11 @@ class MemoryStore:
         return watch
 
     def unwatch(self, watch: _Watch) -> None:
-        """End a watch."""
         with self._changed:
             if watch in self._watches:
                 self._watches.remove(watch)
 
     def watching(self) -> int:
-        """How many watches there are."""
         return len(self._watches)
 
     def guard(self, name: str, uuid: str) -> Guard:

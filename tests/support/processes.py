@@ -72,11 +72,9 @@ class Service:
         return found[0] if found else None
 
     def log_text(self) -> str:
-        """All that it has printed so far."""
         return self._log.read_text(errors="replace")
 
     def terminate(self) -> int:
-        """End it and return its exit status."""
         return end(self.process)
 
     def __enter__(self) -> Service:
@@ -88,5 +86,4 @@ class Service:
 
 
 def start_service(command: list[str], env: dict[str, str] | None = None) -> Service:
-    """Start one of our programs by its name, or any other program by its path."""
     return Service(command, env)

@@ -35,7 +35,6 @@ class Relay:
         self._break()
 
     def mend(self) -> None:
-        """Let everything through again."""
         self._whole = True
 
     def swallow(self) -> None:

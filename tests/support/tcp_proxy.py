@@ -205,7 +205,6 @@ class Proxy:
         self._held = spoilt
 
     def done(self) -> None:
-        """Take note that the fault has happened."""
         self._injected.set()
 
 

@@ -146,21 +146,17 @@ class Terminal:
         return _ESCAPES.sub("", self.raw).replace("\r", "")
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has written a text."""
         wait_until(lambda: text in self.text, 60, f"{text!r} in {self.text!r}")
 
     def enter(self, keys: str) -> None:
-        """Type keys; a line ends with `\\n`."""
         os.write(self._master, keys.encode())
 
     def ended(self) -> int:
-        """Wait for its end and return its exit status."""
         # Reading on: who writes into a full terminal does not end.
         wait_until(lambda: (self.raw or True) and self.process.poll() is not None, what="its end")
         return self.process.returncode
 
     def interrupt(self) -> int:
-        """Type Ctrl-C and return its exit status."""
         self.enter("\x03")
         return self.ended()
 
@@ -173,5 +169,4 @@ class Terminal:
 
 
 def in_terminal(settings: Settings, *words: str, columns: int = 120, **more: str) -> Terminal:
-    """Run the command in a terminal."""
     return Terminal([COMMAND, *words], environment(settings, **more), columns=columns)

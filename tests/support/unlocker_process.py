@@ -17,7 +17,6 @@ REMOVED = 'clustermutex_auto_unlocks_total{result="removed"}'
 
 
 def unlocker(settings: Settings, *options: str, env: dict[str, str] | None = None) -> Service:
-    """Start one on a free port."""
     words = ["--url", settings.url(), "--listen", "127.0.0.1:0", *options]
     return start_service([*UNLOCKER, *words], env)
 
@@ -38,7 +37,6 @@ def ready(service: Service) -> bool:
 
 
 def figures(service: Service) -> dict[str, float]:
-    """Return all samples of its metrics, named as they stand there."""
     samples = re.findall(r"^([^#].*) (\S+)$", fetch(service, "/metrics")[1], re.MULTILINE)
     return {name: float(value) for name, value in samples}
 

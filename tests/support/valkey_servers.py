@@ -20,7 +20,6 @@ from tests.support.processes import needed
 
 
 def redis_binary() -> str:
-    """Return Debian's redis-server."""
     return needed("redis-server")
 
 
@@ -90,26 +89,21 @@ class Server(StoreServer):
         return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Let it stand still; what is sent to it waits."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it, as by a loss of power."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Kill it and start it again."""
         self.kill()
         self.start()
 
@@ -120,7 +114,6 @@ class Server(StoreServer):
         self.start()
 
     def command(self, *words: str | bytes) -> Any:
-        """Send it one command, as a person does."""
         import valkey
 
         with valkey.Valkey(port=self.port, socket_timeout=10) as client:
@@ -154,7 +147,6 @@ class Servers:
 
 @contextmanager
 def running(folder: Path, number: int, binary: str = "", **how: Any) -> Iterator[Servers]:
-    """Run so many servers."""
     servers = [Server(folder / f"server-{i}", binary, **how) for i in range(number)]
     try:
         for each in servers:

@@ -31,7 +31,6 @@ class Refusal(Exception):
 
 
 def not_found(message: str) -> Refusal:
-    """Return the refusal for what is not there."""
     return Refusal(404, "notFound", message)
 
 

@@ -110,17 +110,14 @@ def _imports_of(module: str) -> Iterator[str]:
 
 
 def lies_in(module: str, package: str) -> bool:
-    """Tell whether a module is that package or lies below it."""
     return module == package or module.startswith(f"{package}.")
 
 
 def box_in(package: str, module: str) -> str:
-    """Return the file or folder of a package that a module is, or is in."""
     return module.removeprefix(package).lstrip(".").partition(".")[0] or "__init__"
 
 
 def floor_of(box: str, floors: tuple[set[str], ...]) -> int:
-    """Return the floor of a file or folder."""
     for number, boxes in enumerate(floors):
         if box in boxes:
             return number

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is proved by
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits to be ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()

@@ -34,7 +34,6 @@ def on_their_way() -> int:
 
 
 def unread(board: Board) -> Any:
-    """Ask for an export, and leave its body unread."""
     board.settle()
     return board.client.get("/removed.json")
 

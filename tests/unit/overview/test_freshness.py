@@ -35,7 +35,6 @@ class Case:
         self.revision += 100
 
     def shown(self, revision: int) -> None:
-        """The watch brings this revision."""
         self.revision = self.followed = revision
 
     def look(self, seconds: float, *, beats: bool = True) -> None:

@@ -21,7 +21,6 @@ log = logging.getLogger("tests.serving")
 
 
 def logged(style: str, capsys: pytest.CaptureFixture[str], extra: dict[str, object]) -> str:
-    """Return the line that one call writes."""
     configure_logging("info", style)
     log.warning("Removed lock %r.", "nightly", extra=extra)
     (line,) = capsys.readouterr().err.splitlines()

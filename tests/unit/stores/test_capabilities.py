@@ -30,7 +30,6 @@ class Plain(MemoryStore):
 
 @pytest.fixture
 def store() -> Plain:
-    """One of the test's own."""
     return Plain()
 
 

@@ -23,7 +23,6 @@ def load(url: str | None = None, /, **environ: str) -> Settings:
 
 @pytest.fixture
 def pem(tmp_path: Path) -> str:
-    """A file that can be read."""
     path = tmp_path / "some.pem"
     path.write_text("pem")
     return str(path)

@@ -14,13 +14,10 @@ from unlocker.rate_limit import WINDOW_S, RateLimit
 
 
 class Clock:
-    """The monotonic clock as the brake sees it."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
 
@@ -32,7 +29,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
-    """Return that many removals."""
     return [(f"lock {place}", "uuid") for place in range(start, start + number)]
 
 

@@ -22,7 +22,6 @@ class WallClock:
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:
-        """Return the wrong time."""
         return datetime.now(tz) + cls.ahead
 
 

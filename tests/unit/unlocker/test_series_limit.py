@@ -75,7 +75,6 @@ class Store:
         return WaitQueue(1, (self.heads[name],))
 
     def scrape(self) -> list[Any]:
-        """Return all samples."""
         text = generate_latest(self.metrics.registry).decode()
         return [sample for family in parse(text) for sample in family.samples]
 
@@ -90,7 +89,6 @@ def series(samples: list[Any]) -> set[tuple[Any, ...]]:
 
 
 def value(samples: list[Any], name: str, **wanted: str) -> float:
-    """Return one sample's value."""
     (found,) = [
         sample.value for sample in samples if sample.name == name and sample.labels == wanted
     ]
