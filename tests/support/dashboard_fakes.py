@@ -21,7 +21,7 @@ from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import Change, Kind
 from mutexdash.app import create_app
 from mutexdash.data.history import History
-from mutexdash.data.live import Live
+from mutexdash.data.live import Live, Moment
 from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security.access import Access
@@ -159,6 +159,12 @@ class Board:
         assert answer.status_code == code, answer.get_data(as_text=True)
         main = answer.get_data(as_text=True).partition("<main")[2].partition("</main>")[0]
         return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", main)))
+
+    def moment(self) -> Moment:
+        self.settle()
+        found = self.live.moment()
+        assert found is not None
+        return found
 
     def shows(self, path: str, *parts: str, but: tuple[str, ...] = (), code: int = 200) -> str:
         """Return a page's text, having seen that these parts are in it, and those of `but` not."""

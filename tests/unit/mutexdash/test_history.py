@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from lockclient.model.holder import OK
-from mutexdash.data.live import Moment
+from lockclient.model.holder import OK, Holder
+from lockclient.overview.rows import Row, Transition
+from mutexdash.data.history import History
 from mutexdash.data.picture import Picture, Snapshot
 from mutexdash.data.query import Query
 from mutexdash.data.rows import Ended
 from mutexdash.data.timeline import Lanes, lanes
 from tests.support.dashboard_fakes import Board
-from tests.support.records import BACKTRACE, subkeys
+from tests.support.processes import wait_until
+from tests.support.records import BACKTRACE
 
 
 @pytest.fixture
@@ -32,35 +34,22 @@ def board() -> Iterator[Board]:
         yield started
 
 
-def moment(board: Board) -> Moment:
-    board.settle()
-    found = board.live.moment()
-    assert found is not None
-    return found
-
-
 def shown(board: Board, **asked: Any) -> list[tuple[str, str]]:
-    page = moment(board).picture.select(Query(**asked), ended=True)
+    page = board.moment().picture.select(Query(**asked), ended=True)
     return [(row.holder.name, row.ended.text if row.ended else "held") for row in page.items]
 
 
 def remove(board: Board, name: str, uuid: str, **facts: Any) -> None:
     """Delete a lock and leave a record, in one step, as every removal does."""
-    gone = [key for key in board.store.kept if key[:2] == ("locks", name)]
-    record = {"removed_at": board.now() - 0.001, **facts}
-    board.store.write(
-        *[(kind, of, part, None) for kind, of, part in gone],
-        ("removed", name, uuid, json.dumps(record).encode()),
-    )
+    gone = [(*key, None) for key in board.store.kept if key[:2] == ("locks", name)]
+    record = json.dumps({"removed_at": board.now() - 0.001, **facts}).encode()
+    board.store.write(*gone, ("removed", name, uuid, record))
 
 
 def wait_for_history(board: Board, version: int) -> None:
     """The table tells its listeners a moment after it shows a change."""
     board.settle()
-    deadline = time.monotonic() + 30
-    while board.history.version < version and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert board.history.version >= version
+    wait_until(lambda: board.history.version >= version, what="the history")
 
 
 # ---------------------------------------------------------------- rows that went
@@ -69,7 +58,7 @@ def wait_for_history(board: Board, version: int) -> None:
 def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> None:
     for number, name in enumerate(("released", "auto", "forced")):
         board.store.take(name, uuid=name, held_for=100 + number)
-    moment(board)
+    board.moment()
     board.store.release("released")
     remove(board, "auto", "auto", how="auto-unlock", removed_by="dog:7", why="no sign of life")
     remove(board, "forced", "forced", how="force-unlock", removed_by="ann", why="it hangs")
@@ -80,21 +69,20 @@ def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> Non
         ("auto", "Auto-unlocked by dog:7: no sign of life"),
         ("released", "Released"),
     ]
-    assert moment(board).picture.held == 0
+    assert board.moment().picture.held == 0
     assert board.get("/api/locks").json["locks"] == []
-    before = moment(board).etag()
+    before = board.moment().etag()
     board.ahead += 6.5
     assert shown(board) == []
-    assert moment(board).etag() != before
+    assert board.moment().etag() != before
 
 
 def test_a_row_that_went_stands_where_it_stood_and_counts_for_nothing(board: Board) -> None:
     for number in range(30):
         board.store.take(f"lock-{number:02}", held_for=0)
-    moment(board)
-    board.store.release("lock-05")
-    board.store.release("lock-10")
-    board.store.release("lock-29")
+    board.moment()
+    for name in ("lock-05", "lock-10", "lock-29"):
+        board.store.release(name)
     wait_for_history(board, 3)
 
     def page(number: int, sort: str) -> list[str]:
@@ -106,12 +94,12 @@ def test_a_row_that_went_stands_where_it_stood_and_counts_for_nothing(board: Boa
     assert (first, third[-2:]) == (every[:11], ["lock-28", "lock-29"])
     assert first + second + third == every
     assert page(1, "-name") + page(2, "-name") + page(3, "-name") == every[::-1]
-    assert moment(board).picture.select(Query(per_page=9), ended=True).total == 27
+    assert board.moment().picture.select(Query(per_page=9), ended=True).total == 27
 
 
 def test_who_takes_it_next_hides_that_it_went(board: Board) -> None:
     board.store.take("a", uuid="u1")
-    moment(board)
+    board.moment()
     board.store.release("a")
     board.store.take("a", uuid="u2")
     wait_for_history(board, 1)
@@ -121,21 +109,17 @@ def test_who_takes_it_next_hides_that_it_went(board: Board) -> None:
 def test_a_filter_holds_for_what_went_too(board: Board) -> None:
     board.store.take("late", held_for=400)
     board.store.take("fine")
-    moment(board)
+    board.store.wait("fine", "w1")
+    picture = board.moment().picture
+    assert [row.holder.name for row in picture.select(Query(state="waiters")).items] == ["fine"]
+    assert (picture.waited, picture.waiting) == (1, 1)
+    board.store.write(("queue", "fine", "w1", None))
     board.store.release("late")
     board.store.release("fine")
     wait_for_history(board, 2)
     assert shown(board, state="alert") == [("late", "Released")]
     assert shown(board, text="FINE") == [("fine", "Released")]
     assert shown(board, state="waiters") == []
-
-
-def test_locks_with_a_line_are_a_filter(board: Board) -> None:
-    board.store.take("a")
-    board.store.take("b")
-    board.store.wait("b", "w1")
-    assert [row.holder.name for row in moment(board).picture.select(Query(state="waiters")).items]
-    assert (moment(board).picture.waited, moment(board).picture.waiting) == (1, 1)
 
 
 def test_what_was_gone_before_anybody_looked_is_no_news() -> None:
@@ -149,7 +133,7 @@ def test_what_was_gone_before_anybody_looked_is_no_news() -> None:
 
 def test_what_went_while_the_watch_was_lost_is_told_by_its_record(board: Board) -> None:
     board.store.take("a", uuid="u1")
-    moment(board)
+    board.moment()
     board.store.lose_watches()
     remove(board, "a", "u1", how="auto-unlock", removed_by="dog", why="late")
     board.table.resync()
@@ -178,12 +162,9 @@ def test_a_picture_made_of_the_one_before_is_as_one_made_afresh(board: Board) ->
             case 3:
                 board.store.take(name, uuid=f"u{step}", alert_at=chance.choice(("x", "1", "9e9")))
             case _:
-                held_for = chance.randrange(1000)
-                values = subkeys(
-                    uuid=f"u{step}", held_for=held_for, unlock=chance.choice((900, 301))
-                )
-                board.store.write(*[("locks", name, key, text) for key, text in values.items()])
-        made = moment(board)
+                how = {"held_for": chance.randrange(1000), "unlock": chance.choice((900, 301))}
+                board.store.take(name, uuid=f"u{step}", **how)
+        made = board.moment()
         snapshot = Snapshot.of(board.table, board.waiting.waits().heads)
         ended = board.history.ended(made.wall - 6)
         fresh = Picture(snapshot, made.wall, ended)
@@ -199,25 +180,20 @@ def test_two_dashboards_have_one_etag() -> None:
         for name in ("a", "b"):
             one.store.take(name, uuid=name)
         for name in ("b", "a"):
-            values = one.store.kept
-            two.store.write(
-                *[(kind, of, part, row.value) for (kind, of, part), row in values.items()
-                  if of == name]
-            )  # fmt: skip
+            two.store.write(*[row[:4] for row in one.store.kept.values() if row.name == name])
         # Fencing tokens are part of what is shown, and each store has its own.
-        assert moment(one).picture.tag != moment(two).picture.tag
-        three = Board(one.store)
-        with three:
-            assert moment(three).etag() == moment(one).etag()
+        assert one.moment().picture.tag != two.moment().picture.tag
+        with Board(one.store) as three:
+            assert three.moment().etag() == one.moment().etag()
 
 
 def test_old_pictures_do_not_pile_up(board: Board) -> None:
     """A rendered template is a cycle, and keeps its picture until the collector comes by."""
     for number in range(50):
         board.store.take(f"lock-{number}")
-    old = moment(board).picture
+    old = board.moment().picture
     board.store.take("one more")
-    new = moment(board).picture
+    new = board.moment().picture
     assert (len(old.snapshot.rows), len(new.snapshot.rows)) == (0, 51)
     assert old.select(Query()).total == 50, "it still shows what it showed"
     del old
@@ -229,13 +205,13 @@ def test_old_pictures_do_not_pile_up(board: Board) -> None:
 
 def lanes_of(board: Board, **asked: Any) -> Lanes:
     board.settle()
-    return lanes(board.live, moment(board), **asked)
+    return lanes(board.live, board.moment(), **asked)
 
 
 def test_lanes_show_who_held_what_and_how_it_ended(board: Board) -> None:
     board.store.take("a", uuid="u1", held_for=1800)
     board.store.take("zz", uuid="u2", held_for=7200, alert=300, unlock=None)
-    moment(board)
+    board.moment()
     remove(board, "a", "u1", how="force-unlock", removed_by="ann", why="it hangs")
     board.store.take("a", uuid="u3", held_for=0)
     wait_for_history(board, 1)
@@ -255,18 +231,16 @@ def test_lanes_show_who_held_what_and_how_it_ended(board: Board) -> None:
 def test_lanes_are_bounded(board: Board) -> None:
     for number in range(20):
         board.store.take(f"held-{number:02}")
-    for number in range(20):
         board.store.take(f"gone-{number:02}", uuid=f"u{number}")
-    moment(board)
+    board.moment()
     for number in range(20):
         board.store.release(f"gone-{number:02}")
     wait_for_history(board, 20)
     found = lanes_of(board, most=10)
     names = [lane.name for lane in found.lanes]
     assert len(names) == 10
-    assert [name for name in names if name.startswith("gone")] == [
-        f"gone-{number}" for number in range(15, 20)
-    ]
+    gone = [name for name in names if name.startswith("gone")]
+    assert gone == [f"gone-{number}" for number in range(15, 20)]
     assert found.more == 30
     assert len(lanes_of(board, most=100).lanes) == 40
 
@@ -275,7 +249,7 @@ def test_a_lock_that_was_taken_again_is_held_however_many_are_more_urgent(board:
     for number in range(10):
         board.store.take(f"urgent-{number}", unlock=100)
     board.store.take("a", uuid="u1", unlock=9000)
-    moment(board)
+    board.moment()
     board.store.release("a")
     board.store.take("a", uuid="u2", unlock=9000)
     wait_for_history(board, 1)
@@ -285,10 +259,6 @@ def test_a_lock_that_was_taken_again_is_held_however_many_are_more_urgent(board:
 
 
 def test_history_forgets_the_oldest() -> None:
-    from lockclient.model.holder import Holder
-    from lockclient.overview.rows import Row, Transition
-    from mutexdash.data.history import History
-
     history = History(most=3)
     for number in range(5):
         row = Row(Holder("a", f"u{number}"), 0.0, found=False)
@@ -304,6 +274,8 @@ def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
     facts: dict[str, Any] = {"how": "auto-unlock", "removed_by": "dog", "backtrace": BACKTRACE}
     board.store.removed("a", "u1", **facts, removed_at=0.5, hostname='=cmd|"/c calc"!A1', pid=7)
     board.store.removed("b/c", "u2", **facts, why="+1", reason='line\nline, "quoted"')
+    assert board.get("/removed.json?q=nothing").json == []
+    assert len(board.html("/removed.csv?q=nothing").splitlines()) == 1
     whole = board.get("/removed.json")
     assert whole.headers["Content-Disposition"] == "attachment; filename=removed-locks.json"
     assert [removal["uuid"] for removal in whole.json] == ["u1", "u2"]
@@ -317,11 +289,6 @@ def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
     assert (second["name"], second["why"]) == ("b/c", "'+1")
     assert (second["reason"], second["backtrace"]) == ('line\nline, "quoted"', BACKTRACE)
     assert len(board.get("/removed.json?q=line").json) == 1
-
-
-def test_an_empty_file_is_one(board: Board) -> None:
-    assert board.get("/removed.json").json == []
-    assert len(board.html("/removed.csv").splitlines()) == 1
 
 
 def test_one_removal_has_its_backtrace(board: Board) -> None:
