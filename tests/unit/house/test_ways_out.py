@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import subprocess
@@ -19,7 +17,6 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.service.logging_setup import configure_logging, log_fields
 from lockclient.settings import Settings, made_of
-from tests.support.dashboard_fakes import Board
 from tests.support.records import found
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -102,21 +99,6 @@ def test_a_thread_that_ends_by_an_error_steers_nothing_either() -> None:
     assert text.count("forged") == 2
     assert not {*text} & STEERS
     assert "hunter2" not in text
-
-
-# ---------------------------------------------------------------- CSV
-
-
-@pytest.mark.parametrize("text", ["\n=1+1", "\uff1d1+1", " =1+1", "x;=1+1", "\t=1+1", '";=1'])
-def test_an_export_has_no_formula(text: str) -> None:
-    with Board() as board:
-        board.store.removed("a", "u", how="auto-unlock", why=text, reason=f"{text}\x1b\u202e")
-        exported = board.html("/removed.csv")
-    (row,) = csv.DictReader(io.StringIO(exported, newline=""))
-    for part in (row["why"], row["reason"]):
-        before = part.partition("1")[0]
-        assert before.rstrip("=\uff1d")[-1:] == "'"
-    assert not {*exported} & STEERS
 
 
 # ---------------------------------------------------------------- memory

@@ -19,7 +19,6 @@ from lockclient.model.process_identity import this_thread
 from lockclient.model.ticket import Ticket
 from lockclient.overview.waiters import WaitQueues
 from mutexdash.security.access import Access
-from mutexdash.web.metrics import lock_gauges
 from tests.support.dashboard_fakes import Board
 
 
@@ -138,19 +137,16 @@ def test_a_deadlock_is_on_both_locks_pages_with_both_backtraces(board: Board) ->
     embrace(board)
     board.store.take("other")
     for name in "xy":
-        text = board.text(f"/lock/{name}")
-        assert "This may be a deadlock" in text
-        assert "left : 1 has x and waits" in text
-        assert "right : 2 has y and waits" in text
-        assert "code of x" in text
-        assert "code of y" in text
+        waits = ("left : 1 has x and waits", "right : 2 has y and waits")
+        code = ("code of x", "code of y")
+        text = board.shows(f"/lock/{name}", "This may be a deadlock", *waits, *code)
         assert text.count("clustermutex force-unlock") == 2, "commands for both holders"
         html = board.html(f"/lock/{name}")
         assert 'href="https://r.example#lockdeadlock"' in html
         assert f"<title>Deadlock? · {name}" in html
-    assert "deadlock" not in board.text("/lock/other")
+    board.shows("/lock/other", but=("deadlock",))
     for path in ("/", "/waiting"):
-        assert "2 clients each hold a lock and wait for the next one's: x, y." in board.text(path)
+        board.shows(path, "2 clients each hold a lock and wait for the next one's: x, y.")
     assert board.text("/").count("Deadlock?") == 2, "each row of theirs is marked"
     assert "<title>Deadlock? · Locks" in board.html("/")
 
@@ -168,20 +164,14 @@ def test_pages_that_were_seen_before_it_are_asked_for_again(board: Board) -> Non
 
 
 def test_it_is_a_metric(board: Board) -> None:
-    def value() -> float:
-        board.settle()
-        return next(
-            sample.value
-            for metric in lock_gauges(board.live, board.store)
-            for sample in metric.samples
-            if sample.name == "mutexdash_deadlocks"
-        )
-
-    assert value() == 0
+    """Whoever holds nothing is in nobody's way, though its line is the same."""
+    assert "mutexdash_deadlocks 0.0" in board.html("/metrics")
     embrace(board)
-    assert value() == 1
+    assert "mutexdash_deadlocks 1.0" in board.html("/metrics")
     board.store.release("x")
-    assert value() == 0, "whoever holds nothing is in nobody's way, though its line is the same"
+    assert "mutexdash_deadlocks 0.0" in board.html("/metrics"), (
+        "whoever holds nothing is in nobody's way, though its line is the same"
+    )
 
 
 def test_who_waits_is_read_when_a_line_has_changed_and_not_otherwise(board: Board) -> None:
@@ -208,21 +198,19 @@ def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
             name, f"w{number}", hostname=f"ci-{number + 2}.example.com", pid=60 + number,
             reason=f"release {number}", since=1.0,
         )  # fmt: skip
-    text = board.text("/waiting")
+    parts = ("held by ci-1 : 5", "nobody just now", "1–3 of 3 waiters")
+    text = board.shows("/waiting", *parts)
     places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
     assert places == sorted(places)
-    assert "held by ci-1 : 5" in text
-    assert "nobody just now" in text
-    assert "1–3 of 3 waiters" in text
-    assert "1–1 of 1 waiter" in board.text("/waiting?q=lock:free")
-    assert "None of 3 waiters match." in board.text("/waiting?q=nothing")
-    assert "Waits for (1)" in board.text("/host?name=ci-3.example.com")
+    board.shows("/waiting?q=lock:free", "1–1 of 1 waiter")
+    board.shows("/waiting?q=nothing", "None of 3 waiters match.")
+    board.shows("/host?name=ci-3.example.com", "Waits for (1)")
 
 
 def test_nobody_waits(board: Board) -> None:
-    assert "Nobody waits for a lock." in board.text("/waiting")
-    assert "This host holds no lock." in board.text("/host?name=nobody")
-    assert "which host is it to be?" in board.text("/host", 400)
+    board.shows("/waiting", "Nobody waits for a lock.")
+    board.shows("/host?name=nobody", "This host holds no lock.")
+    board.shows("/host", "which host is it to be?", code=400)
 
 
 def test_hostile_waiters_are_text(board: Board) -> None:

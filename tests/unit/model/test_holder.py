@@ -340,10 +340,6 @@ class TestLeftovers:
             "it needs what this version does not know ('', ?x, a\\nb, 0, 1, 2, 3, 4 and 2 more)"
         )
 
-    def test_who_holds_it_is_told_on_one_line(self) -> None:
-        """In errors and logs of whoever meets the lock."""
-        assert "h\\nERROR forged\\x1b" in Holder("x", hostname="h\nERROR forged\x1b").describe()
-
     def test_a_stamp_that_is_younger_does(self) -> None:
         """It was pushed."""
         holder = Holder.read("x", {**found(SOUND), **found({"alert_at": b"77"}, 6)})

@@ -14,7 +14,7 @@ from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Position, Refused, Taken
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.requests import GetPosition, Request, Take, Unlock, Withdraw
+from lockclient.stores.requests import GetPosition, Take, Unlock, Withdraw
 from lockclient.threads.backoff import Backoff
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
@@ -142,11 +142,3 @@ def test_pauses_grow_and_are_never_in_step() -> None:
         assert all(then <= 3 * now for now, then in zip([1.0, *others], others, strict=False))
     assert runs[0] != runs[1]
     assert max(map(max, runs)) > 10
-
-
-def test_requests_of_the_line_are_never_sent_without_one(store: Plain) -> None:
-    """A hint for who writes a store."""
-    with ClusterMutex("x", store=store, timeout=1):
-        pass
-    kinds: set[type[Request]] = {type(each) for each in store.asked}
-    assert kinds == {Take, Unlock}

@@ -1,8 +1,7 @@
-"""A store that is looked at tells what a watch would tell."""
+"""A store that is looked at tells what a watch would tell: what the contract can't see of that."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,14 +56,14 @@ class Shop:
         time.sleep(self.takes)
         if self.error is not None:
             raise self.error
-        yield [each for each in self.items.values() if each.kind != "removed"]
+        yield [item for item in self.items.values() if item.kind != "removed"]
 
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         del deadline, known
         self.reads.append("records")
-        yield [each for each in self.items.values() if each.kind == "removed"]
+        yield [item for item in self.items.values() if item.kind == "removed"]
 
     def record_version(self) -> int:
         return self.told
@@ -106,36 +105,7 @@ def polling(shop: Shop) -> Iterator[Polling]:
 
 
 def said(batch: Batch) -> dict[tuple[str, str], bytes | None]:
-    return {(each.name, each.part): each.value for each in batch.changes}
-
-
-def test_what_is_written_and_deleted_is_told(shop: Shop, polling: Polling) -> None:
-    """Each part of a lock, also one that went; and nothing twice."""
-    shop.put("locks", "a", uuid="1", hostname="h")
-    told = Told(polling)
-    assert said(told.found[0]) == {("a", "uuid"): b"1", ("a", "hostname"): b"h"}
-    shop.put("locks", "a", uuid="2")
-    shop.put("locks", "b", uuid="3")
-    batch = told.next()
-    assert said(batch) == {("a", "uuid"): b"2", ("a", "hostname"): None, ("b", "uuid"): b"3"}
-    assert {each.version for each in batch.changes if each.value} == {
-        each.version for each in shop.items.values()
-    }
-    del shop.items["locks", "a", ""]
-    assert said(told.next()) == {("a", "uuid"): None}
-    assert told.next().changes == ()
-
-
-def test_one_that_found_nothing_says_how_old_the_picture_is(polling: Polling) -> None:
-    """And its revision grows, so that a table takes it in."""
-    told = Told(polling)
-    before, began = told.revision, monotonic()
-    for _ in range(3):
-        batch = told.next()
-        assert not batch.changes
-        assert batch.revision > before
-        assert began <= batch.known_at <= monotonic()
-        before, began = batch.revision, batch.known_at
+    return {(change.name, change.part): change.value for change in batch.changes}
 
 
 def test_revisions_are_the_store_s_time(shop: Shop, polling: Polling) -> None:
@@ -172,7 +142,7 @@ class TestRecords:
         """Whoever looks for what is over reads them, too."""
         told = Told(polling, ("locks", "removed"))
         shop.put("removed", "a", "1")
-        assert [each for batch in polling.load(("removed",), WEEK) for each in batch.changes]
+        assert [change for batch in polling.load(("removed",), WEEK) for change in batch.changes]
         assert told.next().changes
 
     def test_found_ones_are_in_the_order_of_their_writing(
@@ -183,9 +153,9 @@ class TestRecords:
             shop.wall = START + number
             shop.put("removed", "a", f"{number}")
         shop.wall = START + 60
-        changes = [each for batch in polling.load(("removed",), WEEK) for each in batch.changes]
-        ordered = sorted(changes, key=lambda each: each.created)
-        assert [each.part for each in ordered] == ["1", "2", "3"]
+        changes = [change for batch in polling.load(("removed",), WEEK) for change in batch.changes]
+        ordered = sorted(changes, key=lambda change: change.created)
+        assert [change.part for change in ordered] == ["1", "2", "3"]
 
     def test_what_was_told_is_not_new_when_all_is_read_again(
         self, shop: Shop, polling: Polling
@@ -198,7 +168,7 @@ class TestRecords:
         batch = told.next()
         wait_until(lambda: polling.seen.revision == batch.revision)
         told.following.close()
-        again = [each for each in polling.load(("locks", "removed"), WEEK) if each.changes]
+        again = [batch for batch in polling.load(("locks", "removed"), WEEK) if batch.changes]
         assert again[0].changes[0].created <= batch.revision
 
 
@@ -238,13 +208,6 @@ class TestTrouble:
         polling.follow(7, news.put)
         assert news.get(timeout=30).gap
 
-    def test_closed_it_tells_nothing_more(self, polling: Polling) -> None:
-        told = Told(polling)
-        told.following.close()
-        told.following.join(30)
-        assert not told.following.is_alive()
-        assert threading.active_count() < 50
-
 
 class TestClock:
     def test_it_is_never_ahead_of_the_store_s(self) -> None:
@@ -256,15 +219,10 @@ class TestClock:
         while heard:
             ahead.append(clock.ahead() + real)
             heard.pop(0)
-        assert [round(each, 1) for each in ahead] == [100.9, 101.2, 101.2]
+        assert [round(seconds, 1) for seconds in ahead] == [100.9, 101.2, 101.2]
 
     def test_before_the_first_answer_there_is_no_time(self) -> None:
         assert StoreClock(lambda: 0.0).ahead() + monotonic() == pytest.approx(0.0, abs=1.0)
-
-
-def test_an_item_is_known_by_name_and_part() -> None:
-    item = StoredItem("removed", "a", "1", 3, time.time(), {"1": (json.dumps({}).encode(), 3)})
-    assert item.key == ("removed", "a", "1")
 
 
 class Ears:
@@ -286,12 +244,16 @@ class Ears:
         return Ear()
 
 
+def listening(shop: Shop, ears: Ears) -> tuple[Polling, Told]:
+    polling = Polling(shop, "test", ears.listen)
+    polling.every = 3600.0
+    return polling, Told(polling)
+
+
 def test_hints_quicken_looks(shop: Shop) -> None:
     """One look for however many of them, a moment later; until then nobody listens."""
     ears = Ears()
-    polling = Polling(shop, "test", ears.listen)
-    polling.every = 3600.0
-    told = Told(polling)
+    polling, told = listening(shop, ears)
     try:
         for number in range(3):
             (ear,) = wait_until(lambda: ears.open)
@@ -311,9 +273,7 @@ def test_hints_quicken_looks(shop: Shop) -> None:
 def test_looks_that_take_long_are_not_quickened_much(shop: Shop) -> None:
     """Hints without end make it look for a quarter of the time, not more."""
     ears, ended = Ears(), threading.Event()
-    polling = Polling(shop, "test", ears.listen)
-    polling.every = 3600.0
-    told = Told(polling)
+    polling, told = listening(shop, ears)
     shop.takes = 0.2
 
     def hint() -> None:
