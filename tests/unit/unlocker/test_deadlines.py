@@ -60,53 +60,45 @@ def watchlist() -> Deadlines:
     return Deadlines()
 
 
-def test_a_silent_lock_goes_past_its_alert_once_and_is_due_once(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    assert names(watchlist, 29) == ([], [])
-    assert names(watchlist, 31) == (["a"], [])
-    assert names(watchlist, 59) == ([], [])
-    assert names(watchlist, 61) == ([], ["a"])
-    assert names(watchlist, 1000) == ([], [])
+A = ["a"]
+STORIES: dict[str, list[Row | tuple[float, list[str], list[str]]]] = {
+    # What is told of the lock in turn, and who is past its alert, and due, at which moment.
+    "a silent lock goes past its alert once and is due once": [
+        *(row(), (29, [], []), (31, A, []), (59, [], []), (61, [], A), (1000, [], [])),
+    ],
+    "a push moves both moments back": [
+        *(row(), row(seen_at=29), (58, [], []), (60, A, []), (88, [], []), (90, [], A)),
+    ],
+    "a push may also shorten the time": [
+        *(row(), row(alert=1, unlock=2), (3, A, A), (1000, [], [])),
+    ],
+    "after a push the alert comes again": [row(), (31, A, []), row(seen_at=32), (63, A, [])],
+    "a write that is no push repeats no alert": [
+        *(row(), (31, A, []), row(hostname="elsewhere"), (32, [], []), (61, [], A)),
+    ],
+    "a new holder has an alert of its own": [row(), (31, A, []), row(uuid="other"), (31, A, [])],
+    "a lock that is due and changes without a push is handed out again": [
+        *(row(), (61, A, A), row(hostname="elsewhere"), (62, [], A)),
+    ],
+    "the alert comes first even if its stamp is later": [row(alert=90), (61, A, A)],
+    "a lock without auto-unlock is alerted on and never due": [
+        *(row(unlock=None), (31, A, []), (1e12, [], [])),
+    ],
+    "a broken lock has no moment": [row(alert=None), (1e12, [], [])],
+    "the next push decides what was undecided": [
+        *(row(alert_at=WALL + 500), row(seen_at=100), (131, A, []), (161, [], A)),
+    ],
+}
 
 
-def test_a_push_moves_both_moments_back(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    put(watchlist, row(seen_at=29))
-    assert names(watchlist, 58) == ([], [])
-    assert names(watchlist, 60) == (["a"], [])
-    assert names(watchlist, 88) == ([], [])
-    assert names(watchlist, 90) == ([], ["a"])
-
-
-def test_a_push_may_also_shorten_the_time(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    put(watchlist, row(alert=1, unlock=2))
-    assert names(watchlist, 3) == (["a"], ["a"])
-    assert names(watchlist, 1000) == ([], [])
-
-
-def test_after_a_push_the_alert_comes_again(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    assert names(watchlist, 31) == (["a"], [])
-    put(watchlist, row(seen_at=32))
-    assert watchlist.counts()["alert"] == 0
-    assert names(watchlist, 63) == (["a"], [])
-
-
-def test_a_write_that_is_no_push_repeats_no_alert(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    assert names(watchlist, 31) == (["a"], [])
-    put(watchlist, row(hostname="elsewhere"))
-    assert names(watchlist, 32) == ([], [])
-    assert watchlist.counts()["alert"] == 1
-    assert names(watchlist, 61) == ([], ["a"])
-
-
-def test_a_new_holder_has_an_alert_of_its_own(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    assert names(watchlist, 31) == (["a"], [])
-    put(watchlist, row(uuid="other"))
-    assert names(watchlist, 31) == (["a"], [])
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_what_is_to_happen_next(watchlist: Deadlines, story: list[Any]) -> None:
+    for step in story:
+        if isinstance(step, Row):
+            put(watchlist, step)
+        else:
+            now, alerts, due = step
+            assert names(watchlist, now) == (alerts, due)
 
 
 def test_a_lock_that_is_gone_is_forgotten(watchlist: Deadlines) -> None:
@@ -126,32 +118,6 @@ def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Deadli
     assert not watchlist.is_current(item)
 
 
-def test_a_lock_that_is_due_and_changes_without_a_push_is_handed_out_again(
-    watchlist: Deadlines,
-) -> None:
-    put(watchlist, row())
-    names(watchlist, 61)
-    put(watchlist, row(hostname="elsewhere"))
-    assert names(watchlist, 62) == ([], ["a"])
-
-
-def test_the_alert_comes_first_even_if_its_stamp_is_later(watchlist: Deadlines) -> None:
-    put(watchlist, row(alert=90))
-    assert names(watchlist, 61) == (["a"], ["a"])
-
-
-def test_a_lock_without_auto_unlock_is_alerted_on_and_never_due(watchlist: Deadlines) -> None:
-    put(watchlist, row(unlock=None))
-    assert names(watchlist, 31) == (["a"], [])
-    assert names(watchlist, 1e12) == ([], [])
-
-
-def test_broken_locks_are_counted_and_nothing_else(watchlist: Deadlines) -> None:
-    put(watchlist, row(alert=None))
-    assert names(watchlist, 1e12) == ([], [])
-    assert watchlist.counts() == {"ok": 0, "alert": 0, "overdue": 0, "undecided": 0, "broken": 1}
-
-
 def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: Deadlines) -> None:
     """Whatever a clock check says of its stamps: that only tells when to ring."""
     put(watchlist, row(found=True, seen_at=1000, alert_at=WALL - 30, auto_unlock_at=WALL))
@@ -160,6 +126,22 @@ def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: 
     assert names(watchlist, 1029) == (["a"], [])
     assert names(watchlist, 1059) == ([], [])
     assert names(watchlist, 1061) == ([], ["a"])
+
+
+def test_states_are_counted(watchlist: Deadlines) -> None:
+    for name, after in {
+        "fine": row("fine", seen_at=50),
+        "silent": row("silent", seen_at=10),
+        "dead": row("dead"),
+        "broken": row("broken", uuid=None),
+        "odd": row("odd", seen_at=50, needs=("warp",)),
+    }.items():
+        put(watchlist, after, name)
+    names(watchlist, 61)
+    assert watchlist.counts() == {"ok": 1, "alert": 1, "overdue": 1, "undecided": 1, "broken": 1}
+    put(watchlist, row("silent", seen_at=61), "silent")
+    put(watchlist, row("odd", seen_at=61), "odd")
+    assert watchlist.counts() == {"ok": 3, "alert": 0, "overdue": 1, "undecided": 0, "broken": 1}
 
 
 def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Deadlines) -> None:
@@ -232,16 +214,6 @@ def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_aske
     assert watchlist.is_current(item)
 
 
-def test_the_next_push_decides(watchlist: Deadlines) -> None:
-    put(watchlist, row(alert_at=WALL + 500))
-    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
-    assert watchlist.counts()["undecided"] == 1
-    put(watchlist, row(seen_at=100))
-    assert watchlist.counts()["undecided"] == 0
-    assert names(watchlist, 131) == (["a"], [])
-    assert names(watchlist, 161) == ([], ["a"])
-
-
 def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Deadlines) -> None:
     put(watchlist, row("four keys", **FOUR_KEYS), "four keys")
     put(watchlist, row("never", unlock=None), "never")
@@ -258,18 +230,6 @@ def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Dead
     assert names(watchlist, 29) == ([], [])
     assert names(watchlist, 59) == (["a"], [])
     assert names(watchlist, 61) == ([], ["a"])
-
-
-def test_states_are_counted(watchlist: Deadlines) -> None:
-    for name, after in {
-        "fine": row("fine", seen_at=50),
-        "silent": row("silent", seen_at=10),
-        "dead": row("dead"),
-        "broken": row("broken", uuid=None),
-    }.items():
-        put(watchlist, after, name)
-    names(watchlist, 61)
-    assert watchlist.counts() == {"ok": 1, "alert": 1, "overdue": 1, "undecided": 0, "broken": 1}
 
 
 def test_the_longest_past_their_alert_are_listed_first(watchlist: Deadlines) -> None:
