@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from prometheus_client import Counter, generate_latest
@@ -25,9 +25,12 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import STATES, Holder
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.rows import Row
+from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Read, Request
-from lockclient.stores.service_protocol import Batch, ServiceStore
+from lockclient.stores.service_protocol import Batch, Kind
 from lockclient.text.escaping import plain
+from tests.support.memory_model import Entry
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import needed
 from unlocker.deadlines import JudgedLock, PastAlert
 from unlocker.metrics import clock_skew
@@ -54,43 +57,33 @@ def past_alert(holder: Holder = SILENT, *, found: bool = False) -> JudgedLock:
     return JudgedLock(row, judge(row, None), "alert", alerted=True)
 
 
-class FlakyStore:
+class FlakyStore(MemoryStore):
     """A store that answers, or does not."""
 
     trouble: Exception | None = None
-    poll = 0.0
 
-    def _answer(self, what: Any) -> Any:
+    def fail(self) -> None:
         if self.trouble:
             raise self.trouble
-        return what
 
-    def ask(self, _request: Request, _deadline: Deadline) -> str:
-        return str(self._answer("an outcome"))
+    def write(self, *entries: Entry) -> int:
+        self.fail()
+        return super().write(*entries)
 
-    def load(self, _kinds: object, _deadline: Deadline) -> Iterator[Batch]:
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        self.fail()
+        return super().ask(request, deadline)
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         yield Batch((), 1)
-        yield self._answer(Batch((), 1))
+        self.fail()
+        yield from super().load(kinds, deadline)
 
-    def clock_offsets(self, _timeout: float) -> list[float]:
+    def clock_offsets(self, timeout: float) -> list[float]:
         return [] if self.trouble else [0.1]
-
-    def announce(self, *_: object) -> int:
-        return int(self._answer(7))
-
-    def connected(self) -> bool:
-        return True
-
-    def renew_watch(self) -> None: ...
 
     def endpoints(self) -> tuple[str, ...]:
         return ("a:1", "b:2")
-
-    def votes(self) -> dict[str, str]:
-        return {}
-
-    def watch_restarts(self) -> int:
-        return 0
 
 
 def quiet_unlocker(
@@ -99,7 +92,7 @@ def quiet_unlocker(
     failing: Collection[str] = (),
 ) -> Unlocker:
     """Return an unlocker that has not begun, and what it says of locks past their alert."""
-    unlocker = Unlocker(cast("ServiceStore", FlakyStore()), version="1.2.3")
+    unlocker = Unlocker(FlakyStore(), version="1.2.3")
     knows(unlocker._deadlines, past_alert=lambda *_: PastAlert([*listed], unlisted))
     knows(unlocker._remover, failing=lambda: failing)
     return unlocker
@@ -122,26 +115,22 @@ def samples(unlocker: Unlocker | None = None) -> dict[Any, float]:
     return found
 
 
+LAST_SUCCESS = "last_success_timestamp_seconds"
+
+
 @pytest.mark.parametrize(
     ("name", "label", "values"),
     [
         ("clustermutex_auto_unlocks_total", "result", ["removed", "changed", "gone", "failed"]),
         ("clustermutex_removals_seen_total", "how", ["auto-unlock", "force-unlock", "other"]),
         ("clustermutex_locks", "state", [*STATES]),
-        (
-            "clustermutex_unlocker_store_failures_total",
-            "task",
-            ["sweep", "heartbeat", "clock-check", "resync"],
-        ),
-        (
-            "clustermutex_unlocker_store_requests_total",
-            "task",
-            ["sweep", "heartbeat", "clock-check", "resync"],
-        ),
-        (
-            "clustermutex_unlocker_last_success_timestamp_seconds",
-            "task",
-            ["sweep", "heartbeat", "clock-check", "resync"],
+        *(
+            (
+                f"clustermutex_unlocker_{name}",
+                "task",
+                ["sweep", "heartbeat", "clock-check", "resync"],
+            )
+            for name in ("store_failures_total", "store_requests_total", LAST_SUCCESS)
         ),
     ],
 )
@@ -150,9 +139,8 @@ def test_every_combination_of_labels_is_there_at_0_from_the_start(
 ) -> None:
     """A counter that first appears at 1 never fires `increase()`."""
     found = samples()
-    assert {key: value for key, value in found.items() if key[0] == name} == {
-        (name, (label, value)): 0 for value in values
-    }
+    told = {key: value for key, value in found.items() if key[0] == name}
+    assert told == {(name, (label, value)): 0 for value in values}
 
 
 def test_nothing_is_computed_before_a_scrape() -> None:
@@ -265,15 +253,12 @@ def test_hostile_texts_stay_inside_their_labels() -> None:
     holder = replace(SILENT, name='<b>"\\\n🙂', hostname=HOSTILE, reason=HOSTILE)
     metrics = quiet_unlocker([past_alert(holder)]).metrics
     metrics.skews.note(HOSTILE, 1.5)
-    for generate, read in (
-        (generate_latest, parse),
-        (generate_openmetrics, parse_openmetrics),
+    for generate, read, info in (
+        (generate_latest, parse, "clustermutex_lock_info"),
+        (generate_openmetrics, parse_openmetrics, "clustermutex_lock"),
     ):
         families = {family.name: family for family in read(generate(metrics.registry).decode())}
-        infos = [
-            name for name in families if name in ("clustermutex_lock", "clustermutex_lock_info")
-        ]
-        [sample] = families[infos[0]].samples
+        [sample] = families[info].samples
         assert sample.labels["name"] == '<b>"\\\\n🙂', "a backslash, and a line end that shows"
         assert sample.labels["reason"] == plain(HOSTILE)[:99] + "…"
         [skew] = families["clustermutex_client_clock_skew_seconds"].samples
@@ -335,16 +320,17 @@ def test_every_request_and_failure_is_counted_for_its_task() -> None:
     """And what is no request is handed on as it is."""
     unlocker, flaky = quiet_unlocker(), FlakyStore()
     metrics = unlocker.metrics
-    store = cast("ServiceStore", CountingStore(cast("ServiceStore", flaky), metrics))
+    store: Any = CountingStore(flaky, metrics)
     soon = Deadline.after(1)
 
     def all_of_them() -> None:
-        with suppress(StoreUnavailable, StoreError):
-            store.ask(Read("a"), soon)
-        with suppress(StoreUnavailable, StoreError):
-            list(store.load(("locks",), soon))
-        with suppress(StoreUnavailable, StoreError):
-            store.announce("me", "value", 10, soon)
+        for request in (
+            lambda: store.ask(Read("a"), soon),
+            lambda: list(store.load(("locks",), soon)),
+            lambda: store.announce("me", "value", 10, soon),
+        ):
+            with suppress(StoreUnavailable, StoreError):
+                request()
         store.clock_offsets(1)
         assert store.connected()
 
