@@ -57,7 +57,7 @@ def _few(dash: Service, listed: int, viewers: int, seconds: float) -> dict[str, 
     answer = dash.get(f"/api/locks?per_page={listed}", {"Accept-Encoding": "gzip"})
     whole = gzip.decompress(answer)
     assert len(json.loads(whole)["locks"]) == listed
-    with children(_look, [(dash.port, viewers, seconds)]) as (pipe,):
+    with children(_look, [(int(dash.address.rpartition(":")[2]), viewers, seconds)]) as (pipe,):
         waits: list[float] = pipe.recv()
     return {"poll": summary(waits), "json": len(whole), "json_compressed": len(answer)}
 

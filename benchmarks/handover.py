@@ -142,15 +142,11 @@ def _served(endpoint: str) -> tuple[float, float]:
     hand-over costs, and messages on watch streams. (Keep-alives of leases are streams, too.)"""
     found = metrics(endpoint)
 
-    def total(name: str, *label: str) -> float:
-        return sum(
-            count for (key, labels), count in found.items() if key == name and label in labels
-        )
+    def total(name: str, label: str) -> float:
+        return sum(count for key, count in found.items() if key.startswith(name) and label in key)
 
-    return (
-        total("grpc_server_started_total", "grpc_type", "unary"),
-        total("grpc_server_msg_received_total", "grpc_method", "Watch"),
-    )
+    unary = total("grpc_server_started_total{", 'grpc_type="unary"')
+    return unary, total("grpc_server_msg_received_total{", 'grpc_method="Watch"')
 
 
 @contextmanager

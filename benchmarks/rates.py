@@ -86,19 +86,14 @@ def _spent(members: list[Etcd], leader: Etcd) -> dict[str, float]:
     return {
         "leader_cpu": leading,
         "follower_cpu": sum(spent.values()) / len(spent),
-        "syncs": _metric(leader, f"{prefix}_count"),
-        "sync": _metric(leader, f"{prefix}_sum"),
+        "syncs": metrics(leader.endpoint)[f"{prefix}_count"],
+        "sync": metrics(leader.endpoint)[f"{prefix}_sum"],
     }
 
 
-def _metric(member: Etcd, name: str) -> float:
-    """Return a metric that has no labels."""
-    return metrics(member.endpoint)[name, frozenset()]
-
-
 def _leader(members: list[Etcd]) -> Etcd | None:
-    leading = (member for member in members if _metric(member, "etcd_server_is_leader"))
-    return next(leading, None)
+    is_leader = "etcd_server_is_leader"
+    return next((member for member in members if metrics(member.endpoint)[is_leader]), None)
 
 
 # ---------------------------------------------------------------- the processes

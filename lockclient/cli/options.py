@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from textwrap import fill
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,6 +19,7 @@ from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.search import Search
+from lockclient.service.options import Command, with_options
 from lockclient.settings import Settings
 from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
@@ -28,8 +29,6 @@ COMPLETION_TIMEOUT_S = 1.0
 """For the store to answer a shell that completes a name."""
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -81,18 +80,7 @@ url_option = click.option(
 """Before the command: what stands after it goes before."""
 
 
-def combined(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return these decorators as one; the first stands on top."""
-
-    def decorate(command: Command) -> Command:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
-
-
-store_options = combined(
+store_options = with_options(
     click.option("--url", "settings", metavar="URL", callback=_settings, help=_URL_HELP),
     debug_option,
 )

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ import click
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
 from lockclient.text.escaping import ascii_json
 
+MAX_NAMES_SHOWN = 5
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _UNBROKEN = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
 COLOURS = {
@@ -72,6 +74,13 @@ def wrapped(text: str, indent: int) -> str:
 def counted(number: int, what: str) -> str:
     """Write how many there are of something, like `1 lock` and `2 locks`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def counted_locks(names: Sequence[str]) -> str:
+    """Write how many locks there are, and the names of the first, which are escaped already."""
+    listed = ", ".join(f"'{name}'" for name in names[:MAX_NAMES_SHOWN])
+    more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return f"{counted(len(names), 'lock')} ({listed}{more})"
 
 
 def can_ask() -> bool:

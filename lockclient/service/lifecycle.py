@@ -50,29 +50,6 @@ class EndSignal:
         return self._names[0] if self._names else None
 
 
-def supervise(end: EndSignal, sick: Callable[[], str | None]) -> int:
-    """Look after a service until it is to end; return the status to end with.
-
-    Args:
-        end: the signal that ends it in good order.
-        sick: see `Supervisor`; called once a second.
-    """
-    supervisor = Supervisor(sick)
-    notify("READY=1")
-    while True:
-        why = supervisor.look()
-        if why is not None:
-            log.critical("Ending, to be started anew. %s", why)
-            status = 1
-            break
-        if (name := end.wait(1.0)) is not None:
-            log.info("Ending on %s.", name)
-            status = 0
-            break
-    notify("STOPPING=1")
-    return status
-
-
 def end_process(clean_up: Callable[[], None], patience: float, status: int = 0) -> NoReturn:
     """Clean up, for `patience` seconds at most, and end the process with this status.
 
@@ -99,5 +76,13 @@ def serve(
         stop: ends the service in good order.
     """
     server.start()
-    status = supervise(end, lambda: is_live() or server.trouble())
-    end_process(stop, SHUTDOWN_TIMEOUT_S, status)
+    supervisor = Supervisor(lambda: is_live() or server.trouble())
+    notify("READY=1")
+    while (why := supervisor.look()) is None:
+        if (name := end.wait(1.0)) is not None:
+            log.info("Ending on %s.", name)
+            break
+    else:
+        log.critical("Ending, to be started anew. %s", why)
+    notify("STOPPING=1")
+    end_process(stop, SHUTDOWN_TIMEOUT_S, status=0 if why is None else 1)

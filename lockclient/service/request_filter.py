@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -116,25 +117,25 @@ def is_from_another_site(environ: Mapping[str, Any]) -> bool:
     return not followed
 
 
+@dataclass(eq=False)
 class Door:
     """Stands before a WSGI application, and itself answers what is not to come in.
 
-    Args:
+    Attributes:
         hosts: names by which it is reached, besides those that are safe.
         open_to_all: paths of probes, which may name any host, and are told nothing worth hiding.
     """
 
-    def __init__(self, app: Any, hosts: Collection[str], open_to_all: Container[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._open = open_to_all
-        self._told: set[str] = set()
+    app: Any
+    hosts: Collection[str]
+    open_to_all: Container[str]
+    _told: set[str] = field(default_factory=set)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer a request, or have it answered."""
         status, why = "", ""
-        if environ.get("PATH_INFO") not in self._open:
-            host = foreign_host(environ.get("HTTP_HOST"), self._hosts)
+        if environ.get("PATH_INFO") not in self.open_to_all:
+            host = foreign_host(environ.get("HTTP_HOST"), self.hosts)
             if host is not None:
                 status, why = "421 Misdirected Request", self._tell(host)
             elif is_from_another_site(environ):
@@ -142,7 +143,7 @@ class Door:
         if status:
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{why}\n".encode()]
-        found: Iterable[bytes] = self._app(environ, start_response)
+        found: Iterable[bytes] = self.app(environ, start_response)
         return found
 
     def _tell(self, host: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import Settings
-from lockclient.cli.setup.stack import fetch
+from lockclient.cli.setup.store_server import fetch
 from tests.acceptance.history_worker import AUTO_UNLOCK, NAMES
 from tests.support.processes import Figure, start_service, wait_until
 from tests.support.soak import soaking

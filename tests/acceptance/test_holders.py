@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.cli.setup.stack import fetch
+from lockclient.cli.setup.store_server import fetch
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult

@@ -17,7 +17,7 @@ import pytest
 from lockclient import ClusterMutex, Settings, open_store
 from lockclient.cli.setup.etcd_server import embedded_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port
-from lockclient.cli.setup.stack import fetch
+from lockclient.cli.setup.store_server import fetch
 from tests.support.processes import BIN, Service, start_service, wait_until
 from tests.support.soak import soaking
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from lockclient.cli.output import counted
+from lockclient.cli.output import counted, counted_locks
 from lockclient.model.announcement import announced
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
@@ -20,7 +21,6 @@ MAX_CLOCK_OFFSET_S = 2.0
 """Seconds that clocks may differ: more, and an unlocker does not believe its own."""
 OVERDUE_GRACE_S = 30.0
 """Seconds after its auto-unlock at which a lock should be gone that an unlocker saw pushed."""
-MAX_NAMES_SHOWN = 5
 
 
 def unlockers(found: Mapping[str, str], *, needed: bool = True) -> Finding:
@@ -103,48 +103,38 @@ def deadlocked(found: Sequence[Deadlock]) -> Iterator[Finding]:
 
 def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     """Judge the locks: past their alert or their auto-unlock, broken, never expiring."""
-    for state, text, advice in (
-        (BROKEN, "broken and can't be judged", "`clustermutex show NAME` says what is "
-         "wrong; if nobody holds it any more, `clustermutex force-unlock NAME`."),
-        (ALERT, "past the alert, without a sign of life for too long", "Look at the holder "
-         "(`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
+    in_state: defaultdict[str, list[Listed]] = defaultdict(list)
+    staying: defaultdict[str, list[Listed]] = defaultdict(list)
+    for lock in found:
+        in_state[lock.state].append(lock)
+        staying[no_unlock(lock.holder)].append(lock)
+    overdue = in_state[OVERDUE]
+    late = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
+    for wrong, level, text, advice in (
+        (in_state[BROKEN], ERROR, "broken and can't be judged", "`clustermutex show NAME` says "
+         "what is wrong; if nobody holds it any more, `clustermutex force-unlock NAME`."),
+        (in_state[ALERT], WARNING, "past the alert, without a sign of life for too long", "Look at "
+         "the holder (`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
+        (overdue, ERROR if late > OVERDUE_GRACE_S else WARNING,
+         f"past the auto-unlock and still there, for {duration(late)} at most",
+         "An unlocker removes what it has seen silent for its whole time, which it counts anew "
+         "when it starts. If it does not: see that one runs, and what its log says (rights, "
+         "restarts, too many removals at once)."),
+        (staying[NEVER], WARNING, "without an auto-unlock", "Should the holder die, only "
+         "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless that is what "
+         "is wanted."),
+        (staying[UNDECIDED], WARNING, "undecided, which no unlocker removes", "`clustermutex show "
+         "NAME` says why: its holder's next sign of life may put it right, or an upgrade; if the "
+         "holder is dead, `clustermutex force-unlock NAME`."),
     ):  # fmt: skip
-        named = [lock for lock in found if lock.state == state]
-        if named:
-            level = ERROR if state == BROKEN else WARNING
-            yield Finding("locks", level, f"{_names(named)} {text}.", advice)
-    yield from _overdue([lock for lock in found if lock.state == OVERDUE], wall)
-    for word, text, advice in (
-        (NEVER, "without an auto-unlock", "Should the holder die, only `clustermutex force-unlock "
-         "NAME` frees it: set an auto_unlock_after, unless that is what is wanted."),
-        (UNDECIDED, "undecided, which no unlocker removes", "`clustermutex show NAME` says "
-         "why: its holder's next sign of life may put it right, or an upgrade; if the holder is "
-         "dead, `clustermutex force-unlock NAME`."),
-    ):  # fmt: skip
-        named = [lock for lock in found if no_unlock(lock.holder) == word]
-        if named:
-            yield Finding("locks", WARNING, f"{_names(named)} {text}.", advice)
+        if wrong:
+            yield Finding("locks", level, f"{_names(wrong)} {text}.", advice)
     well = sum(lock.state == OK for lock in found)
     others = f", {len(found) - well} not, as told above" if well < len(found) else ""
     held = f"{counted(len(found), 'lock')} held: {well} well{others}."
     yield Finding("locks", FINE, held if found else "No lock is held.")
 
 
-def _overdue(found: list[Listed], wall: float) -> Iterator[Finding]:
-    if not found:
-        return
-    late = max(wall - (lock.holder.auto_unlock_at or wall) for lock in found)
-    yield Finding(
-        "locks",
-        ERROR if late > OVERDUE_GRACE_S else WARNING,
-        f"{_names(found)} past the auto-unlock and still there, for {duration(late)} at most.",
-        "An unlocker removes what it has seen silent for its whole time, which it counts anew when "
-        "it starts. If it does not: see that one runs, and what its log says (rights, restarts, "
-        "too many removals at once).",
-    )
-
-
 def _names(found: Sequence[Listed]) -> str:
-    named = ", ".join(f"'{plain(lock.holder.name)}'" for lock in found[:MAX_NAMES_SHOWN])
-    more = f" and {len(found) - MAX_NAMES_SHOWN} more" if len(found) > MAX_NAMES_SHOWN else ""
-    return f"{counted(len(found), 'lock')} ({named}{more}) {'is' if len(found) == 1 else 'are'}"
+    named = counted_locks([plain(lock.holder.name) for lock in found])
+    return f"{named} {'is' if len(found) == 1 else 'are'}"

@@ -89,16 +89,11 @@ def force_unlock(
 def _unlock(
     store: ServiceStore, holder: Holder, reason: str, yes: int, *, despite_needs: bool
 ) -> None:
+    lock = (store, holder.name, str(holder.uuid))
+
     def attempt(*, unrecorded: bool) -> Removal:
         return forcing.force_unlock(
-            *(
-                store,
-                holder.name,
-                str(holder.uuid),
-                person(),
-                reason,
-                Deadline.after(ANSWER_TIMEOUT_S),
-            ),
+            *(*lock, person(), reason, Deadline.after(ANSWER_TIMEOUT_S)),
             despite_needs=despite_needs,
             unrecorded=unrecorded,
         )

@@ -7,15 +7,13 @@ from typing import cast
 import click
 
 from lockclient.cli.options import store_options
-from lockclient.cli.output import confirm, counted, require_consent, wrapped
+from lockclient.cli.output import confirm, counted, counted_locks, require_consent, wrapped
 from lockclient.cli.store_access import opened_store
 from lockclient.settings import Settings
 from lockclient.stores.diagnosis_protocol import Voter, Voting
 from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
-
-MAX_NAMED = 5
 
 
 @click.command()
@@ -70,10 +68,8 @@ def _state(voter: Voter) -> str:
 def _ask(found: list[Voter]) -> None:
     names = sorted(frozenset[str]().union(*(voter.locks for voter in found)))
     if names:
-        named = ", ".join(f"'{told_apart(name)}'" for name in names[:MAX_NAMED])
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         raise click.ClickException(
-            f"{counted(len(names), 'lock')} ({named}{more}) stand{'s' * (len(names) == 1)} there: "
+            f"{counted_locks([*map(told_apart, names)])} stand{'s' * (len(names) == 1)} there: "
             "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
             "runs any more, add --yes."
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from shlex import quote
 from typing import Any
 
@@ -28,22 +30,23 @@ class _Exporting(click.Command):
     """
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        export = "--export" in args
-        try:
+        with _telling_eval("--export" in args):
             return super().make_context(info_name, args, *more, **extra)
-        except click.ClickException as error:
-            _tell_eval(error.exit_code, export)
-            raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _telling_eval(ctx.params["export"]):
             return super().invoke(ctx)
-        except click.ClickException as error:
-            _tell_eval(error.exit_code, ctx.params["export"])
-            raise
-        except Exception:
-            _tell_eval(INTERNAL, ctx.params["export"])
-            raise
+
+
+@contextmanager
+def _telling_eval(export: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.Exit:
+        raise
+    except Exception as error:
+        _tell_eval(getattr(error, "exit_code", INTERNAL), export)
+        raise
 
 
 def _tell_eval(status: int, export: bool) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from lockclient.cli.exit_status import CONFLICT
-from lockclient.cli.options import Duration, LockName, combined, store_options
+from lockclient.cli.options import Duration, LockName, store_options
 from lockclient.model.clocks import AUTO
+from lockclient.service.options import with_options
 
 
 class AnyLockName(LockName):
@@ -19,7 +20,7 @@ class AnyLockName(LockName):
         return str(value)
 
 
-lock_options = combined(
+lock_options = with_options(
     store_options,
     click.option(
         "--timeout",
@@ -53,7 +54,7 @@ lock_options = combined(
     ),
 )
 """Where the lock is, how to wait for it and how to hold it."""
-held_lock_arguments = combined(
+held_lock_arguments = with_options(
     store_options,
     click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME"),
     click.option(

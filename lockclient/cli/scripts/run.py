@@ -9,12 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
-from lockclient.cli.options import Duration, combined
+from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child import FORWARDED_SIGNALS, Child
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
@@ -24,6 +25,7 @@ from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, envir
 from lockclient.cli.scripts.signals import NOTIFIED, Interrupts, SignalPipe, die_by_signal
 from lockclient.cli.scripts.warning_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
+from lockclient.service.options import with_options
 from lockclient.text.durations import period
 
 Notify = Callable[[str], None]
@@ -31,29 +33,27 @@ _GROUP_POLL_S = 0.05
 """Seconds between two looks at what is left of a process group."""
 
 
+@dataclass(eq=False)
 class Run:
     """A command under a lock that is held.
 
-    Args:
+    Attributes:
         mutex: the lock.
         pipe: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
         notify: prints a message for the user, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then.
+        interrupted: whether a SIGINT was passed on.
     """
 
-    def __init__(
-        self, mutex: ShellMutex, pipe: SignalPipe, notify: Notify, *, ends: bool, grace: float
-    ) -> None:
-        self._mutex = mutex
-        self._pipe = pipe
-        self._notify = notify
-        self._ends = ends
-        self._grace = grace
-        self._kill_at = math.inf
-        self._lost = False
-        self.interrupted = False
-        """Whether a SIGINT was passed on."""
+    mutex: ShellMutex
+    pipe: SignalPipe
+    notify: Notify
+    ends: bool
+    grace: float
+    interrupted: bool = False
+    _kill_at: float = math.inf
+    _lost: bool = False
 
     def supervise(self, child: Child) -> int:
         """Wait for the command's end, pass signals on, end it when the lock is lost.
@@ -62,7 +62,7 @@ class Run:
         """
         self._notice_loss(child)  # what was told before we could hear it
         while child.status is None:
-            for number in self._pipe.wait(self._kill_at):
+            for number in self.pipe.wait(self._kill_at):
                 self._handle(number, child)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
@@ -70,12 +70,12 @@ class Run:
             return child.status
         # What it left in its process group works on without the lock: end that, too.
         while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
-            self._pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
+            self.pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
         self._kill(child)
         return LOST
 
     def _ending(self) -> bool:
-        return self._lost and self._ends
+        return self._lost and self.ends
 
     def _handle(self, number: int, child: Child) -> None:
         if number in (NOTIFIED, signal.SIGCONT):
@@ -98,18 +98,17 @@ class Run:
             child.signal(number)
 
     def _notice_loss(self, child: Child) -> None:
-        if self._lost or self._mutex.healthy:
+        if self._lost or self.mutex.healthy:
             return
         self._lost = True
-        if not self._ends:
-            self._notify("The lock is lost. The command goes on, as --on-lost ignore says.")
+        if not self.ends:
+            self.notify("The lock is lost. The command goes on, as --on-lost ignore says.")
             return
-        self._kill_at = time.monotonic() + self._grace
+        self._kill_at = time.monotonic() + self.grace
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
-        self._notify(
-            f"The lock is lost: ending the command by SIGTERM, in {period(self._grace)} by SIGKILL."
-        )
+        limit = period(self.grace)
+        self.notify(f"The lock is lost: ending the command by SIGTERM, in {limit} by SIGKILL.")
 
     def _kill(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
@@ -190,7 +189,7 @@ class _CommandRunner(click.Command):
         return args
 
 
-_run_options = combined(
+_run_options = with_options(
     click.option(
         "--on-lost",
         type=click.Choice(["terminate", "ignore"]),

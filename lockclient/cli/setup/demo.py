@@ -20,7 +20,8 @@ import click
 
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.cli.setup.stack import Stack, fetch
+from lockclient.cli.setup.stack import Stack
+from lockclient.cli.setup.store_server import fetch
 from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay, store_option
 
 CHAPTER_TIMEOUT_S = 60.0
@@ -87,7 +88,7 @@ class Story:
         self._start_worker("forgetful")
         doomed = self._start_worker("doomed")
         for name in ("steady", "forgetful", "doomed"):
-            self._wait_for(partial(self._took, name), f"{name} to take its lock")
+            self._wait_for_log(name, "took", f"{name} to take its lock")
         self._say("Three processes have taken a lock each. The dashboard shows by which line:")
         self._show_lines("nightly-report", "invoice run", "deploy/prod")
         self._waiters()
@@ -108,17 +109,12 @@ class Story:
         if not self._has_queue:
             for number in ("2", "3"):
                 self._start_worker(number)
-                self._wait_for(
-                    partial(self._has_logged, number, "waits"), f"waiter {number} to wait"
-                )
+                self._wait_for_log(number, "waits", f"waiter {number} to wait")
             self._say("Two more want deploy/prod. There is no line here: they look, and listen.")
             return
         for number in ("2", "3", "4"):
             self._start_worker(number)
-            self._wait_for(
-                partial(self._in_line, int(number) - 1),
-                f"waiter {number} in line",
-            )
+            self._wait_for(partial(self._in_line, int(number) - 1), f"waiter {number} in line")
         self._say("Three more want deploy/prod and stand in line, the first come first.")
 
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
@@ -159,7 +155,7 @@ class Story:
             return
         tokens = []
         for number in ("2", "3", "4"):
-            self._wait_for(partial(self._took, number), f"waiter {number}")
+            self._wait_for_log(number, "took", f"waiter {number}")
             tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
             self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
@@ -169,20 +165,20 @@ class Story:
         waiting = ["2", "3"]
         while waiting:
             took = self._wait_for(
-                lambda: next(filter(self._took, waiting), None), "one of those who wait"
+                lambda: next((role for role in waiting if "took" in self._log_text(role)), None),
+                "one of those who wait",
             )
             waiting.remove(took)
             self._say(f"Waiter {took} has deploy/prod now: a release is told to all who wait.")
         self._start_worker("4")  # it keeps the lock, so that it comes after them
-        self._wait_for(partial(self._took, "4"), "one more worker")
+        self._wait_for_log("4", "took", "one more worker")
         self._say("A fourth worker has deploy/prod now, and keeps it.")
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
         self._wait_for(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
         if steady.returncode or "released" not in self._log_text("steady"):
-            raise StoryFailed(
-                f"the worker that calls alive() ended badly: {self._log_text('steady')}"
-            )
+            said = self._log_text("steady")
+            raise StoryFailed(f"the worker that calls alive() ended badly: {said}")
         self._say("The worker of nightly-report called alive() all along, finished and released:")
         click.echo(
             "           it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted."
@@ -198,10 +194,8 @@ class Story:
         return lock is not None and len(lock["queue"]) == count
 
     def _removal(self) -> dict[str, Any] | None:
-        found = self._get("/api/removed") or {"removed": []}
-        return next(
-            (removal for removal in found["removed"] if removal["name"] == "deploy/prod"), None
-        )
+        removals = (self._get("/api/removed") or {"removed": []})["removed"]
+        return next((found for found in removals if found["name"] == "deploy/prod"), None)
 
     def _get(self, path: str) -> dict[str, Any] | None:
         status, body = fetch(self._stack.dashboard, path)
@@ -221,11 +215,8 @@ class Story:
         self._exits.callback(end, worker)
         return worker
 
-    def _took(self, role: str) -> bool:
-        return self._has_logged(role, "took")
-
-    def _has_logged(self, role: str, word: str) -> bool:
-        return word in self._log_text(role)
+    def _wait_for_log(self, role: str, word: str, what: str) -> None:
+        self._wait_for(lambda: word in self._log_text(role), what)
 
     def _log_text(self, role: str) -> str:
         return self._logs[role].read_text(errors="replace")

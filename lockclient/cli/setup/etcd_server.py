@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.store_server import StoreServer, release_folder
+from lockclient.cli.setup.store_server import StoreServer, answers, release_folder
 from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 
 
@@ -92,16 +92,7 @@ class Etcd(StoreServer):
         ], self.log.parent
 
     def _serves(self) -> bool:
-        import http.client
-
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answers(self.endpoint, "/health")
 
 
 def etcd_in(binary: str, folder: Path, port: int | None) -> Etcd:

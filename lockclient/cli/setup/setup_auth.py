@@ -6,8 +6,11 @@ the administrator's password never comes into this process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
+from lockclient.service.options import Command
 from lockclient.settings import Settings
 from lockclient.stores.registry import entry_of, setup_script
 
@@ -25,6 +28,10 @@ def _check_names(
     return names
 
 
+def _user_option(flag: str, text: str) -> Callable[[Command], Command]:
+    return click.option(flag, metavar="USER", multiple=True, callback=_check_names, help=text)
+
+
 def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -> str | None:
     try:
         return None if root is None else Settings(root=root).root
@@ -38,29 +45,12 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
     callback=_check_root,
     help="The keys' prefix. [default: that of CLUSTERMUTEX_URL, /clustermutex]",
 )
-@click.option(
-    "--client",
-    metavar="USER",
-    multiple=True,
-    callback=_check_names,
-    help="A user of a service that takes locks.",
-)
-@click.option(
-    "--unlocker", metavar="USER", multiple=True, callback=_check_names, help="A user of unlockers."
-)
-@click.option(
-    "--dashboard",
-    metavar="USER",
-    multiple=True,
-    callback=_check_names,
-    help="A user who only looks: mutexdash, `clustermutex ls`.",
-)
-@click.option(
+@_user_option("--client", "A user of a service that takes locks.")
+@_user_option("--unlocker", "A user of unlockers.")
+@_user_option("--dashboard", "A user who only looks: mutexdash, `clustermutex ls`.")
+@_user_option(
     "--operator",
-    metavar="USER",
-    multiple=True,
-    callback=_check_names,
-    help="A user who may also force-unlock: mutexdash --allow-force-unlock, "
+    "A user who may also force-unlock: mutexdash --allow-force-unlock, "
     "`clustermutex force-unlock`; and tell of a restore: `clustermutex restored`.",
 )
 @click.option(

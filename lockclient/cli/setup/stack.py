@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import http.client
-import importlib.util
 import os
 import re
 import subprocess
@@ -20,7 +18,7 @@ import click
 from lockclient.cli.setup.etcd_server import etcd_in, find_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, kept_ports
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer
+from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, answers
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
 
@@ -45,7 +43,6 @@ class Stack:
         *,
         keeps_ports: bool = False,
     ) -> None:
-        _require_services()
         binary = _binary_of(store)
         self.folder = folder
         self._lock_file = _lock_folder(folder)
@@ -184,25 +181,6 @@ def _make_private(folder: Path) -> None:
             path.chmod(path.stat().st_mode & 0o700)
 
 
-def answers(url: str, path: str) -> bool:
-    """Tell whether a service answers 200 on this path."""
-    try:
-        return fetch(url, path)[0] == 200
-    except (OSError, http.client.HTTPException):
-        return False
-
-
-def fetch(url: str, path: str) -> tuple[int, bytes]:
-    """GET from a service on this machine; no proxy of the environment gets in between."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
 def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
     """Wait until the condition is true; return its text."""
     until = time.monotonic() + START_TIMEOUT_S
@@ -211,15 +189,3 @@ def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
             raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")
         time.sleep(0.05)
     return str(value)
-
-
-def _require_services() -> None:
-    missing = [
-        name
-        for name in ("flask", "waitress", "apscheduler", "prometheus_client")
-        if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise click.ClickException(
-            f"The services need {', '.join(missing)}: pip install 'clustermutex[services]'."
-        )

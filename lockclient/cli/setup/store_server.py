@@ -7,7 +7,11 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from lockclient.cli.setup.ports import free_port
@@ -116,6 +120,24 @@ class StoreServer(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def answers(url: str, path: str) -> bool:
+    """Tell whether a program answers 200 on this path."""
+    try:
+        return fetch(url, path)[0] == 200
+    except (OSError, HTTPException):
+        return False
+
+
+def fetch(
+    url: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 5
+) -> tuple[int, bytes]:
+    """GET from a program on this machine; no proxy of the environment gets in between."""
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=timeout)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def release_folder(folder: Path, name: str, version: str) -> Path:
