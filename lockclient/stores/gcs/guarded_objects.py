@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.keys import FIELDS, ObjectState, Version
+from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
 from lockclient.stores.requests import RequestState
@@ -23,10 +26,14 @@ class GuardedObjects:
     """Reads and writes objects on behalf of one request, until its deadline."""
 
     client: HttpClient
+    names: ObjectNames
     sending: RequestState
     deadline: Deadline
 
-    def ask(self, call: HttpRequest) -> HttpAnswer:
+    def _ask(self, method: str, name: str, expected: tuple[int, ...], **how: Any) -> HttpAnswer:
+        """Ask about an object."""
+        path = f"/storage/v1/b/{self.client.location.bucket}/o/{quote(name, safe='')}"
+        call = HttpRequest(method, path, expected, **how)
         return self.client.ask(call, self.deadline, self.sending)
 
     def head(self, name: str) -> ObjectState | None:
@@ -35,9 +42,7 @@ class GuardedObjects:
         Raises:
             StoreError: it is somebody else's, and nothing that may be written over.
         """
-        answer = self.ask(
-            self.client.object_request("GET", name, (200, 404), query={"fields": FIELDS})
-        )
+        answer = self._ask("GET", name, (200, 404), query={"fields": FIELDS})
         state = None if answer.status == 404 else ObjectState.from_resource(answer.json())
         if state is not None and state.is_foreign:
             raise errors.foreign_object(self.client.location.bucket, name)
@@ -51,11 +56,7 @@ class GuardedObjects:
         if version is not None:
             query["generation"] = str(version.generation)
         # One byte more than may be, by which it is seen to be too long.
-        answer = self.ask(
-            self.client.object_request(
-                "GET", name, (200, 404), query=query, truncate_at=max_bytes + 1
-            )
-        )
+        answer = self._ask("GET", name, (200, 404), query=query, truncate_at=max_bytes + 1)
         return None if answer.status == 404 else answer.body
 
     def put(
@@ -71,28 +72,55 @@ class GuardedObjects:
         With `resend_metadata` it has that where an earlier sending may still arrive.
         """
         query = preconditions(replaced, "generation,metageneration")
-        call = self.client.upload_request(name, metadata, body, query)
+        call = self._upload(name, metadata, body, query)
         if resend_metadata is not None:
-            call = replace(
-                call, resend=self.client.upload_request(name, resend_metadata, body, query)
-            )
-        answer = self.ask(call)
+            call = replace(call, resend=self._upload(name, resend_metadata, body, query))
+        answer = self.client.ask(call, self.deadline, self.sending)
         return Version.from_resource(answer.json()) if answer.status == 200 else None
+
+    def overwrite(self, name: str, metadata: Mapping[str, str]) -> ObjectState:
+        """Upload an object without a body, whatever stands there."""
+        call = self._upload(name, metadata, b"", {"fields": FIELDS})
+        answer = self.client.ask(call, self.deadline, self.sending)
+        return ObjectState.from_resource(answer.json())
+
+    def _upload(
+        self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
+    ) -> HttpRequest:
+        """Return an upload, which its preconditions may refuse: in one request, never resumable.
+
+        (Of a resumable one the pieces may come within a week.)
+        """
+        boundary = uuid4().hex.encode()
+        about = json.dumps({"metadata": metadata}).encode()
+        parts = b"".join(
+            b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n"
+            % (boundary, part)
+            for part in (about, body)
+        )
+        return HttpRequest(
+            *("POST", f"/upload/storage/v1/b/{self.client.location.bucket}/o", (200, 412)),
+            query={"uploadType": "multipart", "name": name, **query},
+            body=parts + b"--%b--\r\n" % boundary,
+            content_type=f"multipart/related; boundary={boundary.decode()}",
+        )
 
     def patch(
         self, name: str, metadata: Mapping[str, str | None], version: Version
     ) -> Version | None:
         """Change the metadata of what has that version; None: it has another one, or is gone."""
-        query = preconditions(version, "generation,metageneration")
-        answer = self.ask(self.client.patch_request(name, metadata, query))
+        answer = self._ask(
+            *("PATCH", name, (200, 404, 412)),
+            query=preconditions(version, "generation,metageneration"),
+            body=json.dumps({"metadata": metadata}).encode(),
+            content_type="application/json; charset=UTF-8",
+        )
         return Version.from_resource(answer.json()) if answer.status == 200 else None
 
-    def delete(self, name: str, version: Version) -> bool:
-        """Delete what has that version; False: it has another one, or is gone."""
-        call = self.client.object_request(
-            "DELETE", name, (204, 200, 404, 412), query=preconditions(version)
-        )
-        return self.ask(call).status in (200, 204)
+    def delete(self, name: str, version: Version | None = None) -> bool:
+        """Delete what has that version, or any; False: it has another one, or is gone."""
+        query = {} if version is None else preconditions(version)
+        return self._ask("DELETE", name, (204, 200, 404, 412), query=query).status in (200, 204)
 
 
 def preconditions(version: Version, fields: str = "") -> dict[str, str]:

@@ -30,7 +30,7 @@ from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
-from lockclient.stores.gcs.wire.http_client import HttpClient
+from lockclient.stores.gcs.wire.http_client import MAX_PAGE_BYTES, HttpClient, HttpRequest
 from lockclient.stores.requests import Read, RequestState
 
 log = logging.getLogger(__name__)
@@ -206,8 +206,9 @@ class ObjectListing:
         objects = size = 0
         while True:
             until = deadline.within(0.0, _PAGE_TIMEOUT_S)
-            request = self._client.list_request(query)
-            answer = self._client.ask(request, until, RequestState(Read("")))
+            path = f"/storage/v1/b/{self._client.location.bucket}/o"
+            call = HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
+            answer = self._client.ask(call, until, RequestState(Read("")))
             listing = answer.json()
             page = listing.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)

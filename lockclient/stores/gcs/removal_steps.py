@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from lockclient.model.holder import MAX_UUID_BYTES, Holder
+from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import (
-    ObjectNames,
     ObjectState,
     Version,
     decided_removal,
@@ -37,67 +36,41 @@ _MAX_METADATA_BYTES: Final = 8000
 """Bytes of metadata: 8 KiB are refused."""
 
 
-class RemovalSteps:
-    """Removes locks.
-
-    Args:
-        names: of the objects.
-    """
-
-    def __init__(self, names: ObjectNames) -> None:
-        self._names = names
-
-    def remove(self, objects: GuardedObjects, request: Remove) -> Version | ObjectState | None:
-        """Remove a lock; return the decision's version, or the object that is there instead."""
-        holder, where = request.removal.holder, self._names.lock(request.removal.holder.name)
-        text = decision(request.removal, recorded=request.recorded)
-        version = None
-        while version is None:
-            state = objects.head(where)
-            if state is None or not state.is_of(holder):
-                return state
-            if state.decision == text:  # by an earlier sending
-                version = state.version
-            elif state.decision is not None or not _is_unchanged(request, state):
-                return state
-            else:
-                version = objects.patch(where, _decision_patch(state, text), state.version)
-        self._finish(objects, request.removal, version, recorded=request.recorded)
-        return version
-
-    def complete(self, objects: GuardedObjects, name: str, state: ObjectState) -> Removal | None:
-        """Do what is left of a removal that was decided; None: somebody else has done it."""
-        body = objects.body(self._names.lock(name), state.version) if state.size else b""
-        if body is None:
-            return None
-        removal = self.decided(state, state.holder(name, body))
-        recorded = '"recorded": false' not in (state.decision or "")
-        self._finish(objects, removal, state.version, recorded=recorded)
-        return removal
-
-    @staticmethod
-    def decided(state: ObjectState, holder: Holder) -> Removal:
-        """Return the removal that was decided, of this holder."""
-        return decided_removal(holder, state.decision or "")
-
-    @staticmethod
-    def is_same(found: Removal, request: Remove) -> bool:
-        """Tell whether a record is that of this request."""
-        return found.value() == request.removal.without_token().value()
-
-    def _finish(
-        self, objects: GuardedObjects, removal: Removal, version: Version, *, recorded: bool
-    ) -> None:
-        name, uuid = removal.holder.name, removal.holder.uuid or ""
-        if recorded and uuid:
-            objects.put(self._names.record(name, uuid), *record_content(removal.without_token()))
-        objects.put(self._names.lock(name), tombstone(uuid), b"", version)
+def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | None:
+    """Remove a lock; return the decision's version, or the object that is there instead."""
+    holder, where = request.removal.holder, objects.names.lock(request.removal.holder.name)
+    text = decision(request.removal, recorded=request.recorded)
+    version, seen = None, request.stamp_revisions
+    while version is None:
+        state = objects.head(where)
+        if state is None or not state.is_of(holder):
+            return state
+        if state.decision == text:  # by an earlier sending
+            version = state.version
+        elif state.decision is not None or (seen and max(seen) != state.version.revision):
+            return state  # somebody has written to the lock since the remover saw it
+        else:
+            version = objects.patch(where, _decision_patch(state, text), state.version)
+    _finish(objects, request.removal, version, recorded=request.recorded)
+    return version
 
 
-def _is_unchanged(request: Remove, state: ObjectState) -> bool:
-    """Tell whether nobody has written to the lock since the remover saw it."""
-    seen = request.stamp_revisions
-    return seen is None or max(seen) == state.version.revision
+def complete(objects: GuardedObjects, name: str, state: ObjectState) -> Removal | None:
+    """Do what is left of a removal that was decided; None: somebody else has done it."""
+    body = objects.body(objects.names.lock(name), state.version) if state.size else b""
+    if body is None:
+        return None
+    removal = decided_removal(state.holder(name, body), state.decision or "")
+    recorded = '"recorded": false' not in (state.decision or "")
+    _finish(objects, removal, state.version, recorded=recorded)
+    return removal
+
+
+def _finish(objects: GuardedObjects, removal: Removal, version: Version, *, recorded: bool) -> None:
+    name, uuid = removal.holder.name, removal.holder.uuid or ""
+    if recorded and uuid:
+        objects.put(objects.names.record(name, uuid), *record_content(removal.without_token()))
+    objects.put(objects.names.lock(name), tombstone(uuid), b"", version)
 
 
 def _decision_patch(state: ObjectState, text: str) -> dict[str, str | None]:

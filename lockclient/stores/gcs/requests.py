@@ -65,6 +65,7 @@ from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.stores.common.dispatch import dispatch
+from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import (
     COUNTED_FROM_UPLOAD,
@@ -72,11 +73,11 @@ from lockclient.stores.gcs.keys import (
     ObjectNames,
     ObjectState,
     Version,
+    decided_removal,
     lock_content,
     tombstone,
 )
 from lockclient.stores.gcs.own_takes import OwnObject, OwnTakes
-from lockclient.stores.gcs.removal_steps import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.outcomes import (
     Conflict,
@@ -114,12 +115,14 @@ class GcsRequestExecutor:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._names = ObjectNames(client.location.root)
-        self._removals = RemovalSteps(self._names)
         self._own = OwnTakes()
 
     def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        request, objects = sending.request, GuardedObjects(self._client, sending, deadline)
+        request, objects = (
+            sending.request,
+            GuardedObjects(self._client, self._names, sending, deadline),
+        )
         tracked: AbstractContextManager[None] = nullcontext()
         if isinstance(request, Take | Reclaim):
             tracked = self._own.track(request.holder.uuid or "", sending)
@@ -140,7 +143,7 @@ class GcsRequestExecutor:
             if state is None:
                 continue  # it was just let go of
             if state.decision is not None:
-                self._removals.complete(objects, holder.name, state)
+                removal_steps.complete(objects, holder.name, state)
                 if state.uuid == uuid:
                     return Refused(None, state.version.revision, uuid_spent=True)
             elif state.uuid == uuid:
@@ -157,10 +160,8 @@ class GcsRequestExecutor:
         self, objects: GuardedObjects, name: str, holder: Holder, replaced: ObjectState | None
     ) -> Version | None:
         metadata, body = lock_content(holder)
-        uuid, expires_at = (
-            holder.uuid or "",
-            0.0 if replaced is None else replaced.tombstone_expires_at,
-        )
+        uuid = holder.uuid or ""
+        expires_at = 0.0 if replaced is None else replaced.tombstone_expires_at
         if expires_at > objects.client.now():
             metadata["late_until"] = f"{expires_at:.0f}"
         ambiguous = {**metadata, "late_until": COUNTED_FROM_UPLOAD}  # step 3 above
@@ -212,7 +213,7 @@ class GcsRequestExecutor:
                 return Refused(None, 0)
             now = state.version
             if state.decision is not None:
-                self._removals.complete(objects, holder.name, state)
+                removal_steps.complete(objects, holder.name, state)
                 continue
             if state.uuid == uuid:
                 return self._taken_earlier(uuid, state)
@@ -285,7 +286,7 @@ class GcsRequestExecutor:
             state = objects.head(where)
             expires_at = expires_at or round(objects.client.now() + LATE_REQUEST_S)
             if state is not None and state.decision is not None:
-                self._removals.complete(objects, name, state)
+                removal_steps.complete(objects, name, state)
             elif state is not None and state.uuid == uuid:
                 if self._delete_own(objects, name, uuid, OwnObject.of(state)):
                     break
@@ -306,10 +307,8 @@ class GcsRequestExecutor:
         if state is None or state.uuid is None:
             replaced = ABSENT if state is None else state.version
             return objects.put(where, tombstone(uuid), b"", replaced) is not None
-        if (
-            state.tombstone_expires_at >= expires_at
-        ):  # we have, though the answer was that we may not
-            return True
+        if state.tombstone_expires_at >= expires_at:
+            return True  # we have, though the answer was that we may not
         return objects.patch(where, {"late_until": f"{expires_at}"}, state.version) is not None
 
     # ------------------------------------------------------------ reading, removing
@@ -326,7 +325,7 @@ class GcsRequestExecutor:
                 continue
             holder = state.holder(request.name, body)
             if state.decision is not None:  # it has nobody any more
-                removal, holder = self._removals.decided(state, holder), None
+                removal, holder = decided_removal(holder, state.decision), None
             break
         if request.uuid is not None and (removal is None or removal.holder.uuid != request.uuid):
             removal = self._read_record(objects, request.name, request.uuid)
@@ -335,12 +334,13 @@ class GcsRequestExecutor:
 
     def remove(self, request: Remove, objects: GuardedObjects) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
-        gone = self._removals.remove(objects, request)
+        gone = removal_steps.remove(objects, request)
         if isinstance(gone, Version):
             return Done(gone.revision)
         outcome = self._not_holder(objects, name, uuid, gone)
-        ours = outcome.removal is not None and self._removals.is_same(outcome.removal, request)
-        return Done(0) if ours else outcome
+        # The record is that of this request: an earlier sending of it did it.
+        found, record = outcome.removal, request.removal.without_token().value()
+        return Done(0) if found is not None and found.value() == record else outcome
 
     def _not_holder(
         self,
@@ -354,7 +354,7 @@ class GcsRequestExecutor:
         """Return that a lock is not this uuid's any more; `resent`: by this request, perhaps."""
         resent |= objects.sending.ambiguous
         if state is not None and state.decision is not None:
-            removal = self._removals.complete(objects, name, state)
+            removal = removal_steps.complete(objects, name, state)
             if state.uuid == uuid and removal is not None:
                 return NotHolder(None, removal, resent)
             state = None

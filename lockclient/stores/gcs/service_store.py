@@ -11,11 +11,11 @@ from lockclient.errors import ClusterMutexError, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
+from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
-from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
+from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.removal_steps import RemovalSteps
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import Change
@@ -55,9 +55,7 @@ class GcsServiceStore(PolledStore):
         What former unlockers have left is deleted by the next one that begins.
         """
         name = self._names.announcement(unlocker)
-        call = self._client.upload_request(name, {"said": value}, b"", {"fields": FIELDS})
-        resource = self._client.ask(call, deadline, RequestState(Read(""))).json()
-        state = ObjectState.from_resource(resource)
+        state = self._guarded(deadline).overwrite(name, {"said": value})
         self._listing.expect_announcement(name, state.created_at)
         if not self._announced:
             self._announced = True
@@ -74,8 +72,7 @@ class GcsServiceStore(PolledStore):
         name = self._names.announcement(unlocker)
         # First: a look under way may miss it from here on.
         self._listing.expect_announcement(name, None)
-        call = self._client.object_request("DELETE", name, (204, 200, 404))
-        self._client.ask(call, deadline, RequestState(Read("")))
+        self._guarded(deadline).delete(name)
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
         """See `ServiceStore.announce_restored`: there is nothing to tell."""
@@ -103,9 +100,8 @@ class GcsServiceStore(PolledStore):
 
     def _finish_removal(self, name: str, state: ObjectState) -> None:
         with suppress(ClusterMutexError):  # who takes the lock next does it
-            RemovalSteps(self._names).complete(
-                self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S)), name, state
-            )
+            objects = self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S))
+            removal_steps.complete(objects, name, state)
             self._polling.look_soon()
 
     # ------------------------------------------------------------ reading
@@ -115,4 +111,4 @@ class GcsServiceStore(PolledStore):
         return sorted(self.background.run_shielded(lambda: [*islice(held, limit)]))
 
     def _guarded(self, deadline: Deadline) -> GuardedObjects:
-        return GuardedObjects(self._client, RequestState(Read("")), deadline)
+        return GuardedObjects(self._client, self._names, RequestState(Read("")), deadline)

@@ -6,7 +6,6 @@ other repeating is done here, where it is noted in the `RequestState` what is no
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -14,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
-from urllib.parse import quote
-from uuid import uuid4
 
 import requests
 from google.auth import exceptions as auth
@@ -80,52 +77,6 @@ class HttpClient:
         self._session_lock = threading.Lock()
         self._clock: tuple[float, float] | None = None
         self._outage: tuple[float, bool] | None = None
-
-    # ------------------------------------------------------------ what can be asked
-
-    def object_request(
-        self, method: str, name: str, expected: tuple[int, ...], **how: Any
-    ) -> HttpRequest:
-        """Return a request about an object that is there."""
-        path = f"/storage/v1/b/{self.location.bucket}/o/{quote(name, safe='')}"
-        return HttpRequest(method, path, expected, **how)
-
-    def upload_request(
-        self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> HttpRequest:
-        """Return an upload, which its preconditions may refuse: in one request, never resumable.
-
-        (Of a resumable one the pieces may come within a week.)
-        """
-        boundary = uuid4().hex.encode()
-        about = json.dumps({"metadata": metadata}).encode()
-        parts = b"".join(
-            b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n"
-            % (boundary, part)
-            for part in (about, body)
-        )
-        return HttpRequest(
-            *("POST", f"/upload/storage/v1/b/{self.location.bucket}/o", (200, 412)),
-            query={"uploadType": "multipart", "name": name, **query},
-            body=parts + b"--%b--\r\n" % boundary,
-            content_type=f"multipart/related; boundary={boundary.decode()}",
-        )
-
-    def patch_request(
-        self, name: str, metadata: Mapping[str, str | None], query: Mapping[str, str]
-    ) -> HttpRequest:
-        """Return a change of custom metadata, which its preconditions may refuse."""
-        return self.object_request(
-            *("PATCH", name, (200, 404, 412)),
-            query=query,
-            body=json.dumps({"metadata": metadata}).encode(),
-            content_type="application/json; charset=UTF-8",
-        )
-
-    def list_request(self, query: Mapping[str, str]) -> HttpRequest:
-        """Return a request for a page of a listing."""
-        path = f"/storage/v1/b/{self.location.bucket}/o"
-        return HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
 
     # ------------------------------------------------------------ asking
 
