@@ -13,72 +13,50 @@ from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.stores import outcomes, requests
 from lockclient.stores.etcd.keys import segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.outcomes import (
-    Conflict,
-    Done,
-    NotHolder,
-    Outcome,
-    Position,
-    Queued,
-    ReadResult,
-    Refused,
-    Taken,
-)
-from lockclient.stores.requests import (
-    Claim,
-    GetPosition,
-    Push,
-    Read,
-    Reclaim,
-    Remove,
-    Request,
-    Take,
-    TakeOrQueue,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Outcome
 
 _Kvs = list[wire.KeyValue]
-_GETTING: Final = (Take, TakeOrQueue, Claim, Reclaim)
-_HAVING: Final = (Unlock, Push, Remove)
+_GETTING: Final = (requests.Take, requests.TakeOrQueue, requests.Claim, requests.Reclaim)
+_HAVING: Final = (requests.Unlock, requests.Push, requests.Remove)
 
 
-def outcome_of(request: Request, answer: wire.TxnAnswer, *, resent: bool) -> Outcome:
+def outcome_of(request: requests.Request, answer: wire.TxnAnswer, *, resent: bool) -> Outcome:
     """Return what the answer says; `resent`: an earlier sending may have happened."""
     if answer.succeeded and isinstance(request, _GETTING):
-        return Taken(answer.header.revision)
+        return outcomes.Taken(answer.header.revision)
     if answer.succeeded and isinstance(request, _HAVING):
-        return Done(answer.header.revision)
+        return outcomes.Done(answer.header.revision)
     match request:
-        case Take() | Reclaim():
+        case requests.Take() | requests.Reclaim():
             return _refused(request.holder.uuid, answer)
-        case Unlock():
+        case requests.Unlock():
             return _gone(request.name, request.uuid, answer, resent)
-        case Push():
+        case requests.Push():
             if _value(_kvs(answer, 0)) == request.uuid:
                 return _read_late(request, answer)
             return _gone(request.name, request.uuid, answer, resent)
-        case TakeOrQueue():
+        case requests.TakeOrQueue():
             return _read_queued(answer)
-        case GetPosition():
+        case requests.GetPosition():
             return _read_look(request, answer)
-        case Claim():
+        case requests.Claim():
             return _refused(request.holder.uuid, answer, request.ticket_revision)
-        case Withdraw():
-            return Done(answer.header.revision)
-        case Read():
+        case requests.Withdraw():
+            return outcomes.Done(answer.header.revision)
+        case requests.Read():
             return _read_seen(request, answer)
-        case Remove(removal=removal):
+        case requests.Remove(removal=removal):
             gone = _gone(removal.holder.name, removal.holder.uuid or "", answer, resent)
             # The own record there already: an earlier sending of this request did it.
             record = removal.split_backtrace()[0].value()
             done = gone.removal is not None and gone.removal.value() == record
-            return Done(answer.header.revision) if done else gone
+            return outcomes.Done(answer.header.revision) if done else gone
 
 
-def _read_seen(request: Read, answer: wire.TxnAnswer) -> ReadResult:
+def _read_seen(request: requests.Read, answer: wire.TxnAnswer) -> outcomes.ReadResult:
     found: dict[str, Found] = {
         part: (kv.value, kv.mod_revision)
         for index, part in enumerate(SUBKEYS)
@@ -93,7 +71,7 @@ def _read_seen(request: Read, answer: wire.TxnAnswer) -> ReadResult:
     removal = None
     if request.uuid is not None and (records := _kvs(answer, len(SUBKEYS) + request.waiters)):
         removal = Removal.read(request.name, request.uuid, records[0].value)
-    return ReadResult(holder, tuple(tickets), removal, answer.header.revision)
+    return outcomes.ReadResult(holder, tuple(tickets), removal, answer.header.revision)
 
 
 def _kvs(answer: wire.TxnAnswer, index: int) -> _Kvs:
@@ -108,19 +86,19 @@ def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     revision = answer.header.revision
     inner = answer.responses[0].txn
     if inner.succeeded:
-        return Taken(_kvs(inner, 0)[0].mod_revision, by_earlier_send=True)
+        return outcomes.Taken(_kvs(inner, 0)[0].mod_revision, by_earlier_send=True)
     inner = inner.responses[0].txn
     if not inner.succeeded:
-        return Refused(None, revision, uuid_spent=True)
+        return outcomes.Refused(None, revision, uuid_spent=True)
     holder, own, youngest = _kvs(inner, 1), _kvs(inner, 2)[0], _kvs(inner, 3)
     # Normally the two youngest tickets are the own one and its predecessor. After a second
     # sending others may have come behind: then the predecessor has to be looked up.
     last = youngest[0].key == own.key
     ahead = segment_of(youngest[1].key) if last and len(youngest) > 1 else None
-    return Queued(own.create_revision, ahead, _value(holder), revision, not last)
+    return outcomes.Queued(own.create_revision, ahead, _value(holder), revision, not last)
 
 
-def _read_look(request: GetPosition, answer: wire.TxnAnswer) -> Position:
+def _read_look(request: requests.GetPosition, answer: wire.TxnAnswer) -> outcomes.Position:
     own, holder, third = _kvs(answer, 0), _kvs(answer, 1), _kvs(answer, 2)
     stands = bool(own) and own[0].create_revision == request.ticket_revision
     ahead, ambiguous = segment_of(third[0].key) if third else None, False
@@ -132,27 +110,27 @@ def _read_look(request: GetPosition, answer: wire.TxnAnswer) -> Position:
         ambiguous = not (got_it and _value(third) == unquote(request.predecessor or ""))
     elif request.predecessor is not None:  # it may be another one by that name, that came later
         ambiguous = not third or third[0].create_revision > request.ticket_revision
-    return Position(stands, ahead, _value(holder), answer.header.revision, ambiguous)
+    return outcomes.Position(stands, ahead, _value(holder), answer.header.revision, ambiguous)
 
 
 def _refused(
     mine: str | None, answer: wire.TxnAnswer, ticket_revision: int | None = None
-) -> Taken | Refused:
+) -> outcomes.Taken | outcomes.Refused:
     holder = _kvs(answer, 0)
     if _value(holder) == mine:
-        return Taken(holder[0].mod_revision, by_earlier_send=True)
+        return outcomes.Taken(holder[0].mod_revision, by_earlier_send=True)
     ticket = _kvs(answer, 1) if ticket_revision is not None else []
     stands = bool(ticket) and ticket[0].create_revision == ticket_revision
-    return Refused(_value(holder), answer.header.revision, stands)
+    return outcomes.Refused(_value(holder), answer.header.revision, stands)
 
 
-def _read_late(request: Push, answer: wire.TxnAnswer) -> Done | Conflict:
+def _read_late(request: requests.Push, answer: wire.TxnAnswer) -> outcomes.Done | outcomes.Conflict:
     alert_at = _kvs(answer, 2)
     done = _value(alert_at) == format_stamp(request.stamps.alert_at)  # by an earlier sending
-    return (Done if done else Conflict)(alert_at[0].mod_revision)
+    return (outcomes.Done if done else outcomes.Conflict)(alert_at[0].mod_revision)
 
 
-def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> NotHolder:
+def _gone(name: str, uuid: str, answer: wire.TxnAnswer, resent: bool) -> outcomes.NotHolder:
     record = _kvs(answer, 1)
     removal = Removal.read(name, uuid, record[0].value) if record else None
-    return NotHolder(_value(_kvs(answer, 0)), removal, resent)
+    return outcomes.NotHolder(_value(_kvs(answer, 0)), removal, resent)

@@ -11,22 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
+from lockclient.stores import requests
 from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.etcd.keys import Keys, LockKeys
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.requests import (
-    Claim,
-    GetPosition,
-    Push,
-    Read,
-    Reclaim,
-    Remove,
-    Request,
-    Take,
-    TakeOrQueue,
-    Unlock,
-    Withdraw,
-)
 from lockclient.stores.service_protocol import Change
 
 if TYPE_CHECKING:
@@ -51,7 +39,7 @@ class Transactions:
         self._code = keyspace.code
         self._prepared = lru_cache(maxsize=1024)(self._prepare)
 
-    def build(self, request: Request, lease: int = 0) -> wire.Txn:
+    def build(self, request: requests.Request, lease: int = 0) -> wire.Txn:
         """Return the transaction; `lease` is for the ticket or record that it may put."""
         txn: wire.Txn = dispatch(self, request, lease)
         return txn
@@ -92,7 +80,7 @@ class Transactions:
         _who_and_why(unlock, keys, "")
         return _Prepared(keys, take, unlock)
 
-    def take(self, request: Take, _lease: int) -> wire.Txn:
+    def take(self, request: requests.Take, _lease: int) -> wire.Txn:
         keys, prepared, _ = self._prepared(request.holder.name)
         txn = wire.Txn()
         txn.CopyFrom(prepared)
@@ -100,7 +88,7 @@ class Transactions:
         _puts(txn, keys, request.holder)
         return txn
 
-    def unlock(self, request: Unlock, _lease: int) -> wire.Txn:
+    def unlock(self, request: requests.Unlock, _lease: int) -> wire.Txn:
         keys, _, prepared = self._prepared(request.name)
         txn = wire.Txn()
         txn.CopyFrom(prepared)
@@ -108,7 +96,7 @@ class Transactions:
         txn.failure[_WHY].range.key = keys.removal(request.uuid)
         return txn
 
-    def take_or_queue(self, request: TakeOrQueue, lease: int) -> wire.Txn:
+    def take_or_queue(self, request: requests.TakeOrQueue, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.ticket.uuid)
         _free_and_no_line(txn, keys, request.ticket.uuid)
@@ -126,7 +114,7 @@ class Transactions:
         _youngest(queue.success, keys, limit=2)
         return txn
 
-    def get_position(self, request: GetPosition, _lease: int) -> wire.Txn:
+    def get_position(self, request: requests.GetPosition, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _get(txn.success, keys.ticket(request.uuid))
         _get(txn.success, keys.uuid)
@@ -139,7 +127,7 @@ class Transactions:
         _through_raft(txn)
         return txn
 
-    def claim(self, request: Claim, _lease: int) -> wire.Txn:
+    def claim(self, request: requests.Claim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         ticket = keys.ticket(request.holder.uuid or "")
         _absent(txn, keys.uuid)
@@ -152,7 +140,7 @@ class Transactions:
         _get(txn.failure, ticket)
         return txn
 
-    def reclaim(self, request: Reclaim, _lease: int) -> wire.Txn:
+    def reclaim(self, request: requests.Reclaim, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.holder.name)
         # The very acquisition that was looked at: what `about` said of it was written with it.
         _is(txn, keys.uuid, request.previous.uuid)
@@ -163,7 +151,7 @@ class Transactions:
         _get(txn.failure, keys.uuid)
         return txn
 
-    def push(self, request: Push, _lease: int) -> wire.Txn:
+    def push(self, request: requests.Push, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         alert_at, unlock_at = map(keys.subkey, STAMPS)
         _is(txn, keys.uuid, request.uuid)
@@ -183,7 +171,7 @@ class Transactions:
         _get(txn.failure, alert_at)
         return txn
 
-    def withdraw(self, request: Withdraw, lease: int) -> wire.Txn:
+    def withdraw(self, request: requests.Withdraw, lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _is(txn, keys.uuid, request.uuid)
         _delete(txn.success, *keys.lock)
@@ -195,7 +183,7 @@ class Transactions:
                 _put(branch, keys.mark(request.uuid), "", lease)
         return txn
 
-    def read(self, request: Read, _lease: int) -> wire.Txn:
+    def read(self, request: requests.Read, _lease: int) -> wire.Txn:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         # One by one, and not their range: whatever others have put there besides, it does not come.
         for part in SUBKEYS:
@@ -207,7 +195,7 @@ class Transactions:
         _through_raft(txn)
         return txn
 
-    def remove(self, request: Remove, lease: int) -> wire.Txn:
+    def remove(self, request: requests.Remove, lease: int) -> wire.Txn:
         removal = request.removal
         uuid = removal.holder.uuid or ""
         txn, keys = wire.Txn(), self._keys_of(removal.holder.name)

@@ -13,6 +13,7 @@ from typing import Any
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.model.retention import RECORD_RETENTION_S
+from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.diagnosis_protocol import Clock, Finding
@@ -33,14 +34,6 @@ from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
 from lockclient.stores.etcd.wire.watch_stream import Watch
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.requests import (
-    GetPosition,
-    Remove,
-    Request,
-    RequestState,
-    TakeOrQueue,
-    Withdraw,
-)
 from lockclient.threads.pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -89,7 +82,7 @@ class EtcdStore(EtcdServiceStore):
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def send(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         lease, number = None, 0
         if self._closing or type(sending.request) in LEASED_REQUESTS:
             lease = self._lease_for(sending.request, self._tickets)
@@ -106,7 +99,7 @@ class EtcdStore(EtcdServiceStore):
             except WireError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 
-    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    async def send_async(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         channels = self._on_this_loop()
         lease, number = self._lease_for(sending.request, channels.tickets), 0
         while True:
@@ -132,13 +125,13 @@ class EtcdStore(EtcdServiceStore):
             self._loops[loop] = channels
         return channels
 
-    def _lease_for(self, request: Request, tickets: Lease) -> Lease | None:
+    def _lease_for(self, request: requests.Request, tickets: Lease) -> Lease | None:
         self._check_open(request)
-        if isinstance(request, TakeOrQueue):
+        if isinstance(request, requests.TakeOrQueue):
             return tickets
-        if isinstance(request, Withdraw):
+        if isinstance(request, requests.Withdraw):
             return self._marks if request.tombstone else None
-        recorded = isinstance(request, Remove) and request.recorded
+        recorded = isinstance(request, requests.Remove) and request.recorded
         return self._records if recorded else None
 
     def watch(
@@ -213,7 +206,7 @@ class EtcdStore(EtcdServiceStore):
         self._channels.close_streams()
 
 
-LEASED_REQUESTS = (TakeOrQueue, Withdraw, Remove)
+LEASED_REQUESTS = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
 """What may write something that is bound to a lease."""
 
 
@@ -232,7 +225,7 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
 
 
 def _otherwise(
-    error: WireError, sending: RequestState, lease: Lease | None, number: int
+    error: WireError, sending: requests.RequestState, lease: Lease | None, number: int
 ) -> tuple[Lease | None, int]:
     """Change the sending to what can be asked instead; return with which lease.
 
@@ -242,7 +235,7 @@ def _otherwise(
     request = sending.request
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(number)
-    elif error.fault is ErrorKind.COMPACTED and isinstance(request, GetPosition):
+    elif error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
         sending.request = replace(request, predecessor=None, left_at=None)
     else:
         raise error.said from error.error

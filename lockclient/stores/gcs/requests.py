@@ -64,6 +64,7 @@ from typing import Final
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
+from lockclient.stores import outcomes, requests
 from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
@@ -79,27 +80,7 @@ from lockclient.stores.gcs.keys import (
 )
 from lockclient.stores.gcs.own_takes import OwnObject, OwnTakes
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.outcomes import (
-    Conflict,
-    Done,
-    NotHolder,
-    Outcome,
-    Position,
-    ReadResult,
-    Refused,
-    Taken,
-)
-from lockclient.stores.requests import (
-    GetPosition,
-    Push,
-    Read,
-    Reclaim,
-    Remove,
-    RequestState,
-    Take,
-    Unlock,
-    Withdraw,
-)
+from lockclient.stores.outcomes import Outcome
 
 MAX_ROUNDS: Final = 5
 """How often it is begun anew because the lock changed hands in the middle; then somebody has it."""
@@ -117,14 +98,14 @@ class GcsRequestExecutor:
         self._names = ObjectNames(client.location.root)
         self._own = OwnTakes()
 
-    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def do(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
         request, objects = (
             sending.request,
             GuardedObjects(self._client, self._names, sending, deadline),
         )
         tracked: AbstractContextManager[None] = nullcontext()
-        if isinstance(request, Take | Reclaim):
+        if isinstance(request, requests.Take | requests.Reclaim):
             tracked = self._own.track(request.holder.uuid or "", sending)
         with tracked:
             outcome: Outcome = dispatch(self, request, objects)
@@ -132,29 +113,29 @@ class GcsRequestExecutor:
 
     # ------------------------------------------------------------ getting it
 
-    def take(self, request: Take, objects: GuardedObjects) -> Outcome:
+    def take(self, request: requests.Take, objects: GuardedObjects) -> Outcome:
         holder = request.holder
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         replaced: ObjectState | None = None
         for _ in range(MAX_ROUNDS):
             if (version := self._upload_lock(objects, name, holder, replaced)) is not None:
-                return Taken(version.token, late_safe=True)
+                return outcomes.Taken(version.token, late_safe=True)
             replaced, state = None, objects.head(name)
             if state is None:
                 continue  # it was just let go of
             if state.decision is not None:
                 removal_steps.complete(objects, holder.name, state)
                 if state.uuid == uuid:
-                    return Refused(None, state.version.revision, uuid_spent=True)
+                    return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             elif state.uuid == uuid:
                 return self._taken_earlier(uuid, state)
             elif state.uuid is not None:
-                return Refused(state.uuid, state.version.revision)
+                return outcomes.Refused(state.uuid, state.version.revision)
             elif self._is_uuid_spent(objects, holder.name, uuid, state):
-                return Refused(None, state.version.revision, uuid_spent=True)
+                return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             else:
                 replaced = state
-        return Refused(None, 0)
+        return outcomes.Refused(None, 0)
 
     def _upload_lock(
         self, objects: GuardedObjects, name: str, holder: Holder, replaced: ObjectState | None
@@ -181,10 +162,10 @@ class GcsRequestExecutor:
             self._own.ambiguous.pop(uuid, None)
         return version
 
-    def _taken_earlier(self, uuid: str, state: ObjectState) -> Taken:
+    def _taken_earlier(self, uuid: str, state: ObjectState) -> outcomes.Taken:
         """An earlier sending did it, one of perhaps many: the push that follows says so."""
         self._own.held[uuid] = OwnObject.of(state)
-        return Taken(state.version.token, by_earlier_send=True, late_safe=True)
+        return outcomes.Taken(state.version.token, by_earlier_send=True, late_safe=True)
 
     def _is_uuid_spent(
         self, objects: GuardedObjects, name: str, uuid: str, state: ObjectState
@@ -196,13 +177,13 @@ class GcsRequestExecutor:
         ambiguous = objects.sending.ambiguous or uuid in self._own.ambiguous
         return ambiguous and self._read_record(objects, name, uuid) is not None
 
-    def get_position(self, request: GetPosition, objects: GuardedObjects) -> Outcome:
+    def get_position(self, request: requests.GetPosition, objects: GuardedObjects) -> Outcome:
         state = objects.head(self._names.lock(request.name))
         if state is None or state.decision is not None:
-            return Position(False, None, None, 0)
-        return Position(False, None, state.uuid, state.version.revision)
+            return outcomes.Position(False, None, None, 0)
+        return outcomes.Position(False, None, state.uuid, state.version.revision)
 
-    def reclaim(self, request: Reclaim, objects: GuardedObjects) -> Outcome:
+    def reclaim(self, request: requests.Reclaim, objects: GuardedObjects) -> Outcome:
         holder, previous = request.holder, request.previous
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         generation = Version.from_revision(previous.fencing_token).generation
@@ -210,7 +191,7 @@ class GcsRequestExecutor:
         for _ in range(MAX_ROUNDS):
             state = objects.head(name)
             if state is None or state.uuid is None:
-                return Refused(None, 0)
+                return outcomes.Refused(None, 0)
             now = state.version
             if state.decision is not None:
                 removal_steps.complete(objects, holder.name, state)
@@ -219,14 +200,14 @@ class GcsRequestExecutor:
                 return self._taken_earlier(uuid, state)
             same = (state.uuid, now.generation) == (previous.uuid, generation)
             if not same or seen not in (0, now.revision):
-                return Refused(state.uuid, now.revision)
+                return outcomes.Refused(state.uuid, now.revision)
             if (version := self._upload_lock(objects, name, holder, state)) is not None:
-                return Taken(version.token, late_safe=True)
-        return Refused(None, 0)
+                return outcomes.Taken(version.token, late_safe=True)
+        return outcomes.Refused(None, 0)
 
     # ------------------------------------------------------------ having it
 
-    def push(self, request: Push, objects: GuardedObjects) -> Outcome:
+    def push(self, request: requests.Push, objects: GuardedObjects) -> Outcome:
         name = self._names.lock(request.name)
         metadata: dict[str, str | None] = {
             part: format_stamp(wall)
@@ -241,7 +222,7 @@ class GcsRequestExecutor:
         if version is not None:
             self._own.update(request.uuid, version, expires_at)
             self._own.ambiguous.pop(request.uuid, None)
-            return Done(version.revision)
+            return outcomes.Done(version.revision)
         state = objects.head(name)
         if state is None or state.uuid != request.uuid or state.decision is not None:
             return self._not_holder(objects, request.name, request.uuid, state)
@@ -249,9 +230,9 @@ class GcsRequestExecutor:
         done = state.metadata.get(STAMPS[0]) == metadata[STAMPS[0]]  # by an earlier sending
         if done:
             self._own.ambiguous.pop(request.uuid, None)
-        return (Done if done else Conflict)(state.version.revision)
+        return (outcomes.Done if done else outcomes.Conflict)(state.version.revision)
 
-    def unlock(self, request: Unlock, objects: GuardedObjects) -> Outcome:
+    def unlock(self, request: requests.Unlock, objects: GuardedObjects) -> Outcome:
         uuid, own, sent = request.uuid, self._own.held.get(request.uuid), False
         while True:
             if own is None:
@@ -264,7 +245,7 @@ class GcsRequestExecutor:
                 own = OwnObject.of(state)
             if self._delete_own(objects, request.name, uuid, own):
                 self._own.forget(uuid)
-                return Done(own.version.revision)
+                return outcomes.Done(own.version.revision)
             own, sent = None, True  # somebody has written to it, or it is not there any more
 
     def _delete_own(self, objects: GuardedObjects, name: str, uuid: str, own: OwnObject) -> bool:
@@ -276,7 +257,7 @@ class GcsRequestExecutor:
             return objects.put(where, metadata, b"", own.version) is not None
         return objects.delete(where, own.version)
 
-    def withdraw(self, request: Withdraw, objects: GuardedObjects) -> Outcome:
+    def withdraw(self, request: requests.Withdraw, objects: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
         if request.tombstone and not self._own.is_answered(uuid, objects.deadline):
@@ -297,7 +278,7 @@ class GcsRequestExecutor:
             ):
                 break
         self._own.forget(uuid)
-        return Done(0)
+        return outcomes.Done(0)
 
     @staticmethod
     def _leave_tombstone(
@@ -313,7 +294,7 @@ class GcsRequestExecutor:
 
     # ------------------------------------------------------------ reading, removing
 
-    def read(self, request: Read, objects: GuardedObjects) -> Outcome:
+    def read(self, request: requests.Read, objects: GuardedObjects) -> Outcome:
         where = self._names.lock(request.name)
         holder, removal = None, None
         for _ in range(MAX_ROUNDS):
@@ -330,17 +311,19 @@ class GcsRequestExecutor:
         if request.uuid is not None and (removal is None or removal.holder.uuid != request.uuid):
             removal = self._read_record(objects, request.name, request.uuid)
         at_revision = 0 if state is None else state.version.revision
-        return ReadResult(holder, (), removal if request.uuid is not None else None, at_revision)
+        return outcomes.ReadResult(
+            holder, (), removal if request.uuid is not None else None, at_revision
+        )
 
-    def remove(self, request: Remove, objects: GuardedObjects) -> Outcome:
+    def remove(self, request: requests.Remove, objects: GuardedObjects) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         gone = removal_steps.remove(objects, request)
         if isinstance(gone, Version):
-            return Done(gone.revision)
+            return outcomes.Done(gone.revision)
         outcome = self._not_holder(objects, name, uuid, gone)
         # The record is that of this request: an earlier sending of it did it.
         found, record = outcome.removal, request.removal.without_token().value()
-        return Done(0) if found is not None and found.value() == record else outcome
+        return outcomes.Done(0) if found is not None and found.value() == record else outcome
 
     def _not_holder(
         self,
@@ -350,16 +333,16 @@ class GcsRequestExecutor:
         state: ObjectState | None,
         *,
         resent: bool = False,
-    ) -> NotHolder:
+    ) -> outcomes.NotHolder:
         """Return that a lock is not this uuid's any more; `resent`: by this request, perhaps."""
         resent |= objects.sending.ambiguous
         if state is not None and state.decision is not None:
             removal = removal_steps.complete(objects, name, state)
             if state.uuid == uuid and removal is not None:
-                return NotHolder(None, removal, resent)
+                return outcomes.NotHolder(None, removal, resent)
             state = None
         holder = None if state is None else state.uuid
-        return NotHolder(holder, self._read_record(objects, name, uuid), resent)
+        return outcomes.NotHolder(holder, self._read_record(objects, name, uuid), resent)
 
     def _read_record(self, objects: GuardedObjects, name: str, uuid: str) -> Removal | None:
         value = objects.body(self._names.record(name, uuid), max_bytes=MAX_RECORD)
