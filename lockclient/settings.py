@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lockclient.stores.registry import DEFAULT_LOCATION, read_location
@@ -49,17 +49,8 @@ class Settings:
         location: Location | None = None,
     ) -> None:
         etcd = type(DEFAULT_LOCATION)(endpoints, root, cacert, cert, key, tls, user, password)
-        if location is None:
-            location = etcd
-        elif etcd != DEFAULT_LOCATION:
-            given = {
-                name: getattr(etcd, name)
-                for name, default in _ETCD_DEFAULTS.items()
-                if getattr(etcd, name) != default
-            }
-            if not isinstance(location, type(DEFAULT_LOCATION)):
-                raise _not_for(location, given)
-            location = replace(location, **given)  # as `dataclasses.replace` of settings wants it
+        # With a location, too, as `dataclasses.replace` of settings wants it.
+        location = etcd if location is None else _changed(location, asdict(etcd))
         object.__setattr__(self, "location", location)
 
     def __getattr__(self, name: str) -> Any:
@@ -129,16 +120,20 @@ def made_of(
         others = {"user": None, "password": None, **others}
     if isinstance(location, type(DEFAULT_LOCATION)):
         return Settings(location=replace(location, **others))
-    if any(others[name] != _ETCD_DEFAULTS[name] for name in others):
-        raise _not_for(location, others)
-    return Settings(location=location)
+    return Settings(location=_changed(location, others))
 
 
-def _not_for(location: Location, given: Mapping[str, Any]) -> ValueError:
-    """Return the error for fields of etcd's that somebody has given and counts on."""
-    named = [
-        name for name, default in _ETCD_DEFAULTS.items() if given.get(name, default) != default
-    ]
-    return ValueError(
-        f"{', '.join(named)}: that is for etcd and means nothing at {location.url()}. Leave it out."
+def _changed(location: Location, said: Mapping[str, Any]) -> Location:
+    """Return a location with those of etcd's fields that are not at their defaults.
+
+    Raises:
+        ValueError: it is not etcd's, so that they mean nothing there, and somebody counts on them.
+    """
+    given = {name: value for name, value in said.items() if value != _ETCD_DEFAULTS[name]}
+    if isinstance(location, type(DEFAULT_LOCATION)):
+        return replace(location, **given)
+    if not given:
+        return location
+    raise ValueError(
+        f"{', '.join(given)}: that is for etcd and means nothing at {location.url()}. Leave it out."
     )

@@ -127,7 +127,6 @@ def writable(text: str) -> str:
 
 _Item = TypeVar("_Item", str, float)
 
-
 MAX_INTERNED_CHARS: Final = 200
 """Characters of such a text at most: so the table of them has a bound in bytes, 10 MB."""
 

@@ -45,7 +45,6 @@ MOST_FENCING: Final = 1 << 53
 MAX_BACKTRACE_CHARS, MAX_TEXT_CHARS = 16 * 1024, 4 * 1024
 """Characters that the record of a removal keeps."""
 
-
 OK: Final = "ok"
 ALERT: Final = "alert"
 OVERDUE: Final = "overdue"

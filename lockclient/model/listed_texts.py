@@ -11,9 +11,7 @@ from lockclient.model.holder import MAX_NEED_CHARS, MAX_NEEDS_SHOWN, Holder
 MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
 
-
 _TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
-
 
 _texts_of: Final = attrgetter(*_TEXTS)
 

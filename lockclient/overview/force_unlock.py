@@ -25,12 +25,9 @@ class Changed(Exception):
     def __init__(self, holder: Holder | None, removal: Removal | None) -> None:
         self.holder = holder
         self.removal = removal
-        super().__init__(self._sentence())
-
-    def _sentence(self) -> str:
-        went = f"Whom you saw lost it by {self.removal.describe()}. " if self.removal else ""
-        now = self.holder.describe() if self.holder else "nobody"
-        return (
+        went = f"Whom you saw lost it by {removal.describe()}. " if removal else ""
+        now = holder.describe() if holder else "nobody"
+        super().__init__(
             "Nothing was unlocked: the lock has changed hands since you looked at it. "
             f"{went}Now it is held by {now}."
         )

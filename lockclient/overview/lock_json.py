@@ -20,26 +20,20 @@ _NOW: Final = (
     ),
 )
 
-
 _WAITERS: Final = Fact(
     *("waiters", COUNT, KNOWN, ""),
     "How many wait for it; null: the store has no line, so that nobody knows.",
 )
 
-
 _TOLD: Final = tuple(fact for fact in FACTS if fact.told)
 
-
 _LISTED: Final = tuple(fact for fact in _TOLD if fact.listed)
-
 
 LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], _WAITERS)
 """What programs are told of a lock in a list: which one it is, how it is, all else."""
 
-
 REMOVED_FACTS: Final = (*_LISTED, *REMOVAL_FACTS)
 """And of a removal in one."""
-
 
 UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
 """And of a lock or a removal that is asked for by itself, besides."""

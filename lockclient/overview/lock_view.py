@@ -80,7 +80,6 @@ def fact_text(fact: Fact, value: Any) -> str:
 NOTCH: Final = 0.5
 """Where on each bar the alert is, from 0 to 1."""
 
-
 _ROOM_AFTER_ALERT = 2.0
 """How long a bar without an end is, in times from the sign of life to the alert."""
 
@@ -117,9 +116,5 @@ class Bar:
     def filled(self, wall: float) -> float:
         """Return how much of the width has passed at `wall`, from 0 to 1."""
         if wall < self.alert:
-            return NOTCH * _within((wall - self.start) / (self.alert - self.start))
-        return NOTCH + (1 - NOTCH) * _within((wall - self.alert) / (self.end - self.alert))
-
-
-def _within(part: float) -> float:
-    return min(1.0, max(0.0, part))
+            return NOTCH * max(0.0, (wall - self.start) / (self.alert - self.start))
+        return NOTCH + (1 - NOTCH) * min(1.0, (wall - self.alert) / (self.end - self.alert))

@@ -56,18 +56,13 @@ class Term:
     def said(self) -> str:
         """Say in a few words what it was taken for."""
         if self.field == "state":
-            states = " or ".join(self._states())
+            states = " or ".join(self.states())
             what = f"state is {states}" if states else f"state is “{self.word}”, which none is"
         else:
             what = f"{self.field or 'anything'} has “{self.word}”"
             if self.misread:
                 what += f" (there are {', '.join(f'{field}:' for field in (*_FIELDS, 'state'))})"
         return f"not: {what}" if self.without else what
-
-    @property
-    def stateless(self) -> bool:
-        """Whether it asks for a state that there is not."""
-        return self.field == "state" and not self._states()
 
     @property
     def misread(self) -> bool:
@@ -81,7 +76,7 @@ class Term:
     def _found(self, holder: Holder, text: str, state: str) -> bool:
         word = self.word
         if self.field == "state":
-            return state in self._states()
+            return state in self.states()
         if self.field:
             return word in (_FIELDS[self.field](holder) or "").casefold()
         if word in text:
@@ -91,7 +86,8 @@ class Term:
         uuid = holder.uuid
         return uuid is not None and _UUID.match(word) is not None and uuid.lower().startswith(word)
 
-    def _states(self) -> list[str]:
+    def states(self) -> list[str]:
+        """Return the states that it may ask for."""
         return [state for state in STATES if state.startswith(self.word)]
 
 
@@ -126,7 +122,7 @@ class Search:
             ValueError: there is no such state.
         """
         for term in self.terms:
-            if term.stateless:
+            if term.field == "state" and not term.states():
                 states = ", ".join(STATES)
                 raise ValueError(f"No state is {term.word!r}: there are {states}.")
 

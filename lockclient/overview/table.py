@@ -40,7 +40,6 @@ from lockclient.overview.rows import (
 )
 from lockclient.overview.table_listeners import ChangeListener, RemovalListener, TableListeners
 from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
-from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
 
@@ -85,8 +84,15 @@ class Table:
         self._unlockers: dict[str, str] = {}
         self._removals = NewestRemovals()
         self._recorded = 0
-        self._revision = self._term = self._followed = 0
-        self._known_at = -math.inf
+        self._term = 0
+        self.can = store.can
+        self.revision = 0
+        """The store's revision that the picture shows: it grows when anything changes."""
+        self.followed = 0
+        """The revision of the last change that the watch brought, and not a reading."""
+        self.known_at = -math.inf
+        """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
+        no moment, so that something must be known to be written (`freshness`)."""
         self._said: Restored | None = None  # by the store's key
         self._restored: Restored | None = None
         # Whether it is not known yet that a watch goes on in the store in which it began.
@@ -162,27 +168,6 @@ class Table:
 
     # ------------------------------------------------------------ reading
 
-    @property
-    def can(self) -> Capabilities:
-        """What the store can do, of which this is the picture."""
-        return self._store.can
-
-    @property
-    def revision(self) -> int:
-        """The store's revision that the picture shows: it grows when anything changes."""
-        return self._revision
-
-    @property
-    def followed(self) -> int:
-        """The revision of the last change that the watch brought, and not a reading."""
-        return self._followed
-
-    @property
-    def known_at(self) -> float:
-        """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
-        no moment, so that something must be known to be written (`freshness`)."""
-        return self._known_at
-
     def rows(self) -> dict[str, Row]:
         """Return all locks by name, in a dict of the caller's own."""
         with self._lock:
@@ -253,7 +238,7 @@ class Table:
             self._loading, self._got_on_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
             self._troubles.succeeded(READ)
-        watch = self._store.follow(self._revision + 1, self._backlog.put)
+        watch = self._store.follow(self.revision + 1, self._backlog.put)
         try:
             self._loading = False
             return self._follow()
@@ -270,7 +255,7 @@ class Table:
                 MAX_FOUND_REMOVALS if first and self._listeners.on_removal else 0,
             )
             newest = NewestRemovals(most, by_time=not self._store.can.watch)
-        fresh = Reading(self._rows, found=first, newest=newest, told=self._revision)
+        fresh = Reading(self._rows, found=first, newest=newest, told=self.revision)
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
             self._got_on_at = monotonic()
@@ -281,12 +266,12 @@ class Table:
             self._lines, self._unlockers = fresh.lines, fresh.unlockers
             self._recorded = fresh.recorded
             for change, removal in fresh.pending():
-                self._listeners.note(change, removal, self._revision)
+                self._listeners.note(change, removal, self.revision)
             self._removals = newest.only(self._keep_removals)
             self._said = fresh.said or said
-            self._revision, self._term = fresh.revision, fresh.term
-            self._known_at = fresh.known_at
-            self._followed = min(self._followed, fresh.revision)  # a store that was put back
+            self.revision, self._term = fresh.revision, fresh.term
+            self.known_at = fresh.known_at
+            self.followed = min(self.followed, fresh.revision)  # a store that was put back
             self.loads += 1
             self._heed_restore(said, back=back, first=first)
         self._ready.set()
@@ -304,17 +289,17 @@ class Table:
             self._troubles.succeeded(FOLLOWED)
             if batch.started and self._look_whether_put_back():
                 return False
-            if batch.revision <= self._revision:
+            if batch.revision <= self.revision:
                 continue  # of the watch before this one, and in the reading already
             changed: list[Transition] = []
             try:
                 with self._lock:
                     self._apply(batch, changed)
-                    self._revision, self._known_at = batch.revision, batch.known_at
+                    self.revision, self.known_at = batch.revision, batch.known_at
             finally:  # what is in the picture is told, come what may: nobody would hear it again
                 self._listeners.notify(changed)
             if not batch.started:
-                self._followed = batch.revision
+                self.followed = batch.revision
         if batch is not None and batch.refused:
             self._troubles.failed(FOLLOWED, batch.refused)
             return True  # and it is told a second later, so that this is no busy loop
@@ -346,7 +331,7 @@ class Table:
 
     def _was_put_back(self, revision: int, term: int) -> bool:
         """Tell whether an answer can only come from a restored store: see `restore_marker`."""
-        return revision < self._revision or 0 < term < self._term
+        return revision < self.revision or 0 < term < self._term
 
     def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
         """Count all locks anew if the store was restored since; `said` was known before.
@@ -372,9 +357,9 @@ class Table:
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
         fresh = batch.changes
-        if fresh and fresh[0].revision <= self._revision:
+        if fresh and fresh[0].revision <= self.revision:
             # Of the watch before this one, and in the reading already as far as that goes.
-            fresh = tuple(change for change in fresh if change.revision > self._revision)
+            fresh = tuple(change for change in fresh if change.revision > self.revision)
         for (_, kind, name), group in groupby(fresh, key=attrgetter("revision", "kind", "name")):
             changes = list(group)
             if kind != "locks":
@@ -417,4 +402,4 @@ class Table:
                 self._removals.forget(name, part)
             elif change.created == change.revision or (name, part) in self._removals:
                 removal = self._removals.add(change) or Removal.listed(name, part, value)
-                self._listeners.note(change, removal, self._revision)
+                self._listeners.note(change, removal, self.revision)

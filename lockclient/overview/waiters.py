@@ -52,18 +52,10 @@ class WaitQueues:
         tickets = self._store.tickets(MOST, Deadline.after(patience)) if lines else ()
         total = sum(line.waiting for line in lines.values())
         self._read, self.tickets, self.total = lines, tickets, max(total, len(tickets))
-        self.heads = self._firsts()
-
-    def _firsts(self) -> dict[str, Ticket]:
-        read = Counter(ticket.name for ticket in self.tickets)
-        firsts: dict[str, Ticket] = {}
-        for ticket in self.tickets:
-            name = ticket.name
-            if read[name] >= self._read.get(name, NOBODY).waiting:
-                firsts[name] = min(
-                    ticket, firsts.get(name, ticket), key=lambda known: known.revision
-                )
-        return firsts
+        read = Counter(ticket.name for ticket in tickets)
+        whole = {name for name in read if read[name] >= lines.get(name, NOBODY).waiting}
+        newest_first = sorted(tickets, key=lambda ticket: -ticket.revision)
+        self.heads = {ticket.name: ticket for ticket in newest_first if ticket.name in whole}
 
     def holders(self) -> dict[str, Holder]:
         """Return who holds, now, the locks that somebody waits for."""

@@ -208,7 +208,6 @@ class AsyncMutexStore(MutexStore, Protocol):
 STORE_TIMEOUT_S = 10.0
 """Seconds that a call without a timeout of its own waits for a store that does not answer."""
 
-
 ONE_ANSWER_S = 3.0
 """Seconds that there are for an answer in any case, however short a timeout is."""
 

@@ -95,7 +95,6 @@ _BY_CONNECTION_ERROR: Final = {
 }
 """By a pattern of a broken connection's exception: why."""
 
-
 _NO_PERMISSION: Final = re.compile(
     "NOPERM|[Nn]o permissions|can't run this command|can't access at least one of the"
 )

@@ -67,15 +67,19 @@ def test_what_somebody_waits_for_longer_comes_first_also_when_the_first_in_line_
         assert moment.picture.snapshot.waiters == {"a": 2, "b": 2}
 
 
-def test_of_a_line_that_was_read_in_part_nobody_knows_the_first(board: Board) -> None:
+def test_of_a_line_that_was_read_in_part_nobody_knows_the_first(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a", "b", "b"):
         board.store.wait(name, f"w{board.store.revision}")
     board.settle()
     lines = WaitQueues(board.table, board.store)
     lines.look(1)
     assert {name: head.revision for name, head in lines.heads.items()} == {"a": 2, "b": 3}
-    del lines.tickets[-1]  # type: ignore[attr-defined]
-    assert [*lines._firsts()] == ["a"]
+    monkeypatch.setattr(board.store, "tickets", lambda *_: lines.tickets[:-1])
+    in_part = WaitQueues(board.table, board.store)
+    in_part.look(1)
+    assert [*in_part.heads] == ["a"]
 
 
 @pytest.mark.parametrize("sort", SORTS)
