@@ -40,6 +40,7 @@ from lockclient.overview.rows import (
 )
 from lockclient.overview.table_listeners import ChangeListener, RemovalListener, TableListeners
 from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
+from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
 
@@ -85,7 +86,6 @@ class Table:
         self._removals = NewestRemovals()
         self._recorded = 0
         self._term = 0
-        self.can = store.can
         self.revision = 0
         """The store's revision that the picture shows: it grows when anything changes."""
         self.followed = 0
@@ -167,6 +167,11 @@ class Table:
             self._thread.join(5)
 
     # ------------------------------------------------------------ reading
+
+    @property
+    def can(self) -> Capabilities:
+        """What the store can do, of which this is the picture."""
+        return self._store.can
 
     def rows(self) -> dict[str, Row]:
         """Return all locks by name, in a dict of the caller's own."""

@@ -19,17 +19,6 @@ from lockclient.threads.pool import WorkerPool
 
 Result = TypeVar("Result")
 
-# ---------------------------------------------------------------- requests of one acquisition
-
-
-# ---------------------------------------------------------------- outcomes
-
-
-# ---------------------------------------------------------------- what is not known of a request
-
-
-# ---------------------------------------------------------------- watching
-
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
@@ -87,7 +76,6 @@ class Capabilities:
             looks the next time, and of two changes perhaps the last one alone.
         fencing: tokens of one name strictly increase. Without that they are names of acquisitions.
         guard: the user's own writes to the store can be bound to the lock.
-        shared_clock: each answer tells the store's own time, which is one for all its clients.
         hints: without a line, `watch` from now on tells who waits of most releases: look then.
         pace: seconds that it wants between two writes of one lock: `alive()` leaves them, as far as
             the lock's own times allow it.
@@ -100,7 +88,6 @@ class Capabilities:
     watch: bool = True
     fencing: bool = True
     guard: bool = True
-    shared_clock: bool = False
     hints: bool = False
     pace: float = 0.0
     expires: bool = False

@@ -30,54 +30,42 @@ LIKE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """A kind of store: what does each duty, as `module:name`.
+    """A kind of store: what does each duty, as `module:name`, is called alike in all of them.
 
     Attributes:
-        name: of the kind, in findings of the doctor.
-        location: a `Location` with `of(url, environ)`, which raises ValueError.
-        store: the `ServiceStore`; it takes a location.
-        setup_script: a function that takes a location and users by kind, and returns a script for
-            sh that makes them, with the least rights of each kind; it raises ValueError.
+        name: of the kind, as of its folder, and in findings of the doctor.
         extra: what to install for it: `clustermutex[extra]`; empty: nothing.
         takes_client: `store` takes a client of somebody else's, too.
         knows_certificates: `setup_script` takes `no_password`, too.
     """
 
     name: str
-    location: str
-    store: str
-    setup_script: str
     extra: str = ""
     takes_client: bool = False
     knows_certificates: bool = False
 
+    @property
+    def location(self) -> str:
+        """A `Location` with `of(url, environ)`, which raises ValueError."""
+        return f"lockclient.stores.{self.name}.location:{self.name.title()}Location"
 
-_ETCD = StoreEntry(
-    "etcd",
-    location="lockclient.stores.etcd.location:EtcdLocation",
-    store="lockclient.stores.etcd.store:EtcdStore",
-    setup_script="lockclient.stores.etcd.roles:setup_script",
-    takes_client=True,
-    knows_certificates=True,
-)
-_GCS = StoreEntry(
-    "gcs",
-    location="lockclient.stores.gcs.location:GcsLocation",
-    store="lockclient.stores.gcs.store:GcsStore",
-    setup_script="lockclient.stores.gcs.roles:setup_script",
-    extra="gcs",
-)
-_VALKEY = StoreEntry(
-    "valkey",
-    location="lockclient.stores.valkey.location:ValkeyLocation",
-    store="lockclient.stores.valkey.store:ValkeyStore",
-    setup_script="lockclient.stores.valkey.roles:setup_script",
-    extra="valkey",
-)
+    @property
+    def store(self) -> str:
+        """The `ServiceStore`; it takes a location."""
+        return f"lockclient.stores.{self.name}.store:{self.name.title()}Store"
+
+    @property
+    def setup_script(self) -> str:
+        """A function that takes a location and users by kind, and returns a script for sh that
+        makes them, with the least rights of each kind; it raises ValueError."""
+        return f"lockclient.stores.{self.name}.roles:setup_script"
+
+
+_ETCD = StoreEntry("etcd", takes_client=True, knows_certificates=True)
 ENTRIES: Final = {
     **dict.fromkeys(("etcd", "etcds"), _ETCD),
-    "gs": _GCS,
-    **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), _VALKEY),
+    "gs": StoreEntry("gcs", extra="gcs"),
+    **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), StoreEntry("valkey", extra="valkey")),
 }
 """The kind of store of each scheme."""
 

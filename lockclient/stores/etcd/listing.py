@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain
 from typing import Any
@@ -12,10 +12,12 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
+from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
 from lockclient.stores.etcd.wire.paging import MAX_KEYS_UNSEEN, SAFE_KEYS, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
@@ -34,22 +36,19 @@ KEYS_ONLY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
 """Of which the keys and revisions say all that a service wants of so many."""
 
 
-class Listing:
-    """What is read of many locks at once.
+class EtcdListing(OpenedStore):
+    """The part of `EtcdStore` that reads many locks at once."""
 
-    Args:
-        keyspace: the keys.
-        call: sends a request, and raises `WireError`.
-    """
+    _channels: Channels
+    _keyspace: Keys
+    _transactions: Transactions
 
-    def __init__(self, keyspace: Keys, call: Callable[[Method, Any, Deadline], Any]) -> None:
-        self._keyspace = keyspace
-        self._transactions = Transactions(keyspace)
-        self._call = call
-
-    def _ask(self, method: Method, request: Any, deadline: Deadline) -> Any:
+    def _call(self, method: Method, request: Any, deadline: Deadline) -> Any:
         with as_store_error():
-            return self._call(method, request, deadline)
+            return self._shielded(method, request, deadline)
+
+    def _shielded(self, method: Method, request: Any, deadline: Deadline) -> Any:
+        return self.background.run_shielded(self._channels.call, method, request, deadline)
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         revision = 0
@@ -57,7 +56,7 @@ class Listing:
             how = {"keys_only": True} if kind in KEYS_ONLY else {}
             for answer in self._pages(self._keyspace.kind(kind), deadline, revision, **how):
                 revision = revision or answer.header.revision
-                changes = self.changes((kv, wire.WatchEvent.PUT) for kv in answer.kvs)
+                changes = self._changes((kv, wire.WatchEvent.PUT) for kv in answer.kvs)
                 yield Batch(changes, revision, term=answer.header.raft_term)
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
@@ -72,7 +71,7 @@ class Listing:
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         span = self._keyspace.keys_of(name).line
         counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
-        waiting = int(self._ask(RANGE, counting, deadline).count)
+        waiting = int(self._call(RANGE, counting, deadline).count)
         # By the keys alone, page by page: to have etcd put them in order would mean that it reads
         # them all, whatever stands in them, each time that somebody looks.
         found: list[tuple[int, bytes]] = []
@@ -106,13 +105,13 @@ class Listing:
         """Read these tickets, as far as they are there still; a few at a time, as pages are."""
         for start in range(0, len(places), SAFE_KEYS):
             txn = self._transactions.get(key for _, key in places[start : start + SAFE_KEYS])
-            for answer in self._ask(TXN, txn, deadline).responses:
+            for answer in self._call(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
                     value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
                     uuid = unquote(segment_of(kv.key))
                     yield Ticket.read(name, uuid, value, kv.create_revision)
 
-    def changes(self, found: Iterable[tuple[Any, int]]) -> tuple[Change, ...]:
+    def _changes(self, found: Iterable[tuple[Any, int]]) -> tuple[Change, ...]:
         """Return what these keys and values say, each with what happened to it."""
         parse, deleted = self._keyspace.parse, wire.WatchEvent.DELETE
         return tuple(
@@ -142,7 +141,7 @@ class Listing:
             many = pages.limit > SAFE_KEYS
             limit = deadline.within(0.0, FULL_PAGE_TIMEOUT_S if many else PAGE_TIMEOUT_S)
             try:
-                answer = self._call(RANGE, page, limit)
+                answer = self._shielded(RANGE, page, limit)
             except StoreUnavailable:
                 # It may be so large that etcd takes long to make it: each further try of it would
                 # have etcd make it once more. Where etcd is away few are as good as many.

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
-from lockclient.model.ticket import Ticket
-from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.diagnosis_protocol import History, Member
-from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
-from lockclient.stores.etcd.listing import Listing
+from lockclient.stores.etcd.listing import EtcdListing
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
@@ -24,17 +19,15 @@ from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
 from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
+from lockclient.stores.service_protocol import Batch, Change
 
 
-class EtcdServiceStore(OpenedStore):
+class EtcdServiceStore(EtcdListing):
     """The half of `EtcdStore` that services use."""
 
     location: EtcdLocation
     poll = 0.0
     _borrowed: Borrowed | None
-    _keyspace: Keys
-    _transactions: Transactions
 
     def _connect(self) -> None:
         super()._connect()
@@ -42,22 +35,7 @@ class EtcdServiceStore(OpenedStore):
         self._streams = [WatchStream(self._channels)]
         if len(self.location.endpoints) > 1:
             self._streams.append(WatchStream(self._channels, self._streams[0]))
-        self._listing = Listing(self._keyspace, self._shielded)
         self._announced: dict[str, Lease] = {}
-
-    # ------------------------------------------------------------ reading
-
-    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        return self._listing.load(kinds, deadline)
-
-    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        return self._listing.names(prefix, limit, deadline)
-
-    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        return self._listing.wait_queue(name, limit, deadline)
-
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
-        return self._listing.tickets(limit, deadline)
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
 
@@ -68,7 +46,7 @@ class EtcdServiceStore(OpenedStore):
             if isinstance(events, Started):
                 notify(Batch((), events.revision, started=True))
                 return
-            changes = self._listing.changes((event.kv, event.kind) for event in events)
+            changes = self._changes((event.kv, event.kind) for event in events)
             notify(Batch(changes, events[-1].kv.mod_revision))
 
         # By one stream: all that a service follows would cost it twice as much by two.
@@ -77,7 +55,7 @@ class EtcdServiceStore(OpenedStore):
         )
 
     def connected(self) -> bool:
-        return self._streams[0].connected()
+        return self._streams[0].connected
 
     def watch_restarts(self) -> int:
         return self._streams[0].restarts
@@ -135,13 +113,6 @@ class EtcdServiceStore(OpenedStore):
             return seen
         backtrace = self._code(seen.removal.code, deadline)
         return replace(seen, removal=seen.removal.with_backtrace(backtrace))
-
-    def _call(self, method: Any, request: Any, deadline: Deadline) -> Any:
-        with as_store_error():
-            return self._shielded(method, request, deadline)
-
-    def _shielded(self, method: Any, request: Any, deadline: Deadline) -> Any:
-        return self.background.run_shielded(lambda: self._channels.call(method, request, deadline))
 
     def members(self, timeout: float) -> list[Member]:
         from lockclient.stores.etcd.members import members  # for a doctor alone, as all it imports

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -109,6 +110,8 @@ def _permission_findings(lacking: Sequence[str], bucket: str) -> Iterator[Findin
 
 # ---------------------------------------------------------------- how the bucket is set up
 
+_harm: Final = partial(Finding, "settings", ERROR)
+_cost: Final = partial(Finding, "settings", WARNING)
 _SETTINGS_FIELDS: Final = (
     "lifecycle,versioning,softDeletePolicy,retentionPolicy,defaultEventBasedHold,"
     "storageClass,billing,iamConfiguration"
@@ -121,9 +124,7 @@ def _settings_findings(client: HttpClient) -> Iterator[Finding]:
     try:
         settings = _ask(client, call).json()
     except StoreError:
-        yield Finding(
-            "settings",
-            WARNING,
+        yield _cost(
             "Whether the bucket has rules that harm locks can't be told: these credentials lack "
             "storage.buckets.get.",
             f"Run this as somebody who has it, or see for yourself: `gcloud storage buckets "
@@ -140,63 +141,54 @@ def _settings_findings(client: HttpClient) -> Iterator[Finding]:
 def judged(settings: Mapping[str, Any], root: str, bucket: str) -> Iterator[Finding]:
     """Judge a bucket by its settings as the API returns them, for locks below a root."""
     change = f"gcloud storage buckets update gs://{bucket}"
-    for level, text, advice in (*_harmful(settings, root, change), *_costly(settings, change)):
-        yield Finding("settings", level, text, advice)
+    yield from _harmful(settings, root, change)
+    yield from _costly(settings, change)
 
 
-def _harmful(settings: Mapping[str, Any], root: str, change: str) -> Iterator[tuple[str, str, str]]:
+def _harmful(settings: Mapping[str, Any], root: str, change: str) -> Iterator[Finding]:
     """Yield the settings with which locks are lost, or can't be used."""
     if settings.get("retentionPolicy") or settings.get("defaultEventBasedHold"):
-        yield (
-            ERROR,
+        yield _harm(
             "The bucket keeps each object for a time (a retention policy, or holds): a lock that "
             "is taken can't be given back before.",
             "Use another bucket: what is kept for a reason is no place for locks.",
         )
-    if rules := [rule for rule in _rules(settings) if may_delete(rule, ObjectNames(root).locks)]:
-        yield (
-            ERROR,
-            f"A lifecycle rule deletes locks, whoever has them: {_condition_text(rules[0])}.",
+    rules = (settings.get("lifecycle") or {}).get("rule") or ()
+    if deleting := [rule for rule in rules if may_delete(rule, ObjectNames(root).locks)]:
+        yield _harm(
+            f"A lifecycle rule deletes locks, whoever has them: {_condition_text(deleting[0])}.",
             f"Take it away, or let it match other names only, by matchesPrefix: `{change} "
             "--lifecycle-file=FILE`.",
         )
     if (settings.get("billing") or {}).get("requesterPays"):
-        yield (
-            ERROR,
+        yield _harm(
             "Who asks the bucket must say who pays (requester pays), and no request of ours does.",
             f"`{change} --no-requester-pays`.",
         )
 
 
-def _costly(settings: Mapping[str, Any], change: str) -> Iterator[tuple[str, str, str]]:
+def _costly(settings: Mapping[str, Any], change: str) -> Iterator[Finding]:
     """Yield the settings with which locks cost more than they need to."""
     if (settings.get("versioning") or {}).get("enabled"):
-        yield (
-            WARNING,
+        yield _cost(
             "The bucket keeps old versions (object versioning): all locks that ever were are kept "
             "and paid for. They harm nobody else.",
             f"`{change} --no-versioning`.",
         )
     kept_s = int((settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds") or 0)
     if kept_s:
-        yield (
-            WARNING,
+        yield _cost(
             f"The bucket keeps what is deleted for {kept_s / 86400:g} days (soft delete): each "
             "lock that was given back is paid for as long. It harms nobody else.",
             f"`{change} --clear-soft-delete`.",
         )
     storage_class = settings.get("storageClass", "STANDARD")
     if storage_class not in ("STANDARD", "MULTI_REGIONAL", "REGIONAL"):
-        yield (
-            WARNING,
+        yield _cost(
             f"The bucket's storage class is {storage_class}: an object that is deleted early is "
             "paid for as if it had stood there for a month or more, and locks are.",
             f"`{change} --default-storage-class=STANDARD`.",
         )
-
-
-def _rules(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return (settings.get("lifecycle") or {}).get("rule") or ()
 
 
 _NONCURRENT_CONDITIONS: Final = {

@@ -24,7 +24,6 @@ class GcsStore(GcsServiceStore):
         watch=False,
         fencing=False,
         guard=False,
-        shared_clock=True,
         pace=1.2,  # an object takes one write a second
     )
     _name = "bucket"

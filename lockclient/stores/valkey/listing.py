@@ -89,10 +89,10 @@ class KeyListing:
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self._views = LockViews(rounds.keys, rounds.quorum)
-        self._ahead: dict[int, float] = {}
+        self.ahead: Mapping[int, float] = {}
+        """How many seconds each server's clock is ahead of our monotonic one."""
         self._first: float | None = None
         self._records: dict[int, tuple[int, int]] = {}
-        self._told_of = 0
         self._held: dict[str, tuple[str, int]] = {}
         self._minority: dict[str, str] | None = None
         self._lasting_minority: dict[str, str] = {}
@@ -105,12 +105,8 @@ class KeyListing:
         """
         return 0.0 if self._first is None else monotonic() + self._first
 
-    def ahead(self) -> Mapping[int, float]:
-        """Return how many seconds each server's clock is ahead of our monotonic one."""
-        return self._ahead
-
     def record_version(self) -> int:
-        return self._told_of
+        return hash(frozenset(self._records.items()))
 
     # ------------------------------------------------------------ reading all
 
@@ -118,9 +114,7 @@ class KeyListing:
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         scan = self._scan("live", deadline)
-        if scan.records != self._records:
-            self._records = scan.records
-            self._told_of += 1
+        self._records = scan.records
         held, minority = self._merge_locks(scan.folder("locks"))
         lately = minority if self._minority is None else self._minority
         self._held, self._minority = held, minority
@@ -370,9 +364,9 @@ class KeyListing:
                 cursors[i] = decoded(cursor)
                 if cursors[i] == "0":
                     del cursors[i]
-        self._ahead = {i: ahead[i] for i in read}
+        self.ahead = {i: ahead[i] for i in read}
         if self._first is None:
-            self._first = median(self._ahead.values())
+            self._first = median(self.ahead.values())
         return Scan(read, {i: (records[i], sums[i]) for i in read})
 
 

@@ -19,6 +19,7 @@ nothing: not even that a lock is not there.
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import sha1
 from typing import Final, NamedTuple
 
@@ -34,15 +35,6 @@ class Script(NamedTuple):
     votes: bool
 
 
-def _script(source: str, *, votes: bool = False) -> Script:
-    sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
-    return Script(source, sha, votes)
-
-
-def _voting_script(source: str) -> Script:
-    return _script(_VOTES + source, votes=True)
-
-
 _VOTES: Final = """
 local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at')
 if not said[1] then return {'empty'} end
@@ -52,6 +44,15 @@ local time = redis.call('TIME')
 local wait = (tonumber(said[3]) or 0) - (time[1] * 1000 + math.floor(time[2] / 1000))
 if wait > 0 then return {'waits', string.format('%d', wait)} end
 """
+
+
+def _script(source: str, *, votes: bool = False) -> Script:
+    source = _VOTES + source if votes else source
+    sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
+    return Script(source, sha, votes)
+
+
+_voting_script: Final = partial(_script, votes=True)
 
 SETTLE: Final = _script("""
 -- KEYS server; ARGV run, terms, kept (1: it writes all down), votes (1: somebody vouches for it),

@@ -104,7 +104,7 @@ class ValkeyServiceStore(PolledStore):
 
     def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
         """See `ServiceStore.clock_offsets`: by each server's last answer."""
-        return [monotonic() + ahead - time.time() for ahead in self._listing.ahead().values()]
+        return [monotonic() + ahead - time.time() for ahead in self._listing.ahead.values()]
 
     def votes(self) -> Mapping[str, str]:
         return self._rounds.servers.votes()
@@ -114,7 +114,7 @@ class ValkeyServiceStore(PolledStore):
 
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked
         """See `ServiceStore.members`: each server, by its last answer."""
-        ahead, since = self._listing.ahead(), monotonic() - time.time()
+        ahead, since = self._listing.ahead, monotonic() - time.time()
         return [
             Member(endpoint, trouble=why, ahead=ahead[i] + since if i in ahead else None)
             for i, (endpoint, why) in enumerate(self.votes().items())

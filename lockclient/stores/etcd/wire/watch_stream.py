@@ -142,7 +142,8 @@ class WatchStream:
         self._idle_check = False
         self._late: list[tuple[Wanted, Missed]] = []
         self._closing = threading.Event()
-        self._connected = False
+        self.connected = False
+        """Whether the stream stands, as far as keepalive knows."""
         self._refused_at = -math.inf
         self._paused = self._silent = False
         self._first, self._told = True, False  # the thread's own: the next is the first try; warned
@@ -167,10 +168,6 @@ class WatchStream:
             self._channels.failover.failed(member)
         self._silent = True
         self.pause()
-
-    def connected(self) -> bool:
-        """Tell whether the stream stands, as far as keepalive knows."""
-        return self._connected
 
     def add(self, wanted: Wanted) -> None:
         """Begin a watch."""
@@ -223,10 +220,10 @@ class WatchStream:
                 at_once = self._open_once(opened_at)
             except Exception:  # a thread that ends would leave all watches as they are, for ever
                 log.exception("The watch on etcd failed, and is opened again.")
-                at_once = self._connected = False
+                at_once = self.connected = False
             if not at_once:
                 self._closing.wait(max(0.0, opened_at + RETRY_PAUSE_S - monotonic()))
-        self._connected = False
+        self.connected = False
 
     def _open_once(self, opened_at: float) -> bool:
         """Open the stream and read it to its end; return whether to open it again at once."""
@@ -245,11 +242,11 @@ class WatchStream:
                 self._channels.renew_stream(self.member)
             self._paused, self._first = False, True
             return True
-        self.restarts += self._connected
+        self.restarts += self.connected
         lasted = monotonic() - opened_at
-        if not self._told or (self._connected and lasted > STEADY_STREAM_S):  # once an outage
+        if not self._told or (self.connected and lasted > STEADY_STREAM_S):  # once an outage
             log.warning("The watch on etcd broke (%s) and is opened again.", cause)
-        self._first, self._told, self._connected = False, True, False
+        self._first, self._told, self.connected = False, True, False
         return False
 
     def _wanted(self) -> bool:
@@ -316,9 +313,9 @@ class WatchStream:
         return "etcd ended it"
 
     def _take(self, answer: wire.WatchAnswer) -> None:
-        if not self._connected:
+        if not self.connected:
             log.info("The watch on etcd stands.")
-        self._connected = True
+        self.connected = True
         with self._lock:
             requests, wanted, news = self._watches.answered(answer, monotonic())
             self._send(requests)

@@ -229,7 +229,7 @@ def test_one_listener_s_mistake_is_its_own(caplog: pytest.LogCaptureFixture) -> 
     watcher._watches.add(wanted)
     watcher._take(wire.WatchAnswer(watch_id=1, created=True))
     assert "A listener of a watch failed" in caplog.text
-    assert watcher.connected()
+    assert watcher.connected
 
 
 class TestAnswersInPieces:
