@@ -61,7 +61,7 @@ class EtcdServiceStore(EtcdListing):
         return self._streams[0].restarts
 
     def clock_offsets(self, timeout: float) -> list[float]:
-        from lockclient.stores.etcd.wire.member_http import clock_offsets  # for unlockers alone
+        from lockclient.stores.etcd.members import clock_offsets  # for unlockers alone
 
         return clock_offsets(self.location, timeout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from valkey import exceptions as valkey
@@ -42,35 +43,30 @@ class VoteFailure(NamedTuple):
 
 _LATE: Final = "no answer in time"
 _CLOSED: Final = "the connection was closed"
-_FOR_THE_CONNECTION: Final = {"permanent": True, "by_connection": True}
+_full: Final = partial(VoteFailure, out_of_space=True)
+_for_the_connection: Final = partial(VoteFailure, permanent=True, by_connection=True)
 
 _BY_ERROR_TEXT: Final = {
-    "^OOM|when used memory": VoteFailure("it has no memory left (maxmemory)", out_of_space=True),
-    "^MISCONF": VoteFailure(
-        "it can't save to its disk and takes no writes (MISCONF)", out_of_space=True
+    "^OOM|when used memory": _full("it has no memory left (maxmemory)"),
+    "^MISCONF": _full("it can't save to its disk and takes no writes (MISCONF)"),
+    "WRONGPASS|invalid username-password|invalid password": _for_the_connection(
+        "it does not accept user and password (VALKEY_USER, VALKEY_PASSWORD)"
     ),
-    "WRONGPASS|invalid username-password|invalid password": VoteFailure(
-        "it does not accept user and password (VALKEY_USER, VALKEY_PASSWORD)",
-        **_FOR_THE_CONNECTION,
-    ),
-    "NOAUTH|Authentication required": VoteFailure(
-        "it wants a password: set VALKEY_PASSWORD, and VALKEY_USER for its ACLs",
-        **_FOR_THE_CONNECTION,
+    "NOAUTH|Authentication required": _for_the_connection(
+        "it wants a password: set VALKEY_PASSWORD, and VALKEY_USER for its ACLs"
     ),
     "without any password configured|no password is set": VoteFailure(
         "it has no password, and one is given (VALKEY_PASSWORD)", permanent=True
     ),
-    "READONLY|read only replica": VoteFailure(
-        "it is a replica and takes no writes (READONLY)", **_FOR_THE_CONNECTION
+    "READONLY|read only replica": _for_the_connection(
+        "it is a replica and takes no writes (READONLY)"
     ),
     "LOADING|is loading the dataset": VoteFailure("it is still loading its data (LOADING)"),
-    "MASTERDOWN": VoteFailure(
-        "it is a replica without its primary (MASTERDOWN)", **_FOR_THE_CONNECTION
-    ),
+    "MASTERDOWN": _for_the_connection("it is a replica without its primary (MASTERDOWN)"),
     "NOREPLICAS": VoteFailure("it wants replicas that it does not have (NOREPLICAS)"),
     "^BUSY|is busy running a script": VoteFailure("it is busy running another script (BUSY)"),
-    "^MOVED|^CLUSTERDOWN|^CROSSSLOT|cluster support": VoteFailure(
-        "it is a node of a cluster, and must stand alone", **_FOR_THE_CONNECTION
+    "^MOVED|^CLUSTERDOWN|^CROSSSLOT|cluster support": _for_the_connection(
+        "it is a node of a cluster, and must stand alone"
     ),
     "WRONGTYPE": VoteFailure(
         "something else than a lock stands there: another program has this prefix",

@@ -12,10 +12,10 @@ from lockclient.stores.etcd.errors import (
     more_telling,
     reason,
     refused,
+    required_permissions,
     unavailable,
 )
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 Code = grpc.StatusCode

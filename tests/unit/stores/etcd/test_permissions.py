@@ -14,8 +14,8 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.stores.etcd.errors import required_permissions
 from lockclient.stores.etcd.keys import Keys
-from lockclient.stores.etcd.permissions import required_permissions
 from lockclient.stores.etcd.requests import Transactions
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.requests import (
