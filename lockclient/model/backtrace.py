@@ -49,16 +49,14 @@ def capture() -> str:
 
 
 def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
-    text = "" if _internal(frame.f_code.co_filename) else _text(frame)
+    file = frame.f_code.co_filename
+    internal = file.startswith(_LIBRARY) and not file.startswith(_COMMANDS)
+    text = "" if internal else _text(frame)
     known = (frame.f_code, text, size_of(text))
     if len(_known) >= _KNOWN_AT_MOST:
         _known.clear()
     _known[key] = known
     return known
-
-
-def _internal(filename: str) -> bool:
-    return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
 
 
 def _text(frame: FrameType) -> str:

@@ -120,7 +120,7 @@ MAX_STAMP = 253_402_300_799
 def _require_seconds(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} must be a number of seconds, not {value!r}.")
-    if not (math.isfinite(value) and 0 < value <= MAX_DURATION_S):
+    if not 0 < value <= MAX_DURATION_S:
         raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
 
 

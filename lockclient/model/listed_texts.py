@@ -12,7 +12,6 @@ MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
 
 _TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
-
 _texts_of: Final = attrgetter(*_TEXTS)
 
 

@@ -31,8 +31,7 @@ class BoundedQueue:
         """Add a batch; with `wait` only as soon as there is room for it."""
         size = sum(_EACH + len(change.value or b"") for change in batch.changes)
         with self._changed:
-            while wait and self._size > ROOM and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: not wait or self._size <= ROOM or self._closed)
             self._batches.append((batch, size))
             self._size += size
             self._changed.notify_all()
@@ -40,8 +39,7 @@ class BoundedQueue:
     def get(self) -> Batch | None:
         """Return the next batch, as soon as there is one; None: it is closed."""
         with self._changed:
-            while not self._batches and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._batches or self._closed)
             if self._closed:
                 return None
             batch, size = self._batches.popleft()

@@ -96,10 +96,6 @@ class CellKind(NamedTuple):
     text: Callable[[Any, Listed, float], str]
 
 
-def _age(stamp: float | None, _: Listed, wall: float) -> str:
-    return "" if stamp is None else duration(wall - stamp)
-
-
 def _countdown(stamp: float | None, _: Listed, wall: float) -> str:
     return "" if stamp is None else distance(stamp, wall)
 
@@ -128,7 +124,7 @@ STATE: Final = CellKind("state", lambda _, lock, __: lock.state)
 NAME: Final = CellKind("name", _name)
 PROCESS: Final = CellKind("process", _process)
 PROSE: Final = CellKind("prose", lambda text, _, __: text or "")
-AGE: Final = CellKind("age", _age)
+AGE: Final = CellKind("age", lambda at, _, wall: "" if at is None else duration(wall - at))
 """Since a time, in Unix seconds."""
 COUNTDOWN: Final = CellKind("countdown", _countdown)
 """How far away a time is, in Unix seconds."""

@@ -174,12 +174,12 @@ class Reading:
         self.revision, self.term, self.known_at = batch.revision, batch.term, batch.known_at
         self._arrived = monotonic()
         if batch.changes and batch.changes[0].kind != "locks":  # a page is of one kind
-            self._end_lock()
+            self.end_lock()
         for change in batch.changes:
             kind, name, part, value, revision, _, version = change
             if kind == "locks":
                 if name != self._lock:
-                    self._end_lock()
+                    self.end_lock()
                     self._lock = name
                 if part in SUBKEYS:
                     self._values[part] = value, version or revision
@@ -194,10 +194,6 @@ class Reading:
             elif kind == "restored" and value is not None:
                 self.said = Restored.read(value, revision, time.time())
 
-    def end(self) -> None:
-        """Take note that this was all."""
-        self._end_lock()
-
     def pending(self) -> list[RecordedRemoval]:
         """Return the removals that are to be told, the oldest first."""
         if self._found:
@@ -211,7 +207,8 @@ class Reading:
             said = removal or Removal.listed(change.name, change.part, change.value or b"")
             self._pending.append((change._replace(value=None), said))
 
-    def _end_lock(self) -> None:
+    def end_lock(self) -> None:
+        """Take note that no more comes of the last lock, as at the end of the last page."""
         name, values, self._values = self._lock, self._values, {}
         if not values:
             return

@@ -264,7 +264,7 @@ class Table:
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
             self._got_on_at = monotonic()
-        fresh.end()
+        fresh.end_lock()
         said, back = self._said, self._was_put_back(fresh.revision, fresh.term)
         with self._lock:
             before, self._rows = self._rows, fresh.rows

@@ -23,8 +23,9 @@ Unanswered = (
 
 TOO_MANY_REQUESTS = 429
 """Too many requests, or more than one write a second to an object: a pause, and nothing else."""
-_AMBIGUOUS_STATUSES = (408, 500, 502, 503, 504)
-"""Statuses that do not tell whether the request was done, or will be."""
+RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
+"""Statuses that are no answer, so that the request is sent again: all but the first do not tell
+whether it was done, or will be."""
 
 
 def effective_status(answer: HttpAnswer) -> int:
@@ -32,11 +33,6 @@ def effective_status(answer: HttpAnswer) -> int:
     if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
         return TOO_MANY_REQUESTS
     return answer.status
-
-
-def is_retryable(status: Exception | int) -> bool:
-    """Tell whether a status is no answer, so that the request is sent again."""
-    return status == TOO_MANY_REQUESTS or status in _AMBIGUOUS_STATUSES
 
 
 def may_have_happened(error: Exception | int) -> bool:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 import grpc
 from google.protobuf.message import Message
@@ -112,13 +113,13 @@ class Failover:
     def next(self) -> Endpoint:
         """Return the member that last answered, or else the one whose failure is longest ago."""
         if self.good.cooling_until > monotonic():
-            self.good = min(self.members, key=_cooling)
+            self.good = min(self.members, key=attrgetter("cooling_until"))
         return self.good
 
     def beside(self, other: Endpoint | None) -> Endpoint:
         """Return the member to ask that is not this one, if there is another."""
         others = [member for member in self.members if member is not other] or self.members
-        return self.good if self.good in others else min(others, key=_cooling)
+        return self.good if self.good in others else min(others, key=attrgetter("cooling_until"))
 
     def failed(self, member: Endpoint) -> None:
         """Ask this member last for a moment."""
@@ -139,10 +140,6 @@ class Failover:
                 ", ".join(self.location.endpoints),
                 trouble,
             )
-
-
-def _cooling(member: Endpoint) -> float:
-    return member.cooling_until
 
 
 class Tries:

@@ -15,12 +15,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from lockclient.model.clocks import monotonic
 from lockclient.stores.etcd.errors import reason
@@ -283,7 +282,7 @@ class WatchStream:
                 # In the same step, so that a watch that is added now is sent once, by `add`.
                 self._requests = requests
             member = self._choose(first=first)
-            call = self._channels.open_stream(WATCH, _drain(requests), member)
+            call = self._channels.open_stream(WATCH, iter(requests.get, None), member)
             with self._lock:
                 self._call = call
             ended.clear()
@@ -361,8 +360,3 @@ def _tell(wanted: Wanted, news: News) -> None:
         wanted.notify(news)
     except Exception:  # one listener's mistake must not stop what all others are told
         log.exception("A listener of a watch failed.")
-
-
-def _drain(requests: _Requests) -> Iterator[Message]:
-    while (request := requests.get()) is not None:
-        yield request

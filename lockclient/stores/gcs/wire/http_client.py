@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
@@ -103,11 +104,8 @@ class HttpClient:
             try:
                 answer = self._try_once(call, timeout)
                 failure = errors.effective_status(answer)
-                if (
-                    answer.status == 200
-                    and not call.truncate_at
-                    and json_object(answer.body) is None
-                ):
+                whole = answer.status == 200 and not call.truncate_at
+                if whole and json_object(answer.body) is None:
                     # Somebody else's page, a proxy's: the bucket has not answered.
                     answer, failure = None, ValueError("what was answered is no JSON")
             except errors.Unanswered as error:
@@ -117,7 +115,7 @@ class HttpClient:
                     sending.in_flight = False
                     raise errors.no_credentials(self.location.bucket, error) from error
                 failure = error
-            if answer is not None and not errors.is_retryable(failure):
+            if answer is not None and failure not in errors.RETRYABLE_STATUSES:
                 self._log_outage(None)
                 return self._check(call, answer, sending)
             sending.in_flight = False
@@ -169,7 +167,9 @@ class HttpClient:
                     break
                 if len(body) > call.max_bytes:
                     raise requests.ReadTimeout("The answer is too long.")
-            self._note_clock(response.headers.get("Date", ""))
+            with suppress(ValueError, TypeError):  # it tells no time
+                wall = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
+                self._clock = wall, monotonic()
             return HttpAnswer(response.status_code, bytes(body))
 
     def _open_session(self) -> requests.Session:
@@ -181,13 +181,6 @@ class HttpClient:
         return session
 
     # ------------------------------------------------------------ the bucket's clock
-
-    def _note_clock(self, date: str) -> None:
-        try:
-            wall = parsedate_to_datetime(date).timestamp()
-        except (ValueError, TypeError):
-            return
-        self._clock = (wall, monotonic())
 
     def now(self) -> float:
         """Return the bucket's wall-clock time, to a second or two; 0 before its first answer."""

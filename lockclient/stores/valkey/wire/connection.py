@@ -109,7 +109,8 @@ class Connection:
         Raises:
             ServerUnusable: it is none that gives locks.
         """
-        info = self._info()
+        lines = self.command("INFO").decode(errors="replace").splitlines()
+        info = dict(line.split(":", 1) for line in lines if ":" in line)
         if reason := _unusable(info):
             raise ServerUnusable(VoteFailure(reason, permanent=True))
         self.run_id = info.get("run_id", "")
@@ -128,10 +129,6 @@ class Connection:
         if answer.kind == "terms":
             raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._location))
         self.quarantine_s = int(answer.rest[0]) / 1000
-
-    def _info(self) -> dict[str, str]:
-        lines = self.command("INFO").decode(errors="replace").splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def _fsyncs(self) -> bool:
         try:
