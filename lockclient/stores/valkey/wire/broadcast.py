@@ -18,7 +18,7 @@ from typing import Final
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
-from lockclient.stores.valkey.wire.connection import Command, Connection, PackedCommand, Reply
+from lockclient.stores.valkey.wire.connection import Command, Connection, Reply
 from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
 
@@ -59,7 +59,6 @@ class _RoundInProgress:
         self._poll = select.poll()
         self._awaited: dict[int, int] = {}  # servers by the file descriptors of their connections
         self._pending: PendingConnections | None = None
-        self._packed: dict[int, PackedCommand] = {}
 
     def run(self) -> None:
         """Ask all, and gather the answers."""
@@ -137,12 +136,8 @@ class _RoundInProgress:
             self._poll.unregister(connection.fd)
             return self._servers.give_back(i, connection)
         self._run_ids.add(connection.run_id)
-        command = self._commands[i]
-        if (packed := self._packed.get(id(command))) is None:  # once for all that are sent the same
-            packed = command.packed(self._servers.location.config_fingerprint)
-            self._packed[id(command)] = packed
         try:
-            connection.send(packed, self._until)
+            connection.send(self._commands[i], self._until)
         except errors.Unanswered as error:
             self._poll.unregister(connection.fd)
             self._mark_silent(i, errors.classify_broken(error))

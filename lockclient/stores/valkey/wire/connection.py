@@ -39,26 +39,12 @@ class Command(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[str, ...]
 
-    def packed(self, fingerprint: str, *, whole: bool = False) -> PackedCommand:
-        """Return it as it is sent: by the script's name, or `whole`."""
-        script, size = self.script, 3 + len(self.keys) + len(self.args)
+    def packed(self, run_id: str, fingerprint: str, *, whole: bool = False) -> bytes:
+        """Return it as the process of that name is sent it: by the script's name, or `whole`."""
+        script = self.script
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
-        head = (*first, str(len(self.keys)), *self.keys)
-        if not script.votes:
-            return PackedCommand(resp.count(size) + resp.packed((*head, *self.args)), b"")
-        tail = resp.packed((fingerprint, *self.args))
-        return PackedCommand(resp.count(size + 2) + resp.packed(head), tail)
-
-
-class PackedCommand(NamedTuple):
-    """A command as it is sent, the same to all servers but for what comes in the middle."""
-
-    head: bytes
-    tail: bytes
-
-    def to(self, run: bytes) -> bytes:
-        """Return it as the process of that name is sent it."""
-        return self.head + run + self.tail if self.tail else self.head
+        told = (run_id, fingerprint) if script.votes else ()
+        return resp.packed((*first, str(len(self.keys)), *self.keys, *told, *self.args))
 
 
 class Reply(NamedTuple):
@@ -97,7 +83,6 @@ class Connection:
         self._connection.connect()
         # Of valkey-py this alone is not public: who waits for several has to have it.
         self._socket = self._connection._sock
-        self._packed_run_id = b""
         self._reader = resp.reader()
         self.fd: int = self._socket.fileno()
         self._poll = select.poll()
@@ -114,7 +99,6 @@ class Connection:
         if reason := _unusable(info):
             raise ServerUnusable(VoteFailure(reason, permanent=True))
         self.run_id = info.get("run_id", "")
-        self._packed_run_id = resp.packed((self.run_id,))
         valkey = info.get("valkey_version")
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         # A replica that was promoted has what its primary sent it, which may not be all.
@@ -149,15 +133,15 @@ class Connection:
     def ask(self, command: Command) -> Reply:
         """Send a script and wait for its answer."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
-        self.send(command.packed(self._location.config_fingerprint), until)
+        self.send(command, until)
         while (answer := self.read(command, until)) is None:
             if not self._poll.poll(1000 * until.remaining()):
                 raise TimeoutError("no answer in time")
         return answer
 
-    def send(self, packed: PackedCommand, until: Deadline) -> None:
+    def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
         """Send a script. It may take until then, if the server reads no more for now."""
-        data = packed.to(self._packed_run_id)
+        data = command.packed(self.run_id, self._location.config_fingerprint, whole=whole)
         try:
             sent = self._socket.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError):
@@ -184,7 +168,7 @@ class Connection:
         if reply is resp.UNFINISHED:
             return None
         if isinstance(reply, errors.UnknownScript):
-            self.send(command.packed(self._location.config_fingerprint, whole=True), until)
+            self.send(command, until, whole=True)
             return None
         if isinstance(reply, Exception):
             raise reply

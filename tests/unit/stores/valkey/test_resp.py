@@ -11,7 +11,7 @@ from lockclient.stores.valkey.wire import resp
 def test_words_have_their_size_in_bytes() -> None:
     assert (
         resp.packed(("GET", "é", "\ud800", ""))
-        == b"$3\r\nGET\r\n$2\r\n\xc3\xa9\r\n$1\r\n?\r\n$0\r\n\r\n"
+        == b"*4\r\n$3\r\nGET\r\n$2\r\n\xc3\xa9\r\n$1\r\n?\r\n$0\r\n\r\n"
     )
 
 
