@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from importlib.metadata import packages_distributions, version
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.floor import Floor, Wire
 from benchmarks.samples import in_turns, timed
@@ -25,16 +25,8 @@ PACKAGES = {"grpcio", "protobuf", "python3-etcd3", "redis", "kazoo", "pottery", 
 OURS, FLOOR = "ClusterMutex", "bare floor"
 
 
-class Lock(Protocol):
-    """What is timed."""
-
-    def acquire(self) -> object:
-        """Take the lock; it is free."""
-
-    def release(self) -> object:
-        """Give it back."""
-
-
+Lock = Any
+"""What is timed: anything with `acquire`, which takes a lock that is free, and `release`."""
 Opener = Callable[[Servers, str], AbstractContextManager[Lock]]
 """Opens a contender: ours and the floor on the etcd at an endpoint, others on servers of theirs."""
 
@@ -139,8 +131,7 @@ def kazoo(servers: Servers, _endpoint: str) -> Iterator[Lock]:
         client = package.KazooClient(hosts=server.endpoint)
         try:
             client.start(timeout=30)
-            lock: Lock = client.Lock("/bench", "benchmark")
-            yield lock
+            yield client.Lock("/bench", "benchmark")
         finally:  # its threads keep a program from ending
             client.stop()
             client.close()
@@ -159,8 +150,7 @@ def redlock_on(ports: Iterable[int]) -> Iterator[Lock]:
     """pottery's Redlock on these servers."""
     pottery, redis = module("pottery"), module("redis")
     masters: set[Any] = {redis.Redis(port=port) for port in ports}
-    lock: Lock = pottery.Redlock(key="bench", masters=masters, auto_release_time=TTL)
-    yield lock
+    yield pottery.Redlock(key="bench", masters=masters, auto_release_time=TTL)
     for master in masters:
         master.close()
 

@@ -19,7 +19,7 @@ from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.search import Search
-from lockclient.service.options import Command, with_options
+from lockclient.service.options import Command, told_as, with_options
 from lockclient.settings import Settings
 from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
@@ -49,10 +49,8 @@ def _debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def _settings(ctx: click.Context, _param: click.Parameter, value: str | None) -> Settings:
-    try:
+    with told_as(click.UsageError):
         return Settings.load(ctx.ensure_object(Session).url if value is None else value)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 debug_option = click.option(
@@ -115,10 +113,8 @@ def _fact_list(facts: Sequence[Fact]) -> str:
 def parse_search(text: Sequence[str]) -> Search:
     """Return the search for these words of a command line."""
     search = Search.of(text)
-    try:
+    with told_as(click.UsageError):
         search.check()
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     return search
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
+from typing import Any
 
 from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
@@ -71,16 +72,22 @@ def read_table(store: ServiceStore, *, removals: int = 0) -> Table:
     return table
 
 
-def start_following(table: Table) -> None:
-    """Start a table, and wait until it is read and followed.
+@contextmanager
+def followed_table(store: ServiceStore, **listeners: Any) -> Iterator[Table]:
+    """Yield the table of all locks, read and followed; `listeners` are those of `Table`.
 
     A watch takes a moment to begin: until then nobody should be told that etcd is away.
     """
-    table.start()
-    table.wait_ready()
-    deadline = Deadline.after(ANSWER_TIMEOUT_S)
-    while not table.connected() and not deadline.expired():
-        time.sleep(0.01)
+    table = Table(store, **listeners)
+    try:
+        table.start()
+        table.wait_ready()
+        deadline = Deadline.after(ANSWER_TIMEOUT_S)
+        while not table.connected() and not deadline.expired():
+            time.sleep(0.01)
+        yield table
+    finally:
+        table.stop()
 
 
 def listed_locks(

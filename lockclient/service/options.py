@@ -50,6 +50,15 @@ def _told_plainly() -> Iterator[None]:
         raise click.ClickException(plain(error.format_message(), block=True)) from error
 
 
+@contextmanager
+def told_as(error_of: Callable[[str], click.ClickException]) -> Iterator[None]:
+    """Tell what a ValueError says as an error of the command line, a usage error as a rule."""
+    try:
+        yield
+    except ValueError as error:
+        raise error_of(str(error)) from error
+
+
 class Parsed(click.ParamType[Value]):
     """What a function reads from a text; its ValueError says what is wrong with it.
 
@@ -97,18 +106,14 @@ class FlagNamedOption(click.Option):
 
 def _settings_of(_ctx: object, _param: object, given: Settings | None) -> Settings:
     """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
-    try:
+    with told_as(click.UsageError):
         return given or Settings.load()
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def hosts_of(text: str | None) -> frozenset[str]:
     """Return the names of `--allowed-host`, as a usage error if they are none."""
-    try:
+    with told_as(click.UsageError):
         return read_hosts(text)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def store_of(settings: Settings, poll: float | None) -> ServiceStore:

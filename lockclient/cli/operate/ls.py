@@ -27,10 +27,10 @@ from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal,
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
     check_reachable,
+    followed_table,
     listed_locks,
     opened_store,
     read_table,
-    start_following,
 )
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.deadlocks import Deadlock
@@ -227,26 +227,21 @@ def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> 
 def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
     check_reachable(store)  # who can't ask etcd at the start is told so, and does not wait
-    table = Table(store)
-    queues, looked_at = WaitQueues(table, store), -inf
+    with suppress(KeyboardInterrupt), followed_table(store) as table:
+        queues, looked_at = WaitQueues(table, store), -inf
 
-    def look(wall: float) -> ListView:
-        nonlocal looked_at
-        if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
-            with suppress(StoreUnavailable, StoreError):  # what was read last is shown
-                queues.look(ANSWER_TIMEOUT_S)
-            looked_at = time.monotonic()
-        return choice.view(store, table, queues, wall)
+        def look(wall: float) -> ListView:
+            nonlocal looked_at
+            if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
+                with suppress(StoreUnavailable, StoreError):  # what was read last is shown
+                    queues.look(ANSWER_TIMEOUT_S)
+                looked_at = time.monotonic()
+            return choice.view(store, table, queues, wall)
 
-    try:
-        with suppress(KeyboardInterrupt):
-            start_following(table)
-            if on_terminal() and not as_json:
-                _redraw(table, look)
-            else:
-                _print_changes(table, look, as_json=as_json)
-    finally:
-        table.stop()
+        if on_terminal() and not as_json:
+            _redraw(table, look)
+        else:
+            _print_changes(table, look, as_json=as_json)
 
 
 def _redraw(table: Table, look: ViewAt) -> None:

@@ -15,7 +15,7 @@ import click
 from lockclient.cli.operate.show import process_text
 from lockclient.cli.options import json_option, parse_search, store_options
 from lockclient.cli.output import COLOURS, on_terminal, print_json
-from lockclient.cli.store_access import check_reachable, opened_store, start_following
+from lockclient.cli.store_access import check_reachable, followed_table, opened_store
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
@@ -144,18 +144,14 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[LogRow]:
         if not found:  # what was removed before this began is no news
             inbox.put(removals)
 
-    table = Table(store, on_change=inbox.put, on_removal=on_removal)
-    watcher, lines = _EventSource(table, initial=initial), WaitQueues(table, store)
-    try:
-        start_following(table)
+    with followed_table(store, on_change=inbox.put, on_removal=on_removal) as table:
+        watcher, lines = _EventSource(table, initial=initial), WaitQueues(table, store)
         while True:
             yield from _from_inbox(inbox, watcher)
             yield from watcher.check(time.time())
             with suppress(StoreUnavailable, StoreError):  # that it is away is told by itself
                 lines.look(WAITERS_TIMEOUT_S)
             yield from watcher.check_waiters(lines)
-    finally:
-        table.stop()
 
 
 def _from_inbox(inbox: Queue[_News], watcher: _EventSource) -> Iterator[LogRow]:

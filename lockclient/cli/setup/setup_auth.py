@@ -7,10 +7,11 @@ the administrator's password never comes into this process.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import click
 
-from lockclient.service.options import Command
+from lockclient.service.options import Command, told_as
 from lockclient.settings import Settings
 from lockclient.stores.registry import entry_of, setup_script
 
@@ -33,10 +34,8 @@ def _user_option(flag: str, text: str) -> Callable[[Command], Command]:
 
 
 def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -> str | None:
-    try:
+    with told_as(partial(click.BadParameter, param=param)):
         return None if root is None else Settings(root=root).root
-    except ValueError as error:
-        raise click.BadParameter(str(error), param=param) from error
 
 
 @click.command()
@@ -75,14 +74,10 @@ def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...])
     With CLUSTERMUTEX_URL=valkey://… it makes users on each of these servers, for the prefix that
     stands there, by valkey-cli or redis-cli. Their passwords are those of the variables.
     """
-    try:
+    with told_as(click.UsageError):
         location = (Settings.load() if root is None else Settings(root=root)).location
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     if no_password and not entry_of(location).knows_certificates:
         raise click.UsageError("Without a password there are users in etcd alone.")
-    try:
+    with told_as(click.ClickException):
         script = setup_script(location, users, **({"no_password": True} if no_password else {}))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
     click.echo(script, nl=False)

@@ -21,6 +21,7 @@ from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, answers
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
+from lockclient.service.options import told_as
 
 
 class Stack:
@@ -128,10 +129,8 @@ def _binary_of(store: str) -> str:
 
 
 def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:
-    try:
+    with told_as(click.ClickException):  # the extra may be missing
         return Valkey(binary, folder, folder / "valkey.log", port)
-    except ValueError as error:  # the extra is missing
-        raise click.ClickException(str(error)) from error
 
 
 def _lock_folder(folder: Path) -> IO[str]:
