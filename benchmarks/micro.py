@@ -4,6 +4,7 @@ what single parts of ClusterMutex cost."""
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
@@ -83,13 +84,9 @@ def _difference(longer: Measured, shorter: Measured) -> dict[str, Any]:
 
 def _in_blocks(call: Callable[[], object], calls: int) -> dict[str, float]:
     """Sum up how long one call takes, from blocks of calls."""
-
-    def block() -> None:
-        for _ in range(size):
-            call()
-
     size = min(BLOCK, max(1, calls // 20))
-    return summary(took / size for took in timed(block, calls // size))
+    blocks = timeit.repeat(call, "import gc; gc.enable()", repeat=calls // size, number=size)
+    return summary(took / size for took in blocks)
 
 
 def _at_depth(depth: int, call: Callable[[], str]) -> str:

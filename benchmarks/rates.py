@@ -34,8 +34,8 @@ def throughput(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
         (layout, contender): [] for layout in layouts for contender in ("floor", "ours")
     }
     with servers.etcd() as server:
-        work = [(index, server.endpoint, etcd_values(server.endpoint)) for index in range(4)]
-        with children(_run, work) as pipes:
+        values, most = etcd_values(server.endpoint), max(layouts)[0]
+        with children(_run, [(index, server.endpoint, values) for index in range(most)]) as pipes:
             for number in range(rounds + 1):
                 for ((processes, threads), contender), found in rates.items():
                     rate = _rate(pipes[:processes], contender, "cycle", threads, seconds)

@@ -12,42 +12,30 @@ from lockclient.cli.options import Session, debug_option, url_option
 from lockclient.version import __version__
 
 SECTIONS = {
-    "Locks for scripts": {
-        "run": "lockclient.cli.scripts.run:run",
-        "lock": "lockclient.cli.scripts.lock:lock",
-        "alive": "lockclient.cli.scripts.alive:alive",
-        "unlock": "lockclient.cli.scripts.unlock:unlock",
-    },
-    "Looking and acting": {
-        "ls": "lockclient.cli.operate.ls:ls",
-        "show": "lockclient.cli.operate.show:show",
-        "watch": "lockclient.cli.operate.watch:watch",
-        "removed": "lockclient.cli.operate.removed:removed",
-        "force-unlock": "lockclient.cli.operate.force_unlock:force_unlock",
-        "vouch": "lockclient.cli.operate.vouch:vouch",
-        "restored": "lockclient.cli.operate.restored:restored",
-        "doctor": "lockclient.cli.operate.doctor:doctor",
-    },
-    "Setting up": {
-        "up": "lockclient.cli.setup.up:up",
-        "demo": "lockclient.cli.setup.demo:demo",
-        "setup-auth": "lockclient.cli.setup.setup_auth:setup_auth",
-        "completion": "lockclient.cli.setup.completion:completion",
-    },
+    "Locks for scripts": ("run", "lock", "alive", "unlock"),
+    "Looking and acting": (
+        *("ls", "show", "watch", "removed", "force-unlock", "vouch", "restored", "doctor"),
+    ),
+    "Setting up": ("up", "demo", "setup-auth", "completion"),
 }
-"""The commands as the help shows them, and where each is."""
-_PLACES = {name: place for section in SECTIONS.values() for name, place in section.items()}
+"""The commands as the help shows them; each section is a folder, and each command a file in it."""
+_FOLDERS = {
+    name: folder
+    for folder, names in zip(("scripts", "operate", "setup"), SECTIONS.values(), strict=True)
+    for name in names
+}
 
 
 class _Commands(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return list(_PLACES)
+        return list(_FOLDERS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _PLACES:
+        if name not in _FOLDERS:
             return None
-        module, _, attribute = _PLACES[name].partition(":")
-        found: click.Command = getattr(import_module(module), attribute)
+        file = name.replace("-", "_")
+        module = import_module(f"lockclient.cli.{_FOLDERS[name]}.{file}")
+        found: click.Command = getattr(module, file)
         return found
 
     def resolve_command(
@@ -56,14 +44,14 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = get_close_matches(args[0], _PLACES, 3)
+            near = get_close_matches(args[0], _FOLDERS, 3)
             if not near:
                 raise
             meant = " or ".join(f"`{name}`" for name in near)
             raise click.UsageError(f"{error.message} Did you mean {meant}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, _PLACES))
+        width = max(map(len, _FOLDERS))
         for title, names in SECTIONS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
