@@ -83,9 +83,7 @@ class EtcdStore(EtcdServiceStore):
     # ------------------------------------------------------------ MutexStore
 
     def send(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
-        lease, number = None, 0
-        if self._closing or type(sending.request) in LEASED_REQUESTS:
-            lease = self._lease_for(sending.request, self._tickets)
+        lease, number = self._lease_for(sending.request, self._tickets), 0
         while True:
             try:
                 if lease is not None:
@@ -93,9 +91,9 @@ class EtcdStore(EtcdServiceStore):
                 txn = self._transactions.build(sending.request, number)
                 answer = self._channels.call(TXN, txn, deadline, sending)
                 outcome = outcome_of(sending.request, answer, resent=sending.ambiguous)
-                return (
-                    self._with_code(outcome, deadline) if type(outcome) is ReadResult else outcome
-                )
+                if isinstance(outcome, ReadResult):
+                    outcome = self._with_code(outcome, deadline)
+                return outcome
             except WireError as error:
                 lease, number = _otherwise(error, sending, lease, number)
 
@@ -190,7 +188,7 @@ class EtcdStore(EtcdServiceStore):
         for lease in (self._tickets, *(channels.tickets for channels in self._loops.values())):
             with suppress(ClusterMutexError, WireError):  # else they go by themselves
                 lease.revoke(limit)
-        self._end_streams()
+        self._let_go()
         self._channels.close()
         self._loops.clear()
 
@@ -198,16 +196,9 @@ class EtcdStore(EtcdServiceStore):
         # Left to the interpreter's own end, what ends a stream can wait for ever for a lock that
         # one of gRPC's threads held, or for one of those threads itself, when all daemon threads
         # were stopped.
-        self._end_streams()
-
-    def _end_streams(self) -> None:
         for stream in self._streams:
             stream.close()
         self._channels.close_streams()
-
-
-LEASED_REQUESTS = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
-"""What may write something that is bound to a lease."""
 
 
 def _beside(work: Callable[[], object], seconds: float) -> None:

@@ -40,8 +40,6 @@ from lockclient.stores.etcd.wire.watch_state import (
 from lockclient.threads import scheduler
 from lockclient.threads.pool import IDLE_S, WorkerPool
 
-__all__ = ["Missed", "News", "Started", "Watch", "WatchStream"]
-
 log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 1.0
@@ -64,7 +62,7 @@ class Watch:
 
     Args:
         streams: by which.
-        span, revision, notify, deletes_only, tell_start: see `watch_state.Wanted`.
+        span, revision, notify, how: see `watch_state.Wanted`.
     """
 
     def __init__(
@@ -73,19 +71,14 @@ class Watch:
         span: tuple[bytes, bytes],
         revision: int,
         notify: Notify,
-        *,
-        deletes_only: bool = False,
-        tell_start: bool = False,
+        **how: bool,
     ) -> None:
         self._notify = notify
         self._told = 0
         self._lock = threading.Lock()
         # Each stream has its own, for it may be told the same later; who hears it twice is us.
         tell = notify if len(streams) == 1 else self._tell_once
-        self._wanted = [
-            (stream, Wanted(span, revision, tell, deletes_only=deletes_only, tell_start=tell_start))
-            for stream in streams
-        ]
+        self._wanted = [(stream, Wanted(span, revision, tell, **how)) for stream in streams]
         for stream, wanted in self._wanted:
             stream.add(wanted)
 

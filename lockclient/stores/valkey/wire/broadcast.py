@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
@@ -28,9 +27,10 @@ GRACE_S: Final = 0.1
 Enough = Callable[[Mapping[int, Reply]], bool]
 
 
-@dataclass(slots=True)
 class Round:
-    """What came of one round; servers go by their place in the URL.
+    """One round: which server is sent what by which connection, and what came of it.
+
+    Servers go by their place in the URL.
 
     Attributes:
         answers: of those that voted.
@@ -38,18 +38,12 @@ class Round:
         failures: why each other one has no vote, the silent ones included.
     """
 
-    answers: dict[int, Reply] = field(default_factory=dict)
-    silent: set[int] = field(default_factory=set)
-    failures: dict[int, VoteFailure] = field(default_factory=dict)
-
-
-class _RoundInProgress:
-    """A round that is under way: which server was sent what by which connection."""
-
     def __init__(
         self, servers: ServerPool, commands: Mapping[int, Command], until: Deadline, enough: Enough
     ) -> None:
-        self.result = Round()
+        self.answers: dict[int, Reply] = {}
+        self.silent: set[int] = set()
+        self.failures: dict[int, VoteFailure] = {}
         self._servers = servers
         self._commands = commands
         self._until = until
@@ -62,7 +56,7 @@ class _RoundInProgress:
 
     def run(self) -> None:
         """Ask all, and gather the answers."""
-        result, commands = self.result, self._commands
+        commands = self._commands
         for i, connection in self._servers.borrow_idle(commands, self._poll).items():
             self._send(i, connection)
         if len(self._connections) < len(commands):
@@ -75,7 +69,7 @@ class _RoundInProgress:
                 if late is not None:  # it came in the last moment, and is for the next round
                     self._servers.give_back(i, late)
         for i in commands.keys() - self._connections.keys():
-            result.failures.setdefault(i, VoteFailure("no connection in time"))
+            self.failures.setdefault(i, VoteFailure("no connection in time"))
 
     def _gather(self) -> None:
         """Take all answers until there are enough, or nobody is left who could give one."""
@@ -90,7 +84,7 @@ class _RoundInProgress:
                 elif self._read(self._awaited[fd], last):
                     self._poll.unregister(fd)
                     del self._awaited[fd]
-            if not satisfied and self._enough(self.result.answers):
+            if not satisfied and self._enough(self.answers):
                 satisfied = True
                 now = monotonic()
                 last = Deadline(min(self._until, now + GRACE_S + now - began))
@@ -99,7 +93,7 @@ class _RoundInProgress:
 
     def _connect_others(self) -> None:
         """Have connections opened to those that have none; one that has failed gets none."""
-        servers, failures = self._servers, self.result.failures
+        servers, failures = self._servers, self.failures
         wanted = []
         for i in self._commands.keys() - self._connections.keys():
             if (failure := servers.failures.get(i)) is not None:
@@ -121,7 +115,7 @@ class _RoundInProgress:
         for i, connection in pending.take_new():
             if connection is None:
                 failure = self._servers.failures.get(i)
-                self.result.failures[i] = failure or VoteFailure("it was not reached")
+                self.failures[i] = failure or VoteFailure("it was not reached")
             else:
                 self._poll.register(connection.fd, select.POLLIN)
                 self._send(i, connection)
@@ -132,7 +126,7 @@ class _RoundInProgress:
         self._connections[i] = connection
         if connection.run_id in self._run_ids:  # it goes by another name, too, and has one vote
             failure = VoteFailure("it is the same server as another one", permanent=True)
-            self.result.failures[i] = failure
+            self.failures[i] = failure
             self._poll.unregister(connection.fd)
             return self._servers.give_back(i, connection)
         self._run_ids.add(connection.run_id)
@@ -146,7 +140,7 @@ class _RoundInProgress:
 
     def _read(self, i: int, until: Deadline) -> bool:
         """Take a server's answer; False: it is yet to come."""
-        connection, servers, failures = self._connections[i], self._servers, self.result.failures
+        connection, servers, failures = self._connections[i], self._servers, self.failures
         try:
             answer = connection.read(self._commands[i], until)
         except errors.ErrorReply as error:
@@ -174,7 +168,7 @@ class _RoundInProgress:
         elif answer.kind == "terms":
             failures[i] = errors.config_mismatch(answer.rest[0], servers.location)
         else:
-            self.result.answers[i] = answer
+            self.answers[i] = answer
             if self._commands[i].script.votes:  # what needs no vote tells nothing of it
                 servers.note_quarantine(i, 0.0)
         servers.give_back(i, connection)
@@ -182,8 +176,8 @@ class _RoundInProgress:
 
     def _mark_silent(self, i: int, failure: VoteFailure) -> None:
         """A connection broke, or its answer is late: what was sent by it may be done."""
-        self.result.silent.add(i)
-        self.result.failures[i] = failure
+        self.silent.add(i)
+        self.failures[i] = failure
         self._servers.mark_failed(i, self._connections[i], failure)
 
 
@@ -195,6 +189,6 @@ class Broadcast(ServerPool):
 
         Those that are left then have a moment more: a healthy one's answer is on its way.
         """
-        progress = _RoundInProgress(self, commands, until, enough)
-        progress.run()
-        return progress.result
+        asked = Round(self, commands, until, enough)
+        asked.run()
+        return asked
