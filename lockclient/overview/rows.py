@@ -109,13 +109,16 @@ class NewestRemovals:
         # All that is too much goes at once, and not before it is a quarter: that costs little for
         # each of them, in whatever order they come.
         if len(self._kept) > self._most * 5 // 4:
-            self._keep(self._most)
+            self.only(self._most)
         return removal
 
     def only(self, most: int) -> NewestRemovals:
         """Keep no more than so many from now on."""
         self._most = most
-        self._keep(most)
+        if len(self._kept) > most:
+            kept = self._sorted()[-most:] if most else []
+            self._kept = {(told[0].name, told[0].part): (order, told) for order, told in kept}
+            self._least = kept[0][0] if kept else math.inf
         return self
 
     def forget(self, name: str, part: str) -> None:
@@ -125,13 +128,6 @@ class NewestRemovals:
     def oldest_first(self) -> list[RecordedRemoval]:
         """Return those that are kept."""
         return [told for _, told in self._sorted()][-self._most :] if self._most else []
-
-    def _keep(self, most: int) -> None:
-        if len(self._kept) <= most:
-            return
-        kept = self._sorted()[-most:] if most else []
-        self._kept = {(told[0].name, told[0].part): (order, told) for order, told in kept}
-        self._least = kept[0][0] if kept else math.inf
 
     def _sorted(self) -> list[tuple[float, RecordedRemoval]]:
         return sorted(self._kept.values(), key=itemgetter(0))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Connection
@@ -20,7 +19,7 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
     """Yield what is found, one server after the other, then what that comes to."""
     voting = 0
     for endpoint, found in servers.open_all():
-        if isinstance(found, VoteFailure):
+        if isinstance(found, errors.VoteFailure):
             text = f"{endpoint} has no vote: {found.reason}."
             yield Finding("server", ERROR, text, errors.advice_for([found]))
         else:

@@ -33,7 +33,6 @@ from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import number_of, subkeys_of
 from lockclient.stores.valkey.lua_scripts import Script
 from lockclient.stores.valkey.voting.lock_view import LockViews
@@ -344,7 +343,7 @@ class KeyListing:
         read: dict[int, dict[str, Folder]] = {i: {name: {} for name in _FOLDERS} for i in cursors}
         records, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
         ahead: dict[int, float] = {}
-        failures: dict[int, VoteFailure] = {}
+        failures: dict[int, errors.VoteFailure] = {}
         while cursors:
             args = {i: (cursors[i], self._rounds.keys.all, _SCAN_COUNT, what) for i in cursors}
             result = self._ask_all(lua_scripts.LIST, args, deadline)

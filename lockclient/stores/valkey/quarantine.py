@@ -9,7 +9,6 @@ from urllib.parse import unquote
 from lockclient.errors import StoreUnavailable
 from lockclient.stores.diagnosis_protocol import Voter
 from lockclient.stores.valkey import errors, lua_scripts
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Command, Connection
@@ -21,7 +20,7 @@ _SCAN_COUNT: Final = "500"
 def voters(servers: Broadcast) -> Iterator[Voter]:
     """Yield what each server says, also those whose votes do not count yet."""
     for endpoint, found in servers.open_all():
-        if isinstance(found, VoteFailure):
+        if isinstance(found, errors.VoteFailure):
             yield Voter(endpoint, trouble=found.reason)
             continue
         try:
@@ -37,7 +36,7 @@ def clear_quarantine(servers: Broadcast) -> None:
         StoreUnavailable: some can't be told; those that can vote then.
     """
     opened = enumerate(servers.open_all(vouched=True))
-    failures = {i: found for i, (_, found) in opened if isinstance(found, VoteFailure)}
+    failures = {i: found for i, (_, found) in opened if isinstance(found, errors.VoteFailure)}
     if failures:
         raise StoreUnavailable(
             f"Not all servers of {servers.location.url()} could be told that nobody holds a lock "

@@ -147,9 +147,7 @@ class ValkeyRequestExecutor:
                 "" if unlock_at is None else format_stamp(unlock_at),
             ),
         )
-        answers = self._rounds.until_enough(
-            command, sending, deadline, lambda said: quorum.is_decided(said, "pushed")
-        )
+        answers = self._rounds.until_enough(command, sending, deadline, quorum.decides("pushed"))
         # Known now: it is confirmed, or who pushes next is told of a number that is no lower.
         if unconfirmed.get(uuid) == number:  # else another push of ours is under way
             del unconfirmed[uuid]

@@ -126,9 +126,7 @@ class TakeExecutor:
             (uuid, number, expiry, *expected, *written(holder)),
         )
         sending.in_flight = True
-        result = rounds.once(
-            rounds.all, command, until, lambda answers: quorum.is_decided(answers, *GRANTED)
-        )
+        result = rounds.once(rounds.all, command, until, quorum.decides(*GRANTED))
         answers, silent = result.answers, result.silent
         sent = {i for i, reply in answers.items() if reply.kind in GRANTED} | silent
         if (earlier := rounds.sent_takes.get(uuid)) is not None:  # an earlier try has it
@@ -196,9 +194,8 @@ class TakeExecutor:
         """Take the expiry off a lock that is never auto-unlocked."""
         keys = (self._keys.server, self._keys.lock(name))
         command = Command(lua_scripts.KEEP, keys, (uuid, number))
-        result = self._rounds.once(
-            self._rounds.all, command, until, lambda said: self._quorum.is_decided(said, "kept")
-        )
+        rounds, decided = self._rounds, self._quorum.decides("kept")
+        result = rounds.once(rounds.all, command, until, decided)
         return self._quorum.agrees(result.answers, "kept")
 
     def _undo(self, name: str, uuid: str, number: str) -> None:

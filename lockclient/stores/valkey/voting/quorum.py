@@ -7,7 +7,7 @@ thing at a time. Nobody's silence is a vote: neither that a lock is there nor th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lockclient.stores.valkey.wire.connection import Reply
@@ -37,9 +37,10 @@ class Quorum:
         """Tell whether a majority may have answered one of these, when all have."""
         return self.servers - len(answers) + count(answers, *kinds) >= self.majority
 
-    def is_decided(self, answers: Mapping[int, Reply], *kinds: str) -> bool:
-        """Tell whether those who have not answered can't change whether a majority says so."""
-        return self.agrees(answers, *kinds) or not self.can_agree(answers, *kinds)
+    def decides(self, *kinds: str) -> Callable[[Mapping[int, Reply]], bool]:
+        """Return what tells of answers whether the missing ones can't change that a majority says
+        one of these, or does not."""
+        return lambda said: self.agrees(said, *kinds) or not self.can_agree(said, *kinds)
 
     def holder(self, holders: Iterable[str | None]) -> tuple[bool, str | None]:
         """Return whether it is known who has a lock, and who: of each vote, whom it names.

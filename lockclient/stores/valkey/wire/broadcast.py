@@ -16,7 +16,6 @@ from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.wire.connection import Command, Connection, Reply
 from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
@@ -43,7 +42,7 @@ class Round:
     ) -> None:
         self.answers: dict[int, Reply] = {}
         self.silent: set[int] = set()
-        self.failures: dict[int, VoteFailure] = {}
+        self.failures: dict[int, errors.VoteFailure] = {}
         self._servers = servers
         self._commands = commands
         self._until = until
@@ -63,13 +62,13 @@ class Round:
             self._connect_others()
         self._gather()
         for i in self._awaited.values():
-            self._mark_silent(i, VoteFailure("no answer in time"))
+            self._mark_silent(i, errors.VoteFailure("no answer in time"))
         if self._pending is not None:
             for i, late in self._pending.close():
                 if late is not None:  # it came in the last moment, and is for the next round
                     self._servers.give_back(i, late)
         for i in commands.keys() - self._connections.keys():
-            self.failures.setdefault(i, VoteFailure("no connection in time"))
+            self.failures.setdefault(i, errors.VoteFailure("no connection in time"))
 
     def _gather(self) -> None:
         """Take all answers until there are enough, or nobody is left who could give one."""
@@ -105,7 +104,7 @@ class Round:
         try:
             self._pending = PendingConnections(wanted)
         except OSError as error:  # too many open files
-            failure = VoteFailure(f"there can be no connection: {error.strerror}")
+            failure = errors.VoteFailure(f"there can be no connection: {error.strerror}")
             failures |= dict.fromkeys(wanted, failure)
             return
         self._poll.register(self._pending.fd, select.POLLIN)
@@ -115,7 +114,7 @@ class Round:
         for i, connection in pending.take_new():
             if connection is None:
                 failure = self._servers.failures.get(i)
-                self.failures[i] = failure or VoteFailure("it was not reached")
+                self.failures[i] = failure or errors.VoteFailure("it was not reached")
             else:
                 self._poll.register(connection.fd, select.POLLIN)
                 self._send(i, connection)
@@ -125,7 +124,7 @@ class Round:
     def _send(self, i: int, connection: Connection) -> None:
         self._connections[i] = connection
         if connection.run_id in self._run_ids:  # it goes by another name, too, and has one vote
-            failure = VoteFailure("it is the same server as another one", permanent=True)
+            failure = errors.VoteFailure("it is the same server as another one", permanent=True)
             self.failures[i] = failure
             self._poll.unregister(connection.fd)
             return self._servers.give_back(i, connection)
@@ -158,13 +157,13 @@ class Round:
         if answer is None:
             return False
         if answer.kind in ("empty", "another"):
-            failures[i] = failure = VoteFailure("it was emptied, or is new to this keyspace")
+            failures[i] = failure = errors.VoteFailure("it was emptied, or is new to this keyspace")
             servers.mark_failed(i, connection, failure)
             return True
         if answer.kind == "waits":
             seconds = int(answer.rest[0]) / 1000
             servers.note_quarantine(i, seconds)
-            failures[i] = VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
+            failures[i] = errors.VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
         elif answer.kind == "terms":
             failures[i] = errors.config_mismatch(answer.rest[0], servers.location)
         else:
@@ -174,7 +173,7 @@ class Round:
         servers.give_back(i, connection)
         return True
 
-    def _mark_silent(self, i: int, failure: VoteFailure) -> None:
+    def _mark_silent(self, i: int, failure: errors.VoteFailure) -> None:
         """A connection broke, or its answer is late: what was sent by it may be done."""
         self.silent.add(i)
         self.failures[i] = failure

@@ -19,7 +19,6 @@ from valkey.connection import SSLConnection
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames, milliseconds
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
@@ -57,7 +56,7 @@ class Reply(NamedTuple):
 class ServerUnusable(Exception):
     """This server can't be used now, though it may have been reached: why is its `failure`."""
 
-    def __init__(self, failure: VoteFailure) -> None:
+    def __init__(self, failure: errors.VoteFailure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
 
@@ -97,7 +96,7 @@ class Connection:
         lines = self.command("INFO").decode(errors="replace").splitlines()
         info = dict(line.split(":", 1) for line in lines if ":" in line)
         if reason := _unusable(info):
-            raise ServerUnusable(VoteFailure(reason, permanent=True))
+            raise ServerUnusable(errors.VoteFailure(reason, permanent=True))
         self.run_id = info.get("run_id", "")
         valkey = info.get("valkey_version")
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
