@@ -1,42 +1,42 @@
-"""The store on etcd, as a mutex needs it: requests are transactions, watches share one stream."""
+"""The store on etcd: requests are transactions, watches share one stream."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
+from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
-from lockclient.stores.diagnosis_protocol import Clock, Finding
+from lockclient.stores.diagnosis_protocol import Clock, Finding, History, Member
 from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
+from lockclient.stores.etcd.listing import EtcdListing
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.requests import Transactions
-from lockclient.stores.etcd.service_store import EtcdServiceStore
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
+from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
 from lockclient.stores.etcd.wire.failover import WireError, as_store_error
-from lockclient.stores.etcd.wire.rpc_methods import TXN
+from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
-from lockclient.stores.etcd.wire.watch_stream import Watch
+from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
+from lockclient.stores.service_protocol import Batch, Change
 from lockclient.threads.pool import WorkerPool
-
-log = logging.getLogger(__name__)
 
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
@@ -44,7 +44,7 @@ TOMBSTONE_TTL_S = 86400
 way somewhere does nothing when it arrives."""
 
 
-class EtcdStore(EtcdServiceStore):
+class EtcdStore(EtcdListing):
     """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked.
 
     Args:
@@ -56,6 +56,8 @@ class EtcdStore(EtcdServiceStore):
     """
 
     can = Capabilities("etcd")
+    location: EtcdLocation
+    poll = 0.0
 
     def __init__(self, location: EtcdLocation, client: Any = None) -> None:
         fork_safety.require_real_threads()
@@ -69,6 +71,11 @@ class EtcdStore(EtcdServiceStore):
     def _connect(self) -> None:
         super()._connect()
         self.background = Background(self)
+        self._channels = Channels(self.location, self._borrowed)
+        self._streams = [WatchStream(self._channels)]
+        if len(self.location.endpoints) > 1:
+            self._streams.append(WatchStream(self._channels, self._streams[0]))
+        self._announced: dict[str, Lease] = {}
         self._tickets = self._ticket_lease()
         # One lease for all removals of an hour, so that each costs one request and not two.
         self._records = Lease(
@@ -173,6 +180,103 @@ class EtcdStore(EtcdServiceStore):
         channels = self._loops.get(waiters)
         return None if channels is None else channels.tickets
 
+    # ------------------------------------------------------------ ServiceStore
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
+
+        def translate(events: News) -> None:
+            if isinstance(events, Missed):
+                notify(Batch((), 0, gap=True, refused=events.refused))
+                return
+            if isinstance(events, Started):
+                notify(Batch((), events.revision, started=True))
+                return
+            changes = self._changes((event.kv, event.kind) for event in events)
+            notify(Batch(changes, events[-1].kv.mod_revision))
+
+        # By one stream: all that a service follows would cost it twice as much by two.
+        return Watch(
+            self._streams[:1], self._keyspace.everything, revision, translate, tell_start=True
+        )
+
+    def connected(self) -> bool:
+        return self._streams[0].connected
+
+    def watch_restarts(self) -> int:
+        return self._streams[0].restarts
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        from lockclient.stores.etcd.members import clock_offsets  # for unlockers alone
+
+        return clock_offsets(self.location, timeout)
+
+    def renew_watch(self) -> None:
+        self._streams[0].renew()
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
+        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
+        with as_store_error():
+            # By its lease first: that goes on in an etcd that is out of space for the value.
+            lease.keep(deadline)
+            key = self._keyspace.unlocker(unlocker)
+            put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
+            txn = wire.Txn(success=[wire.Operation(put=put)])
+            return int(self._channels.call(TXN, txn, deadline).header.revision)
+
+    def announce_restored(self, value: str, deadline: Deadline) -> None:
+        put = wire.Put(key=self._keyspace.restored, value=value.encode())
+        self._call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        # One key, and no value: there may be any number, written by anybody.
+        key, range_end = self._keyspace.kind("unlockers")
+        newest = wire.Range(key=key, range_end=range_end, limit=1, keys_only=True)
+        newest.sort_order, newest.sort_target = wire.Range.DESCEND, wire.Range.MOD
+        found = self._call(RANGE, newest, deadline).kvs
+        return int(found[0].mod_revision) if found else 0
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        if lease := self._announced.pop(unlocker, None):
+            with as_store_error():
+                lease.revoke(deadline)
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)
+
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
+        with as_store_error():
+            return self.background.run_shielded(lambda: self._code(code, deadline))
+
+    def _code(self, code: str, deadline: Deadline) -> bytes | None:
+        page = wire.Range(key=self._keyspace.code(code))
+        kvs = self._channels.call(RANGE, page, deadline).kvs
+        return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE_BYTES else None
+
+    def _with_code(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
+        """Return what was read with the backtrace of its removal, if that stands apart."""
+        if seen.removal is None or not seen.removal.code:
+            return seen
+        backtrace = self._code(seen.removal.code, deadline)
+        return replace(seen, removal=seen.removal.with_backtrace(backtrace))
+
+    def members(self, timeout: float) -> list[Member]:
+        from lockclient.stores.etcd.members import members  # for a doctor alone, as all it imports
+
+        return members(self.location, timeout)
+
+    def history(self, deadline: Deadline) -> History:
+        from lockclient.stores.etcd import diagnosis
+
+        return diagnosis.history(self._channels.call, self._keyspace.kind("unlockers"), deadline)
+
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
+        from lockclient.stores.etcd import diagnosis
+
+        return diagnosis.probe_permissions(self._channels.call, self.location.root, deadline)
+
+    def endpoints(self) -> tuple[str, ...]:
+        return self.location.endpoints
+
     def examine(self) -> Iterator[Finding | Clock]:
         from lockclient.stores.etcd.diagnosis import examine  # for a doctor alone
 
@@ -209,10 +313,10 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
         work()
         ended.set()
 
-    crew = WorkerPool("closing", 1)
-    crew.submit(do)
+    worker = WorkerPool("closing", 1)
+    worker.submit(do)
     ended.wait(seconds)
-    crew.close()
+    worker.close()
 
 
 def _otherwise(

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Final
 
+from lockclient.errors import ClusterMutexError, StoreError
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.common.polled_store import PolledStore
+from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding
+from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.diagnosis import examine
+from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
+from lockclient.stores.gcs.listing import ObjectListing
+from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.requests import GcsRequestExecutor
-from lockclient.stores.gcs.service_store import GcsServiceStore
+from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
+from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.service_protocol import Change
+from lockclient.threads.pool import WorkerPool
+
+_CLEAN_UP_TIMEOUT_S: Final = 10.0
+"""Seconds for what is cleaned up in the background."""
 
 
-class GcsStore(GcsServiceStore):
+class GcsStore(PolledStore):
     """A `ServiceStore` in a bucket of Google Cloud Storage. Nothing is sent before it is asked.
 
     Args:
@@ -26,11 +44,90 @@ class GcsStore(GcsServiceStore):
         guard=False,
         pace=1.2,  # an object takes one write a second
     )
+    location: GcsLocation
     _name = "bucket"
 
     def _connect(self) -> None:
         super()._connect()
+        self._client = HttpClient(self.location)
+        self._names = ObjectNames(self.location.root)
+        self._listing = ObjectListing(self._client, self._names, self._complete_removal)
+        self._polling = Polling(self._listing, self._name)
+        self._clean_up_workers = WorkerPool("beside", 2)
+        self._announced = False
         self._executor = GcsRequestExecutor(self._client)
+
+    def _disconnect(self) -> None:
+        super()._disconnect()
+        self._clean_up_workers.close()
+        self._client.close()
+
+    # ------------------------------------------------------------ announcements
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:  # noqa: ARG002 - the value says it, too
+        """See `ServiceStore.announce`.
+
+        An object has no lease: by its age, both times by the bucket's clock, it is seen to be over.
+        What former unlockers have left is deleted by the next one that begins.
+        """
+        name = self._names.announcement(unlocker)
+        state = self._guarded(deadline).overwrite(name, {"said": value})
+        self._listing.expect_announcement(name, state.created_at)
+        if not self._announced:
+            self._announced = True
+            self._clean_up_workers.submit(self._delete_expired_announcements)
+        return self._polling.revision_at(monotonic())
+
+    def _delete_expired_announcements(self) -> None:
+        with suppress(ClusterMutexError):  # the next one that begins does it
+            deadline = Deadline.after(_CLEAN_UP_TIMEOUT_S)
+            for name, version in self._listing.expired_announcements(deadline):
+                self._guarded(deadline).delete(name, version)
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        name = self._names.announcement(unlocker)
+        # First: a look under way may miss it from here on.
+        self._listing.expect_announcement(name, None)
+        self._guarded(deadline).delete(name)
+
+    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
+        """See `ServiceStore.announce_restored`: there is nothing to tell."""
+        raise StoreError(
+            "In a bucket that need not be told: an object that is put back has a new generation, "
+            "so that unlockers count its lock anew by themselves."
+        )
+
+    # ------------------------------------------------------------ what is over
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        if change.kind == "removed":
+            name = self._names.record(change.name, change.part)
+        else:
+            name = self._names.lock(change.name)
+        return self._guarded(deadline).delete(name, Version.from_revision(change.version))
+
+    def _complete_removal(self, name: str, state: ObjectState) -> None:
+        """Do what is left of a removal whose remover has died: see `removal_steps`.
+
+        By unlockers alone, so that a dashboard that may only read does nothing else.
+        """
+        if self._announced:
+            self._clean_up_workers.submit(lambda: self._finish_removal(name, state))
+
+    def _finish_removal(self, name: str, state: ObjectState) -> None:
+        with suppress(ClusterMutexError):  # who takes the lock next does it
+            objects = self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S))
+            removal_steps.complete(objects, name, state)
+            self._polling.look_soon()
+
+    # ------------------------------------------------------------ reading
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        held = self._listing.held(prefix, deadline)
+        return sorted(self.background.run_shielded(lambda: [*islice(held, limit)]))
+
+    def _guarded(self, deadline: Deadline) -> GuardedObjects:
+        return GuardedObjects(self._client, self._names, RequestState(Read("")), deadline)
 
     def examine(self) -> Iterator[Finding]:
         return examine(self._client, self.ask, self._listing)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lockclient.model.clocks import Deadline
-from lockclient.stores.diagnosis_protocol import Finding, Voter
+from lockclient.errors import StoreError
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
+from lockclient.stores.common.polled_store import PolledStore
+from lockclient.stores.common.polling import Polling
+from lockclient.stores.diagnosis_protocol import Finding, Member, Voter
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.valkey import quarantine
+from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.service_protocol import Change
+from lockclient.stores.valkey import lua_scripts, quarantine
 from lockclient.stores.valkey.diagnosis import examine
-from lockclient.stores.valkey.keys import KeyNames
+from lockclient.stores.valkey.keys import KeyNames, milliseconds
+from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
-from lockclient.stores.valkey.service_store import ValkeyServiceStore
+from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Command
+from lockclient.stores.valkey.wire.pubsub import PubSub
 
 
-class ValkeyStore(ValkeyServiceStore):
+class ValkeyStore(PolledStore):
     """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
 
     Args:
@@ -25,6 +37,7 @@ class ValkeyStore(ValkeyServiceStore):
     """
 
     can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False, hints=True)
+    location: ValkeyLocation
     _name = "valkey"
 
     def __init__(self, location: ValkeyLocation) -> None:
@@ -38,7 +51,26 @@ class ValkeyStore(ValkeyServiceStore):
 
     def _connect(self) -> None:
         super()._connect()
+        self._servers = Broadcast(self.location, lambda i: self._undo_queue.run(i))
+        self._undo_queue = UndoQueue(self._servers)
+        self._pubsub = PubSub(self._servers)
+        self._rounds = Rounds(self._servers, self._undo_queue)
+        self._listing = KeyListing(self._rounds)
+        self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
+        self._announcement_number = 0
         self._executor = ValkeyRequestExecutor(self._rounds)
+
+    def _disconnect(self) -> None:
+        super()._disconnect()
+        self._pubsub.close()
+        self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
+        self._servers.close()
+        self._undo_queue.close()
+
+    def endpoints(self) -> tuple[str, ...]:
+        return self.location.endpoints
+
+    # ------------------------------------------------------------ MutexStore
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
@@ -51,6 +83,84 @@ class ValkeyStore(ValkeyServiceStore):
         if not revision:
             return self._pubsub.subscribe(target.name, notify)
         return super().watch(target, revision, notify)
+
+    def settle(self, seconds: float) -> None:
+        deadline = Deadline.after(seconds)
+        super().settle(deadline.remaining())
+        self._undo_queue.drain(deadline.remaining())
+
+    # ------------------------------------------------------------ announcements
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
+        """See `ServiceStore.announce`: when a majority has it; in each server it expires by itself.
+
+        Of two that differ the one with the higher number is the later one, by this machine's clock,
+        or one more than before: nobody compares those of two unlockers.
+        """
+        self._announcement_number = max(self._announcement_number + 1, time.time_ns() // 10**6)
+        keys = self._rounds.keys
+        command = Command(
+            lua_scripts.SAY,
+            (keys.server, keys.announcement(unlocker)),
+            (str(self._announcement_number), value, milliseconds(ttl)),
+        )
+        self._do_by_majority(command, deadline)
+        return self._polling.revision_at(monotonic())
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        key = self._rounds.keys.announcement(unlocker)
+        self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
+
+    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
+        """See `ServiceStore.announce_restored`: there is nothing to tell."""
+        raise StoreError(
+            "Servers of Valkey can't be told that they were restored: let nobody hold a lock while "
+            "they are, and begin with a new prefix if somebody may have."
+        )
+
+    # ------------------------------------------------------------ what is over
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        """See `ServiceStore.forget`: a record's uuid is used up, so that nobody writes it again.
+
+        Servers that are away are told as they come back; until then it may be seen again.
+        """
+        key = self._rounds.keys.record(change.name, change.part)
+        command = Command(lua_scripts.FORGET, (key,), ())
+        done = self._do_by_majority(command, deadline)
+        self._rounds.undo_queue.add(set(self._rounds.all) - done, command)
+        return True
+
+    def _do_by_majority(self, command: Command, deadline: Deadline) -> set[int]:
+        """Have this done by a majority; return who did it."""
+        rounds, sending = self._rounds, RequestState(Read(""))
+        answers = rounds.until_enough(command, sending, deadline, rounds.is_majority)
+        return {*answers}
+
+    # ------------------------------------------------------------ reading
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        return sorted(self._listing.held(prefix, deadline))[:limit]
+
+    def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
+        """See `ServiceStore.clock_offsets`: by each server's last answer."""
+        return [monotonic() + ahead - time.time() for ahead in self._listing.ahead.values()]
+
+    def votes(self) -> Mapping[str, str]:
+        return self._rounds.servers.votes()
+
+    def warnings_for_display(self) -> Sequence[str]:
+        return (*self._rounds.servers.warnings(), *self._listing.warnings())
+
+    def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked
+        """See `ServiceStore.members`: each server, by its last answer."""
+        ahead, since = self._listing.ahead, monotonic() - time.time()
+        return [
+            Member(endpoint, trouble=why, ahead=ahead[i] + since if i in ahead else None)
+            for i, (endpoint, why) in enumerate(self.votes().items())
+        ]
+
+    # ------------------------------------------------------------ for people who look after it
 
     def examine(self) -> Iterator[Finding]:
         return examine(self._servers)
@@ -68,8 +178,3 @@ class ValkeyStore(ValkeyServiceStore):
 
     def voters(self) -> Iterator[Voter]:
         return quarantine.voters(self._servers)
-
-    def settle(self, seconds: float) -> None:
-        deadline = Deadline.after(seconds)
-        super().settle(deadline.remaining())
-        self._undo_queue.drain(deadline.remaining())

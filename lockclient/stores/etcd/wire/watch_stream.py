@@ -125,7 +125,7 @@ class WatchStream:
         if other is not None:
             other._beside = self
         self.member: Endpoint | None = None
-        self._crew = WorkerPool("watch", 1)
+        self._worker = WorkerPool("watch", 1)
         self._lock = threading.Lock()  # of all that follows
         self._watches = Watches()
         self._requests: _Requests | None = None
@@ -167,7 +167,7 @@ class WatchStream:
             self._send([self._watches.add(wanted)])
             if not self._running and not self._closing.is_set():
                 self._running = True
-                self._crew.submit(self._run)
+                self._worker.submit(self._run)
 
     def remove(self, wanted: Wanted) -> None:
         """End one watch; when it is the last for a while, the stream ends, too."""
@@ -197,8 +197,8 @@ class WatchStream:
             self._watches.clear()
             if self._call is not None:
                 self._call.cancel()
-        self._crew.close()
-        for thread in self._crew.threads():
+        self._worker.close()
+        for thread in self._worker.threads():
             if thread.ident not in (None, threading.get_ident()):  # started, and not this one
                 thread.join(JOIN_TIMEOUT_S)
 
