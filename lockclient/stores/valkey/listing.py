@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
@@ -62,20 +62,9 @@ _FOLDERS: Final = ("locks", "unlockers", "removed")
 _Value = TypeVar("_Value")
 
 
-class Scan(NamedTuple):
-    """What a scan has found.
-
-    Attributes:
-        folders: of each server that told all.
-        records: of each what is another one when it has other records.
-    """
-
-    folders: dict[int, dict[str, Folder]]
-    records: dict[int, tuple[int, int]]
-
-    def folder(self, name: str) -> dict[int, Folder]:
-        """Return what each server has in a folder."""
-        return {i: folders[name] for i, folders in self.folders.items()}
+Scan = tuple[dict[str, dict[int, Folder]], dict[int, tuple[int, int]]]
+"""What a scan has found, of each server that told all: by folders what it has there, and what is
+another one when it has other records."""
 
 
 class KeyListing:
@@ -112,9 +101,8 @@ class KeyListing:
     def live(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        scan = self._scan("live", deadline)
-        self._records = scan.records
-        held, minority = self._merge_locks(scan.folder("locks"))
+        folders, self._records = self._scan("live", deadline)
+        held, minority = self._merge_locks(folders["locks"])
         lately = minority if self._minority is None else self._minority
         self._held, self._minority = held, minority
         self._lasting_minority = {
@@ -130,15 +118,15 @@ class KeyListing:
                 new[name] = ScannedKey.parse(text), i
         yield same
         yield from self._read_locks(new, deadline)
-        yield list(self._announcements(scan.folder("unlockers"), deadline))
+        yield list(self._announcements(folders["unlockers"], deadline))
 
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        scan = self._scan("removed", deadline)
+        folders, _ = self._scan("removed", deadline)
         now, same = self.now(), list[StoredItem]()
         new: dict[str, tuple[Key, int, int]] = {}
-        for rest, (number, i) in recorded(scan.folder("removed")).items():
+        for rest, (number, i) in recorded(folders["removed"]).items():
             segment, _, last = rest.partition("/")
             name, uuid = decode(segment), unquote(last)
             whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES
@@ -165,7 +153,8 @@ class KeyListing:
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
-        for name in self._merge_locks(self._scan("live", deadline).folder("locks"))[0]:
+        folders, _ = self._scan("live", deadline)
+        for name in self._merge_locks(folders["locks"])[0]:
             if name.startswith(prefix):
                 yield name
 
@@ -366,7 +355,8 @@ class KeyListing:
         self.ahead = {i: ahead[i] for i in read}
         if self._first is None:
             self._first = median(self.ahead.values())
-        return Scan(read, {i: (records[i], sums[i]) for i in read})
+        folders = {name: {i: read[i][name] for i in read} for name in _FOLDERS}
+        return folders, {i: (records[i], sums[i]) for i in read}
 
 
 def _chunks(of: Mapping[str, _Value]) -> Iterator[dict[str, _Value]]:

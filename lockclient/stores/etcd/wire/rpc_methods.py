@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,9 @@ def make_call(channel: Any, method: Method) -> Any:
     make = channel.stream_stream if method.streams else channel.unary_unary
     return make(
         method.path,
-        request_serializer=_serialize,
+        request_serializer=methodcaller("SerializeToString"),
         response_deserializer=method.answer.FromString,
     )
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def open_channel(api: Any, location: EtcdLocation, endpoint: str) -> Any:
