@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -50,13 +50,10 @@ def _start_time(pid: str) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
-_token = uuid4().hex[:12]
-"""Of this process, and of no other: a pid is used again, and each container has a pid 1."""
-
-
-def _new_token() -> None:
-    global _token
-    _token = uuid4().hex[:12]
+@cache
+def _token() -> str:
+    """Of this process, and of no other: a pid is used again, and each container has a pid 1."""
+    return uuid4().hex[:12]
 
 
 def this_thread() -> tuple[str, str]:
@@ -68,12 +65,12 @@ def this_thread() -> tuple[str, str]:
     thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
     ident = threading.get_ident()
     name = f"{ident}" if thread is None else thread.name
-    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{_token}.{ident:x}"
+    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{_token()}.{ident:x}"
 
 
 def task_actor(task: object, name: str) -> str:
     """Return the actor of a task of asyncio: one that ended may have had the same address."""
-    return f"{_token}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
+    return f"{_token()}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
 
 
 _here = threading.local()
@@ -89,4 +86,4 @@ def _find_thread() -> threading.Thread | None:
 
 
 os.register_at_fork(after_in_child=fingerprint.cache_clear)  # a parent's pid may come again here
-os.register_at_fork(after_in_child=_new_token)
+os.register_at_fork(after_in_child=_token.cache_clear)

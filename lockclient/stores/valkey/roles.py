@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from string import Template
@@ -112,15 +113,8 @@ def _options(location: ValkeyLocation) -> Iterator[str]:
 
 def _made(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, names in users.items():
-        rules = shlex.join(
-            _words(Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root))
-        )
+        rules = Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root)
+        rules = shlex.join(re.findall(r"\(.*?\)|\S+", rules))  # a selector is one word
         variable = f"{kind.upper()}_PASSWORD"
         for name in names:
             yield f'\tuser {shlex.quote(name)} {variable} "${{{variable}:-}}" {rules}'
-
-
-def _words(rules: str) -> Iterator[str]:
-    """Split rules at blanks outside of parentheses: a selector is one word."""
-    for i, part in enumerate(rules.replace(")", "(").split("(")):
-        yield from [f"({part})"] if i % 2 else part.split()

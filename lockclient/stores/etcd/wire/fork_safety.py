@@ -56,7 +56,8 @@ class Stream(Protocol):
 
 _streams: WeakSet[Stream] = WeakSet()
 _inside: dict[int, None] = {}
-_open = True
+_forking: list[bool] = []
+"""Has an entry while somebody forks."""
 
 
 def enter() -> None:
@@ -66,7 +67,7 @@ def enter() -> None:
         # In this order, while a fork does it the other way round: closes first, then looks. So one
         # of the two always sees the other, without a lock, which an interrupt might leave taken.
         _inside[me] = None
-        if _open:
+        if not _forking:
             return
         del _inside[me]
         time.sleep(0.001)
@@ -83,8 +84,7 @@ def add(stream: Stream) -> None:
 
 
 def _before() -> None:
-    global _open
-    _open = False
+    _forking.append(True)
     me = threading.get_ident()
     _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
     for stream in list(_streams):
@@ -94,18 +94,10 @@ def _before() -> None:
         time.sleep(0.001)
 
 
-def _after_in_parent() -> None:
-    global _open
-    _open = True
-
-
 def _after_in_child() -> None:
-    global _open
-    _open = True
+    _forking.clear()
     _inside.clear()
     _streams.clear()
 
 
-os.register_at_fork(
-    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-)
+os.register_at_fork(before=_before, after_in_parent=_forking.clear, after_in_child=_after_in_child)
