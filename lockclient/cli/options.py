@@ -13,13 +13,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from lockclient.cli.store_access import MAX_NAMES, opened_store
-from lockclient.errors import ClusterMutexError, InvalidLockName
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import MAX_DURATION_S, Deadline
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.search import Search
-from lockclient.service.options import Command, told_as, with_options
+from lockclient.service.options import Command, Parsed, told_as, with_options
 from lockclient.settings import Settings
 from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
@@ -121,17 +121,15 @@ def parse_search(text: Sequence[str]) -> Search:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as told below.")
 
 
-class LockName(click.ParamType[str]):
-    """A lock's name; shells complete it by the locks that are held."""
+class LockName(Parsed[str]):
+    """A lock's name; shells complete it by the locks that are held.
 
-    name = "name"
+    Args:
+        parse: reads it.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name."""
-        try:
-            return check_name(value)
-        except InvalidLockName as error:
-            self.fail(str(error), param, ctx)
+    def __init__(self, parse: Callable[[str], str] = check_name) -> None:
+        super().__init__("name", parse)
 
     def shell_complete(
         self, ctx: click.Context, _param: click.Parameter, incomplete: str
@@ -146,7 +144,7 @@ class LockName(click.ParamType[str]):
         return [CompletionItem(name) for name in names]
 
 
-class Duration(click.ParamType[Any]):
+class Duration(Parsed[Any]):
     """A duration, in seconds then; or one of some words that stand for something else.
 
     Args:
@@ -155,24 +153,22 @@ class Duration(click.ParamType[Any]):
         words: what else may be given, and what it stands for.
     """
 
-    name = "time"
-
     def __init__(
         self, least: float = 0.0, most: float = MAX_DURATION_S, words: dict[str, Any] | None = None
     ) -> None:
+        super().__init__("time", self._read)
         self._least, self._most = least, most
         self._words = words or {}
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the seconds, or what the word stands for."""
-        if isinstance(value, str) and value in self._words:
-            return self._words[value]
+    def _read(self, text: str) -> Any:
+        if text in self._words:
+            return self._words[text]
         try:
-            seconds = parse_duration(str(value))
+            seconds = parse_duration(text)
         except ValueError as error:
             others = "".join(f" Or `{word}`." for word in self._words)
-            self.fail(f"{error}{others}", param, ctx)
+            raise ValueError(f"{error}{others}") from error
         if not self._least <= seconds <= self._most:
             limits = f"{period(self._least)} to {period(self._most)}"
-            self.fail(f"{value!r} is out of range: {limits} are taken.", param, ctx)
+            raise ValueError(f"{text!r} is out of range: {limits} are taken.")
         return seconds

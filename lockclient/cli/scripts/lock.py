@@ -17,7 +17,7 @@ import click
 
 from lockclient.cli.exit_status import INTERNAL
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
-from lockclient.cli.scripts.lock_options import AnyLockName, lock_options
+from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Interrupts
 from lockclient.cli.scripts.warning_log import WarningLog
@@ -55,7 +55,7 @@ def _tell_eval(status: int, export: bool) -> None:
 
 
 @click.command(cls=_Exporting)
-@click.argument("name", type=AnyLockName())
+@click.argument("name", type=ANY_LOCK_NAME)
 @lock_options
 @click.option(
     "--export", is_flag=True, help="Print variables for `eval`, instead of the uuid alone."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from lockclient.cli.exit_status import CONFLICT
@@ -11,15 +9,8 @@ from lockclient.cli.options import Duration, LockName, store_options
 from lockclient.model.clocks import AUTO
 from lockclient.service.options import with_options
 
-
-class AnyLockName(LockName):
-    """A lock's name, checked by who takes the lock: a bad one has the status of no lock."""
-
-    def convert(self, value: Any, *_: Any) -> str:
-        """Return it as it is."""
-        return str(value)
-
-
+ANY_LOCK_NAME = LockName(str)
+"""A lock's name, checked by who takes the lock: a bad one has the status of no lock."""
 lock_options = with_options(
     store_options,
     click.option(
@@ -56,7 +47,7 @@ lock_options = with_options(
 """Where the lock is, how to wait for it and how to hold it."""
 held_lock_arguments = with_options(
     store_options,
-    click.argument("name", type=AnyLockName(), envvar="CLUSTERMUTEX_NAME"),
+    click.argument("name", type=ANY_LOCK_NAME, envvar="CLUSTERMUTEX_NAME"),
     click.option(
         "--uuid",
         envvar="CLUSTERMUTEX_UUID",

@@ -19,7 +19,7 @@ from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child import FORWARDED_SIGNALS, Child
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
-from lockclient.cli.scripts.lock_options import AnyLockName, lock_options
+from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import NOTIFIED, Interrupts, SignalPipe, die_by_signal
@@ -215,7 +215,7 @@ _run_options = with_options(
 
 
 @click.command(cls=_CommandRunner)
-@click.argument("name", type=AnyLockName())
+@click.argument("name", type=ANY_LOCK_NAME)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @lock_options
 @_run_options
