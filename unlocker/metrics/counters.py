@@ -40,9 +40,8 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self.registry = registry = CollectorRegistry()
-        Info("clustermutex_unlocker", "This unlocker.", registry=registry).info(
-            {"version": version}
-        )
+        program = Info("clustermutex_unlocker", "This unlocker.", registry=registry)
+        program.info({"version": version})
         counter = partial(counter_by_label, registry)
         left_out = counter(
             "clustermutex_unlocker_label_sets_left_out",
