@@ -38,11 +38,13 @@ CONNECT = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
     "Failed to connect to remote host: connect: Connection refused (111)"
 )
+ISSUER = "unable to get local issuer certificate"
 TLS = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake "
     "failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
-    "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK"
+    f"CERTIFICATE_VERIFY_FAILED: {ISSUER}: OK"
 )
+MVCC = "etcdserver: mvcc:"
 NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
 
 
@@ -70,13 +72,9 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
         (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", ErrorKind.NEW_TOKEN),
         (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", ErrorKind.NEW_TOKEN),
         (Code.UNKNOWN, "auth: revision in header is old", ErrorKind.NEW_TOKEN),
-        (
-            Code.OUT_OF_RANGE,
-            "etcdserver: mvcc: required revision has been compacted",
-            ErrorKind.COMPACTED,
-        ),
+        (Code.OUT_OF_RANGE, f"{MVCC} required revision has been compacted", ErrorKind.COMPACTED),
         (Code.NOT_FOUND, "etcdserver: requested lease not found", ErrorKind.NO_LEASE),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", ErrorKind.NO_SPACE),
+        (Code.RESOURCE_EXHAUSTED, f"{MVCC} database space exceeded", ErrorKind.NO_SPACE),
         # No, and no again.
         (Code.PERMISSION_DENIED, "etcdserver: permission denied", ErrorKind.REFUSED),
         (Code.INVALID_ARGUMENT, "etcdserver: request is too large", ErrorKind.REFUSED),
@@ -106,45 +104,32 @@ def test_the_reason_is_a_few_words(error: Error, said: str) -> None:
 
 ALL = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
 FAILED = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:10000412:SSL routines:"
+UNTRUSTED = TLS.removeprefix(ALL)
+HOST = "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check"
+BAD = "OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE: OK"
+RESET = "recvmsg:Connection reset by peer (104)"
 
 
 @pytest.mark.parametrize(
     ("details", "cause", "advice"),
     [
-        (TLS, "not trusted: unable to get local issuer certificate", "ETCDCTL_CACERT must be"),
-        (
-            TLS.replace("unable to get local issuer certificate", "certificate has expired"),
-            "not trusted: certificate has expired",
-            "ETCDCTL_CACERT must be",
-        ),
-        (
-            f"{ALL}Custom verification check failed with error: UNAUTHENTICATED: "
-            "Hostname Verification Check failed.",
-            "for another host name",
-            "as its certificate does",
-        ),
-        (f"{ALL}Peer name a is not in peer certificate", "for another host name", "certificate"),
-        (f"{ALL}Unwrap failed (TSI_DATA_CORRUPTED)", "it refused our certificate", "ETCDCTL_CERT"),
-        (
-            f"{ALL}{FAILED}OPENSSL_internal:SSLV3_ALERT_BAD_CERTIFICATE: OK",
-            "it refused our certificate",
-            "ETCDCTL_CERT and ETCDCTL_KEY must be",
-        ),
-        (f"{ALL}Failed to create security handshaker.", "files can't be used", "PEM files"),
-        (f"{ALL}{FAILED}OPENSSL_internal:NEW: OK", "handshake failed: NEW", "both sides"),
-        (f"{ALL}Handshake read failed (Socket closed)", "that talks plain text", "leave out"),
-        (
-            f"{ALL}Handshake read failed (recvmsg:Connection reset by peer (104))",
-            "that talks plain text",
-            "leave out",
-        ),
-        (f"{ALL}Socket closed", "that talks TLS only", "set ETCDCTL_CACERT"),
-        (f"{ALL}recvmsg:Connection reset by peer (104)", "that talks TLS only", "ETCDCTL_CACERT"),
+        (UNTRUSTED, f"not trusted: {ISSUER}", "ETCDCTL_CACERT must be"),
+        (UNTRUSTED.replace(ISSUER, "it has expired"), "not trusted: it has expired", "ETCDCTL_CAC"),
+        (f"{HOST} failed.", "for another host name", "as its certificate does"),
+        ("Peer name a is not in peer certificate", "for another host name", "certificate"),
+        ("Unwrap failed (TSI_DATA_CORRUPTED)", "it refused our certificate", "ETCDCTL_CERT"),
+        (f"{FAILED}{BAD}", "it refused our certificate", "ETCDCTL_CERT and ETCDCTL_KEY must be"),
+        ("Failed to create security handshaker.", "files can't be used", "PEM files"),
+        (f"{FAILED}OPENSSL_internal:NEW: OK", "handshake failed: NEW", "both sides"),
+        ("Handshake read failed (Socket closed)", "that talks plain text", "leave out"),
+        (f"Handshake read failed ({RESET})", "that talks plain text", "leave out"),
+        ("Socket closed", "that talks TLS only", "set ETCDCTL_CACERT"),
+        (RESET, "that talks TLS only", "ETCDCTL_CACERT"),
     ],
 )
 def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advice: str) -> None:
     """They come as the same code; people must be told which it is, and what to check."""
-    said = reason(Error(Code.UNAVAILABLE, details))
+    said = reason(Error(Code.UNAVAILABLE, f"{ALL}{details}"))
     assert cause in said
     text = str(unavailable(("a:1",), said, unknown=False))
     assert f"({said})" in text
@@ -155,7 +140,7 @@ def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advi
 def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
     """A host name may have an address where nobody listens; an alert may get lost."""
     tls, nobody, closed = (
-        reason(Error(Code.UNAVAILABLE, each)) for each in (TLS, CONNECT, f"{ALL}Socket closed")
+        reason(Error(Code.UNAVAILABLE, said)) for said in (TLS, CONNECT, f"{ALL}Socket closed")
     )
     assert more_telling(tls, nobody) == tls
     assert more_telling(tls, closed) == tls
@@ -205,33 +190,23 @@ def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
 
 DENIED = Error(Code.PERMISSION_DENIED, "etcdserver: permission denied")
 UUID = b"/r/locks/x/uuid"
+DELETED = wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1"))
+READ = wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
 TXN = wire.Txn(
     compare=[wire.Compare(key=UUID)],
-    success=[
-        wire.Operation(put=wire.Put(key=UUID)),
-        wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1")),
-    ],
-    failure=[
-        wire.Operation(
-            txn=wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
-        )
-    ],
+    success=[wire.Operation(put=wire.Put(key=UUID)), DELETED],
+    failure=[wire.Operation(txn=READ)],
 )
 
 
 def test_what_a_request_wants_is_read_off_it() -> None:
     """Both branches, comparisons and what is nested count; in the words of etcdctl."""
-    assert required_permissions(TXN, "/r") == {
-        "/r/locks/": "readwrite",
-        "/r/queue/": "write",
-        "/r/removed/": "read",
-    }
-    assert required_permissions(wire.WatchCreate(key=b"/r/", range_end=b"/r0"), "/r") == {
-        "/r/": "read"
-    }
-    assert required_permissions(wire.Range(key=b"/a/locks/locks/"), "/a/locks") == {
-        "/a/locks/locks/": "read"
-    }
+    wanted = {"/r/locks/": "readwrite", "/r/queue/": "write", "/r/removed/": "read"}
+    assert required_permissions(TXN, "/r") == wanted
+    watch = wire.WatchCreate(key=b"/r/", range_end=b"/r0")
+    assert required_permissions(watch, "/r") == {"/r/": "read"}
+    nested = wire.Range(key=b"/a/locks/locks/")
+    assert required_permissions(nested, "/a/locks") == {"/a/locks/locks/": "read"}
     assert required_permissions(wire.LeaseRevoke(id=1), "/r") == {}
 
 

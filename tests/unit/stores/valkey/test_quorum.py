@@ -72,10 +72,8 @@ def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
     said = "a on 2 and b on 2 of 5 servers, and 3 make it a lock"
     for votes in ({"a": 2, "b": 2}, {"b": 2, "a": 2}):
         assert Quorum(5).minority_text(votes, 5) == f"{said}: nobody holds it"
-        assert (
-            Quorum(5).minority_text(votes, 4)
-            == f"{said}: 1 could not be asked, so that it may be held"
-        )
+        asked = "1 could not be asked, so that it may be held"
+        assert Quorum(5).minority_text(votes, 4) == f"{said}: {asked}"
 
 
 def test_of_two_records_that_is_listed_which_most_servers_have() -> None:
@@ -125,7 +123,7 @@ def test_too_few_votes_are_told_by_why(
     error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
     assert type(error) is kind
     assert "3 of 5 Valkey servers must agree" in str(error)
-    assert all(each.reason in str(error) for each in troubles)
+    assert all(trouble.reason in str(error) for trouble in troubles)
     assert "and did not (" in str(error)
 
 
@@ -137,19 +135,18 @@ RIGHT = VoteFailure("this user may not do that (No permissions to access a key)"
 PASSWORD = VoteFailure("it does not accept user and password", permanent=True)
 
 
+THREE = "h0:1, h1:1, h2:1"
+NETWORK = "Check the network, and that they run."
+
+
 @pytest.mark.parametrize(
     ("troubles", "ends"),
     [
-        ((), "and did not in time (the time was up). Check the network, and that they run."),
-        (
-            (LATE,) * 3,
-            "did not in time (h0:1, h1:1, h2:1: no answer in time). Check the network, and that "
-            "they run.",
-        ),
+        ((), f"and did not in time (the time was up). {NETWORK}"),
+        ((LATE,) * 3, f"did not in time ({THREE}: no answer in time). {NETWORK}"),
         (
             (REFUSED, LATE, REFUSED),
-            "did not in time (h0:1, h2:1: connection refused; h1:1: no answer in time). Check the "
-            "network, and that they run.",
+            "did not in time (h0:1, h2:1: connection refused; h1:1: no answer in time). " + NETWORK,
         ),
         (
             (REFUSED, WAITS, WAITS),
@@ -157,7 +154,7 @@ PASSWORD = VoteFailure("it does not accept user and password", permanent=True)
             "servers vote at once. Check the network, and that it runs.",
         ),
         ((WAITS,) * 3, "`clustermutex vouch` lets servers vote at once."),
-        ((TLS,) * 3, "did not (h0:1, h1:1, h2:1: TLS: its certificate has another name)."),
+        ((TLS,) * 3, f"did not ({THREE}: TLS: its certificate has another name)."),
         (
             (RIGHT,) * 3,
             "Trying again won't change that. `clustermutex setup-auth` prints the rights of each "
@@ -165,8 +162,8 @@ PASSWORD = VoteFailure("it does not accept user and password", permanent=True)
         ),
         (
             (PASSWORD,) * 3,
-            "did not (h0:1, h1:1, h2:1: it does not accept user and password). Trying again won't "
-            "change that.",
+            f"did not ({THREE}: it does not accept user and password). Trying again won't change "
+            "that.",
         ),
     ],
 )
@@ -176,25 +173,17 @@ def test_what_to_do_fits_what_is_wrong(troubles: tuple[VoteFailure, ...], ends: 
     assert str(error).endswith(ends)
 
 
+TIMEOUT = exceptions.TimeoutError("Timeout reading from socket")
+CLOSED = exceptions.ConnectionError("Connection closed by server.")
+
+
 @pytest.mark.parametrize(
     ("tls", "error", "hint"),
     [
-        (
-            True,
-            exceptions.TimeoutError("Timeout reading from socket"),
-            ": if there is no TLS at this port, the URL begins with valkey://",
-        ),
-        (
-            True,
-            exceptions.ConnectionError("Connection closed by server."),
-            ": if there is no TLS at this port, the URL begins with valkey://",
-        ),
-        (
-            False,
-            exceptions.ConnectionError("Connection closed by server."),
-            ": if there is TLS at this port, the URL begins with valkeys://",
-        ),
-        (False, exceptions.TimeoutError("Timeout reading from socket"), ""),
+        (True, TIMEOUT, ": if there is no TLS at this port, the URL begins with valkey://"),
+        (True, CLOSED, ": if there is no TLS at this port, the URL begins with valkey://"),
+        (False, CLOSED, ": if there is TLS at this port, the URL begins with valkeys://"),
+        (False, TIMEOUT, ""),
         (True, exceptions.ConnectionError("Connection refused"), ""),
     ],
 )
@@ -205,17 +194,18 @@ def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None
     assert "://" not in errors.classify(error).reason
 
 
+SCRIPT = "script: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12."
+
+
 @pytest.mark.parametrize(
     "said",
     [
         "NOPERM No permissions to access a key",
         "NOPERM User worker has no permissions to run the 'eval' command",
         "NOPERM User u has no permissions to run the 'get' command script: on @user_script:12",
-        "ERR The user executing the script can't run this command or subcommand script: "
-        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+        f"ERR The user executing the script can't run this command or subcommand {SCRIPT}",
         "ERR ACL failure in script: The user executing the script can't access at least one of the "
-        "keys mentioned in the command arguments script: "
-        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12.",
+        f"keys mentioned in the command arguments {SCRIPT}",
     ],
 )
 def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
@@ -234,11 +224,7 @@ def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
         (exceptions.ResponseError("MASTERDOWN Link with MASTER is down"), "MASTERDOWN", True),
         (exceptions.ResponseError("BUSY Valkey is busy running a script."), "BUSY", False),
         (exceptions.ResponseError("WRONGTYPE Operation against a key"), "another program", True),
-        (
-            exceptions.ReadOnlyError("You can't write against a read only replica."),
-            "READONLY",
-            True,
-        ),
+        (exceptions.ReadOnlyError("You can't write against a replica."), "READONLY", True),
         (exceptions.ConnectionError("Error 1: [SSL: WRONG_VERSION_NUMBER]"), "not talk TLS", False),
         (exceptions.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted", False),
         (exceptions.TimeoutError("Timeout reading from socket"), "no answer in time", False),
