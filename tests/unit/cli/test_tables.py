@@ -14,24 +14,12 @@ from lockclient.cli.output import cut_process
 
 LONG = [
     *("alert", "terraform/shop-production-eu-west-1", "ci-runner-3:30415"),
-    *(
-        "https://ci.example.org/shop/builds/1234567890",
-        "12 min 3 s",
-        "7 min 10 s",
-        "2 min 10 s ago",
-        "in 14 min 59 s",
-        "12 · 15 min",
-    ),
+    *("https://ci.example.org/shop/builds/1234567890", "12 min 3 s", "7 min 10 s"),
+    *("2 min 10 s ago", "in 14 min 59 s", "12 · 15 min"),
 ]
 SHORT = [
-    "ok",
-    "backup",
-    "db:1",
-    "nightly base backup of shop-db",
-    *("2 min 3 s", "9 s"),
-    "in 3 min 10 s",
-    "never",
-    "0",
+    *("ok", "backup", "db:1", "nightly base backup of shop-db", "2 min 3 s", "9 s"),
+    *("in 3 min 10 s", "never", "0"),
 ]
 
 

@@ -78,11 +78,10 @@ def text_of(fact: Fact, holder: Holder) -> str:
 
 @pytest.mark.parametrize("fact", TITLED, ids=NAMED)
 def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: Fact) -> None:
-    page = board.text("/lock/whole")
+    board.settle()
     row = board.table.row("whole")
     assert row is not None
-    assert fact.title in page
-    assert text_of(fact, row.holder) in page
+    board.shows("/lock/whole", fact.title, text_of(fact, row.holder))
     said = [click.unstyle(line) for line in lock_lines(row.holder, (), NOW)]
     assert any(
         line.strip().startswith(fact.title.lower()) and text_of(fact, row.holder) in line
@@ -95,10 +94,8 @@ def test_and_on_a_removal_s_page(board: Board, fact: Fact) -> None:
     removal = Removal(WHOLE, NOW, "dog", AUTO_UNLOCK, "late")
     board.store.write(("removed", "whole", str(WHOLE.uuid), removal.value().encode()))
     for path in ("/removed", f"/removal?name=whole&uuid={WHOLE.uuid}"):
-        page = board.text(path)
-        if getattr(WHOLE, fact.name):
-            assert fact.title in page
-            assert text_of(fact, WHOLE) in page
+        said = (fact.title, text_of(fact, WHOLE)) if getattr(WHOLE, fact.name) else ()
+        board.shows(path, *said)
 
 
 @pytest.mark.parametrize("fact", TOLD, ids=NAMED)
@@ -245,11 +242,8 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     why = undecided(row.holder)
     assert why
 
-    page = board.text("/lock/odd")
-    assert "Nobody can tell when this lock may be removed" in page
-    assert why in page
-    assert "auto-unlock undecided." in page
-    assert "auto-unlock in" not in page
+    nobody = "Nobody can tell when this lock may be removed"
+    board.shows("/lock/odd", nobody, why, "auto-unlock undecided.", but=("auto-unlock in",))
     html = board.html("/?q=odd")
     assert ">undecided</span>" in html
     if row.holder.alive_at is not None:  # else nothing tells how long it has been silent
@@ -260,7 +254,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
         assert said.get("locks", [said])[0]["undecided"] == why
     assert (said["state"], board.get("/api/locks/fine").json["state"]) == ("undecided", "ok")
     found = board.get("/api/locks?state=undecided").json["locks"]
-    assert [each["name"] for each in found] == ["odd", "whole"]
+    assert [lock["name"] for lock in found] == ["odd", "whole"]
     assert board.html("/?state=undecided").count('<tr class="undecided"') == 2
     assert 'mutexdash_locks{state="undecided"} 2' in board.html("/metrics")
 
@@ -276,16 +270,14 @@ def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> 
     board.store.take("even", held_for=2000)
     states = {lock["name"]: lock["state"] for lock in board.get("/api/locks").json["locks"]}
     assert (states["odd"], states["even"]) == ("undecided", "overdue")
-    page = board.text("/lock/odd")
-    assert "Past its alert for" in page
-    assert "; auto-unlock undecided." in page
+    board.shows("/lock/odd", "Past its alert for", "; auto-unlock undecided.")
 
 
 def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) -> None:
     board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
     lock = board.get("/api/locks/odd").json
     assert (lock["alive_at"], lock["state"]) == (None, "undecided")
-    assert "Last sign of life unknown" in board.text("/lock/odd")
+    board.shows("/lock/odd", "Last sign of life unknown")
 
 
 def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
@@ -293,7 +285,7 @@ def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
     board.store.take("broken", hostname=None, needs=["two-keys"])
     for name in ("fine", "broken"):
         assert board.get(f"/api/locks/{name}").json["undecided"] is None
-        assert "Nobody can tell" not in board.text(f"/lock/{name}")
+        board.shows(f"/lock/{name}", but=("Nobody can tell",))
 
 
 def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
@@ -311,7 +303,7 @@ def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
         ("-auto_unlock_at", ["c", "a", "never", "new"]),
         ("state", ["a", "c", "never", "new"]),
     ):
-        assert [each.holder.name for each in in_order(locks, sort)] == order
+        assert [listed.holder.name for listed in in_order(locks, sort)] == order
 
 
 STUCK: list[tuple[str, str, float | None, int, float, float]] = [
@@ -340,7 +332,7 @@ def test_the_most_urgent_is_what_only_a_person_can_free_then_what_most_wait_for(
             times |= {"auto_unlock_at": NOW + after, "auto_unlock_after": 1000 - alert + after}
         locks.append(Listed(Holder(name, "u", "h", **times), state, waiters, head=head))
     found = in_order(reversed(locks), "state")
-    assert [each.holder.name for each in found] == [name for name, *_ in STUCK]
+    assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 
 
 def test_silence_is_told_beside_age(board: Board) -> None:
@@ -362,9 +354,7 @@ def test_silence_is_told_beside_age(board: Board) -> None:
 def test_a_free_lock_s_page_says_who_waits(board: Board) -> None:
     board.store.wait("free", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
     board.store.wait("free", "w2", hostname="next-2", pid=4)
-    text = board.text("/lock/free")
-    assert "Not held" in text
-    assert "Waiting (2)" in text
+    text = board.shows("/lock/free", "Not held", "Waiting (2)")
     assert text.index("next-1 : 3") < text.index("my turn") < text.index("next-2 : 4")
     board.store.removed("free", "u1", how="auto-unlock")
-    assert "next-1 : 3" in board.text("/lock/free")
+    board.shows("/lock/free", "next-1 : 3")

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 LONG = 600.0
 """Seconds that no test lasts: what is ended was not ended by this bound."""
 PATIENT = {"header": LONG, "body": LONG, "idle": LONG, "reading": LONG}
+PROBES = ("/healthz", "/readyz", "/metrics")
 LARGE = 32 * 1024 * 1024
 """Bytes that no socket's buffer takes."""
 
@@ -84,8 +86,8 @@ def connect() -> Iterator[Connect]:
         return made
 
     yield connected
-    for each in there:
-        each.close()
+    for connection in there:
+        connection.close()
 
 
 def ended(connection: socket.socket, say: bytes = b"") -> bool:
@@ -98,6 +100,15 @@ def ended(connection: socket.socket, say: bytes = b"") -> bool:
         return False
     except OSError:
         return True
+
+
+def receive(connection: socket.socket, end: bytes) -> None:
+    """Read an answer to its end."""
+    connection.settimeout(30)
+    answer = b""
+    while not answer.endswith(end):
+        answer += connection.recv(4096)
+        assert answer
 
 
 def status(port: int, path: str = "/", by: str = "127.0.0.1", method: str = "GET") -> int:
@@ -130,10 +141,7 @@ def test_who_does_not_go_on_in_time_is_ended(
     with serving(App(), **bounds) as port:
         connection = connect(port, said)
         if said.startswith(GET + b"\r\n"):
-            answer = b""
-            while not answer.endswith(b"here\n"):
-                answer += connection.recv(4096)
-                assert answer
+            receive(connection, b"here\n")
         wait_until(lambda: ended(connection, say), what="the connection to be ended")
         assert status(port) == 200
 
@@ -143,10 +151,7 @@ def test_a_request_that_comes_in_pieces_is_answered(connect: Connect) -> None:
         connection = connect(port)
         for piece in (GET[:9], GET[9:] + b"Content-Length: 4\r\n\r\n", b"ab", b"cd"):
             assert not ended(connection, piece)
-        connection.settimeout(30)
-        answer = b""
-        while not answer.endswith(b"abcd"):
-            answer += connection.recv(4096)
+        receive(connection, b"abcd")
 
 
 @pytest.mark.parametrize("path", ["/file", "/large"])
@@ -156,7 +161,7 @@ def test_who_does_not_read_is_ended_and_its_file_is_gone(connect: Connect, path:
     with serving(app, reading=1.0, slowest=10 * LARGE, unread=2 * LARGE) as port:
         connection = connect(port, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
         wait_until(lambda: cut_off(connection), what="the connection to be ended")
-        wait_until(lambda: all(each.closed for each in app.files), what="the file to be closed")
+        wait_until(lambda: all(file.closed for file in app.files), what="the file to be closed")
         assert len(app.files) == (path == "/file")
 
 
@@ -188,43 +193,28 @@ def test_no_thread_waits_for_a_reader_and_answers_are_not_kept_without_end(
         ask = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
         one, two, greedy = connect(port, ask), connect(port, ask), connect(port, ask * 4)
         wait_until(lambda: cut_off(greedy), what="the one with most unread to be ended")
-        for each in (one, two):
-            each.settimeout(30)
-            assert each.recv(8).startswith(b"HTTP/1.1")
+        for quiet in (one, two):
+            quiet.settimeout(30)
+            assert quiet.recv(8).startswith(b"HTTP/1.1")
         assert [status(port) for _ in range(8)] == [200] * 8
 
 
-def test_probes_are_answered_while_all_threads_are_busy() -> None:
+@pytest.mark.parametrize(
+    ("method", "paths"), [("GET", ("/busy",) * 8), ("POST", (*PROBES, *PROBES))]
+)
+def test_probes_are_answered_while_all_threads_are_busy(
+    method: str, paths: tuple[str, ...]
+) -> None:
+    """What only looks like a probe waits with the others: a POST to a probe's path may have the
+    application hash a password."""
     app = App()
-    with serving(app) as port:
-        threads = [threading.Thread(target=status, args=(port, "/busy")) for _ in range(8)]
-        for each in threads:
-            each.start()
-        wait_until(lambda: app.busy == 4, what="all threads to be busy")
-        for path in ("/healthz", "/readyz", "/metrics"):
-            assert status(port, path) == 200
-        app.go_on.set()
-        for each in threads:
-            each.join(60)
-
-
-def test_what_only_looks_like_a_probe_waits_with_the_others() -> None:
-    """A POST to a probe's path may have the application hash a password."""
-    app = App()
-    with serving(app) as port:
-        threads = [
-            threading.Thread(target=status, args=(port, path), kwargs={"method": "POST"})
-            for path in ("/healthz", "/readyz", "/metrics") * 2
-        ]
-        for each in threads:
-            each.start()
+    with ThreadPoolExecutor(len(paths)) as threads, serving(app) as port:
+        for path in paths:
+            threads.submit(status, port, path, method=method)
         wait_until(lambda: app.busy == 4, what="the ordinary threads to be busy")
-        for path in ("/healthz", "/readyz", "/metrics"):
-            assert status(port, path) == 200
+        assert [status(port, path) for path in PROBES] == [200] * 3
         assert app.busy == 4
         app.go_on.set()
-        for each in threads:
-            each.join(60)
 
 
 def test_of_too_many_the_one_goes_that_waited_longest(connect: Connect) -> None:

@@ -15,18 +15,9 @@ from lockclient.text.durations import duration, parse_duration, period, roughly
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90),
-        ("0", 0),
-        ("2.5", 2.5),
-        (".5", 0.5),
-        ("90s", 90),
-        ("5m", 300),
-        ("5min", 300),
-        ("1h30m", 5400),
-        ("1.5h", 5400),
-        ("2d", 172_800),
-        ("1 h 30 min", 5400),
-        (" 7 s ", 7),
+        *(("90", 90), ("0", 0), ("2.5", 2.5), (".5", 0.5), ("90s", 90), ("5m", 300)),
+        *(("5min", 300), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172_800)),
+        *(("1 h 30 min", 5400), (" 7 s ", 7)),
     ],
 )
 def test_what_is_understood(text: str, seconds: float) -> None:
@@ -52,16 +43,9 @@ def test_what_is_shown_can_be_given(seconds: int) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.5, "0.5 s"),
-        (42, "42 s"),
-        (59.9996, "1 min"),
-        (902.3, "15 min 2 s"),
-        (900, "15 min"),
-        (600, "10 min"),
-        (3599.99999, "1 h"),
-        (5400, "1 h 30 min"),
-        (86_400, "1 d"),
-        (MAX_DURATION_S, "3650 d"),
+        *((0.5, "0.5 s"), (42, "42 s"), (59.9996, "1 min"), (902.3, "15 min 2 s")),
+        *((900, "15 min"), (600, "10 min"), (3599.99999, "1 h"), (5400, "1 h 30 min")),
+        *((86_400, "1 d"), (MAX_DURATION_S, "3650 d")),
     ],
 )
 def test_what_does_not_count_on_is_written_without_a_rest_of_nothing(

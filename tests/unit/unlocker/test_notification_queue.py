@@ -112,25 +112,17 @@ def test_the_oldest_tells_and_the_others_forget_what_it_says_to_be_told() -> Non
     assert when(second, signs(b=20)) == []
 
 
-@pytest.mark.parametrize(
-    ("left", "at"),
-    [
-        (signs(b=9, c=9), GATHER_S),
-        (signs(a=9, b=9, c=9), TAKEOVER_S + GATHER_S),
-        (signs(z=9, a=9, b=9), 2 * TAKEOVER_S + GATHER_S),
-        (signs(a=None, b=9), GATHER_S),
-        ({"a": "[" * 500, "b": '{"told": 9}'}, GATHER_S),
-        ({}, GATHER_S),
-    ],
-    ids=[
-        "it died",
-        "it does not get it told",
-        "two do not",
-        "it tells nobody",
-        "odd",
-        "none",
-    ],
-)
+LEFT = {
+    "it died": (signs(b=9, c=9), GATHER_S),
+    "it does not get it told": (signs(a=9, b=9, c=9), TAKEOVER_S + GATHER_S),
+    "two do not": (signs(z=9, a=9, b=9), 2 * TAKEOVER_S + GATHER_S),
+    "it tells nobody": (signs(a=None, b=9), GATHER_S),
+    "odd": ({"a": "[" * 500, "b": '{"told": 9}'}, GATHER_S),
+    "none": ({}, GATHER_S),
+}
+
+
+@pytest.mark.parametrize(("left", "at"), LEFT.values(), ids=LEFT)
 def test_the_next_one_tells_what_the_oldest_does_not(left: dict[str, str], at: float) -> None:
     box = NotificationQueue("b", "/")
     box.put(event())

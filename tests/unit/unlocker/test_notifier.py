@@ -41,37 +41,44 @@ def running(
         notifier.stop()
 
 
+class Taker:
+    """A service that takes all messages."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+        self.bodies: list[str] = []
+
+    def take(self, message: Message) -> bool:
+        self.titles.append(message.title)
+        self.bodies.append(message.body)
+        return True
+
+
 def event(line: str) -> Notification:
     return Notification(PAST_ALERT, line, monotonic(), 5)
 
 
 def test_what_one_url_does_not_take_the_others_get_once() -> None:
-    good: list[str] = []
-    bad: list[str] = []
+    good, bad = Taker(), Taker()
     works = threading.Event()
 
     def refuse(message: Message) -> bool:
         if not works.is_set():
             raise RuntimeError("a mistake in a service")
-        bad.append(message.body)
-        return True
+        return bad.take(message)
 
-    def take(message: Message) -> bool:
-        good.append(message.body)
-        return True
-
-    targets = [Recipient("bad", refuse), Recipient("good", take)]
+    targets = [Recipient("bad", refuse), Recipient("good", good.take)]
     with running(Notifier(targets, "/")) as notifier:
         notifier.notify(event("one"))
-        wait_until(lambda: good == ["one"])
+        wait_until(lambda: good.bodies == ["one"])
         wait_until(
             lambda: notifier.heartbeat_fields(10) == {"told": 10}, what="that it counts as told"
         )
         notifier.notify(event("two"))
-        wait_until(lambda: good == ["one", "two"])
+        wait_until(lambda: good.bodies == ["one", "two"])
         works.set()
-        wait_until(lambda: bad == ["one", "two"])
-    assert good == ["one", "two"]
+        wait_until(lambda: bad.bodies == ["one", "two"])
+    assert good.bodies == ["one", "two"]
 
 
 def test_a_service_that_hangs_keeps_nobody_waiting() -> None:
@@ -92,38 +99,28 @@ def test_a_service_that_hangs_keeps_nobody_waiting() -> None:
 
 
 def test_a_look_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
+    told = Taker()
     looks = iter([RuntimeError("a bug"), None])
 
     def look() -> None:
         if error := next(looks, None):
             raise error
 
-    def take(message: Message) -> bool:
-        told.append(message.body)
-        return True
-
-    with running(Notifier([Recipient("good", take)], "/"), look) as notifier:
+    with running(Notifier([Recipient("good", told.take)], "/"), look) as notifier:
         notifier.notify(event("one"))
-        wait_until(lambda: told == ["one"])
+        wait_until(lambda: told.bodies == ["one"])
     assert "could not be seen to" in caplog.text
 
 
 def test_the_brake_is_told_once_until_it_was_off() -> None:
-    told: list[str] = []
-    braking = threading.Event()
-
-    def take(message: Message) -> bool:
-        told.append(message.title)
-        return True
-
-    notifier = Notifier([Recipient("good", take)], "/")
+    told, braking = Taker(), threading.Event()
+    notifier = Notifier([Recipient("good", told.take)], "/")
     with running(notifier, is_rate_limited=braking.is_set):
         braking.set()
-        wait_until(lambda: told == ["ClusterMutex /: 1 brake on"])
+        wait_until(lambda: told.titles == ["ClusterMutex /: 1 brake on"])
         notifier.notify(event("another"))
-        wait_until(lambda: len(told) == 2)
-    assert told[1] == "ClusterMutex /: 1 lock past its alert"
+        wait_until(lambda: len(told.titles) == 2)
+    assert told.titles[1] == "ClusterMutex /: 1 lock past its alert"
 
 
 def test_with_nobody_to_tell_there_is_no_thread_and_no_word_in_the_sign_of_life() -> None:
