@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,24 +35,18 @@ NONSENSE = [
 
 class TestDurations:
     @pytest.mark.parametrize("value", [*NONSENSE, 0, 0.0, None])
-    def test_the_expected_runtime_is_a_number_of_seconds(self, value: object) -> None:
-        """Anything else is refused by name, before any I/O."""
-        with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
-            Runtime(value, None)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
-            Runtime.of(value)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("value", [*NONSENSE, 0])
-    def test_so_is_the_time_until_auto_unlock(self, value: object) -> None:
-        """None is never; anything else is a number of seconds."""
-        with pytest.raises(ValueError, match=r"^auto_unlock_after must be .*not "):
-            Runtime.of(1.0, value)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("value", NONSENSE)
-    def test_so_is_a_timeout(self, value: object) -> None:
-        """It may be 0 or None, too."""
-        with pytest.raises(ValueError, match=r"^timeout must be .*not "):
-            require_timeout("timeout", value)  # type: ignore[arg-type]
+    def test_they_are_numbers_of_seconds(self, value: Any) -> None:
+        """Anything else is refused by name, before any I/O; an auto-unlock may be None, which is
+        never, and a timeout 0, too."""
+        for make in (partial(Runtime, value, None), partial(Runtime.of, value)):
+            with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
+                make()
+        if value is not None:
+            with pytest.raises(ValueError, match=r"^auto_unlock_after must be .*not "):
+                Runtime.of(1.0, value)
+        if value is not None and (value or value is False):
+            with pytest.raises(ValueError, match=r"^timeout must be .*not "):
+                require_timeout("timeout", value)
 
     def test_what_makes_sense_is_taken(self) -> None:
         """Integers and floats, up to ten years."""

@@ -32,7 +32,7 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from tests.support.records import found, written
 
-ABOUT_FACTS = [each.name for each in FACTS if each.place == ABOUT]
+ABOUT_FACTS = [fact.name for fact in FACTS if fact.place == ABOUT]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 stamps = st.integers(0, MAX_STAMP).map(float)
@@ -60,18 +60,8 @@ revisions = st.integers(1, 2**37)
 values = (
     st.binary(max_size=60)
     | texts.map(str.encode)
-    | st.sampled_from(
-        [
-            b"",
-            b"\xff\xfe",
-            b"9" * 5000,
-            b"-1",
-            b"nan",
-            b"1e5",
-            "١".encode(),
-            b"0" * (MAX_VALUE_BYTES + 1),
-        ]
-    )
+    | st.sampled_from([b"", b"\xff\xfe", b"9" * 5000, b"-1", b"nan", b"1e5", "١".encode()])
+    | st.just(b"0" * (MAX_VALUE_BYTES + 1))
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800 lone"),
@@ -118,6 +108,14 @@ SOUND = {"uuid": b"u", "hostname": b"h", "alert_at": b"5"}
 AUTO = b'{"expected_runtime": 30, "auto_unlock_after": 60}'
 
 
+NO_OBJECTS = [
+    *(b"", b"\xff", b"[]", b"[" * 60_000, b'{"locked_at": NaN}', b'{"new": -Infinity}'),
+    # What only a lenient reader takes: readers in other languages must judge the lock alike.
+    *('{"pid": 1}'.encode("utf-16"), '{"pid": 1}'.encode("utf-32-le")),
+    *(b'\xef\xbb\xbf{"pid": 1}', b'{"reason": "\xed\xa0\x80"}'),
+]
+
+
 class TestHolder:
     @given(holders, revisions)
     def test_what_was_written_is_read(self, holder: Holder, revision: int) -> None:
@@ -154,20 +152,17 @@ class TestHolder:
             ("alert_at", b"soon", "no decimal number"),
             ("auto_unlock_at", b"99999999999999", "after the year 9999"),
             ("about", b"x" * (MAX_VALUE_BYTES + 1), f"has {MAX_VALUE_BYTES + 1} bytes"),
-            ("about", b"", "is no JSON object"),
-            ("about", b"\xff", "is no JSON object"),
-            ("about", b"[]", "is no JSON object"),
-            ("about", b"[" * 60_000, "is no JSON object"),
-            ("about", b'{"pid": "7"}', "pid is not a whole number"),
-            ("about", b'{"pid": true}', "pid is not a whole number"),
-            ("about", b'{"pid": 1.5}', "pid is not a whole number"),
-            ("about", b'{"pid": 11111111111111111111}', "pid is not a whole number"),
+            *(("about", value, "is no JSON object") for value in NO_OBJECTS),
+            *(
+                ("about", b'{"pid": %b}' % value, "pid is not a whole number")
+                for value in (b'"7"', b"true", b"1.5", b"4711.5", b"1" * 20)
+            ),
+            *(
+                ("about", b'{"auto_unlock_after": %b}' % value, "auto_unlock_after is not seconds")
+                for value in (b"0", b"-1", b"1e300")
+            ),
             ("about", b'{"reason": 5}', "reason is not a text"),
             ("about", b'{"locked_at": "5"}', "locked_at is not Unix seconds"),
-            ("about", b'{"locked_at": NaN}', "is no JSON object"),
-            ("about", b'{"auto_unlock_after": 0}', "auto_unlock_after is not seconds"),
-            ("about", b'{"auto_unlock_after": -1}', "auto_unlock_after is not seconds"),
-            ("about", b'{"auto_unlock_after": 1e300}', "auto_unlock_after is not seconds"),
             ("about", b'{"expected_runtime": "60"}', "expected_runtime is not seconds"),
             ("about", b'{"needs": "x"}', "needs is not a list of names"),
             ("about", b'{"needs": [1]}', "needs is not a list of names"),
@@ -178,7 +173,7 @@ class TestHolder:
         """The lock is broken, and says which value is why."""
         holder = Holder.read("x", found({**SOUND, key: value}))
         assert holder.state(0) == BROKEN
-        (fault,) = (each for each in holder.faults() if problem in each)
+        (fault,) = (fault for fault in holder.faults() if problem in fault)
         assert fault.startswith(f"{key}: ")
         mended = holder.updated(found({"about": None, **SOUND, "auto_unlock_at": b"1"}, 6))
         assert not mended.broken()
@@ -239,19 +234,15 @@ class TestUndecided:
     @given(wall=st.floats(0, 4e9), runtime=seconds, more=st.floats(0.001, MAX_DURATION_S))
     def test_no_lock_of_ours_is(self, wall: float, runtime: float, more: float) -> None:
         """Whatever the durations, as they are written and read."""
-        how = Runtime(
-            runtime, min(runtime + more, MAX_DURATION_S) if runtime < MAX_DURATION_S else None
-        )
+        longer = min(runtime + more, MAX_DURATION_S)
+        how = Runtime(runtime, longer if runtime < MAX_DURATION_S else None)
         mine = replace(timed(), expected_runtime=how.expected, auto_unlock_after=how.auto_unlock)
         assert written(mine.stamped(how.stamps(wall))).undecided() == ""
 
     @pytest.mark.parametrize(
         ("facts", "why"),
         [
-            (
-                {"alert_at": 1030.01},
-                "its auto-unlock comes 0.01 s earlier than its alert and its durations",
-            ),
+            ({"alert_at": 1030.01}, "its auto-unlock comes 0.01 s earlier than its alert and its"),
             ({"alert_at": 4630.0}, "its auto-unlock comes 1 h earlier than"),
             ({"auto_unlock_at": 4660.0}, "its auto-unlock comes 1 h later than"),
             ({"auto_unlock_at": None}, "but not when it is to be auto-unlocked"),
@@ -298,31 +289,13 @@ class TestLeftovers:
         """Neither as it is nor as something that is wrong."""
         for value in (b"7", b"{}", b"\xff"):
             new = found({**SOUND, "uuid": b"u"}, 9)
-            without = {each: at for each, at in new.items() if each != key}
+            without = {part: at for part, at in new.items() if part != key}
             holder = Holder.read("x", {**without, key: (value, 8)})
             assert holder == Holder.read("x", without)
-
-    @pytest.mark.parametrize(
-        "value",
-        [
-            '{"auto_unlock_after": 60}'.encode("utf-16"),
-            '{"auto_unlock_after": 60}'.encode("utf-32-le"),
-            b'\xef\xbb\xbf{"auto_unlock_after": 60}',
-            b'{"reason": "\xed\xa0\x80"}',
-            b'{"new": NaN}',
-            b'{"new": -Infinity}',
-        ],
-    )
-    def test_an_about_that_only_a_lenient_reader_takes_is_broken(self, value: bytes) -> None:
-        """Readers in other languages must judge the lock alike."""
-        assert Holder.read("x", found({**SOUND, "about": value})).faults() == (
-            "about: is no JSON object",
-        )
 
     def test_a_whole_number_may_be_written_as_a_float(self) -> None:
         """Some languages have no other numbers."""
         assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.0}'})).pid == 4711
-        assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.5}'})).broken()
 
     @pytest.mark.parametrize("uuid", [b"", b"\xff", b"u" * (MAX_VALUE_BYTES + 1)])
     def test_a_uuid_that_can_t_be_read_is_a_holder_s_all_the_same(self, uuid: bytes) -> None:
@@ -458,18 +431,12 @@ class TestNames:
             check_name(name)
         assert caught.value.name == name
 
-    @pytest.mark.parametrize("char", ["\0", "\n", "\t", "\x1f", "\x7f", "\x80", "\x9f"])
-    def test_control_characters_are_refused(self, char: str) -> None:
-        """They would spoil terminals and logs; the message shows them escaped."""
-        with pytest.raises(InvalidLockName, match="control characters") as caught:
+    @pytest.mark.parametrize("char", "\0\n\t\x1f\x7f\x80\x9f\ud800\udcff")
+    def test_control_characters_and_lone_surrogates_are_refused(self, char: str) -> None:
+        """They would spoil terminals and logs, or are no text; the message can be printed."""
+        with pytest.raises(InvalidLockName, match=r"control characters|surrogate") as caught:
             check_name(f"a{char}b")
         assert char not in str(caught.value)
-
-    @pytest.mark.parametrize("name", ["\ud800", "a\udcff"])
-    def test_lone_surrogates_are_refused(self, name: str) -> None:
-        """They are no text that UTF-8 could carry, and the message can be printed."""
-        with pytest.raises(InvalidLockName, match="surrogate") as caught:
-            check_name(name)
         printable(caught.value)
 
     @pytest.mark.parametrize("name", [None, 5, b"x", ["x"]])

@@ -74,21 +74,19 @@ def test_by_default_loopback_may_look_and_nobody_may_write() -> None:
 def test_every_flag_is_a_variable(tmp_path: Path) -> None:
     (tmp_path / "users").write_text(USERS)
     (tmp_path / "secret").write_text("0123456789abcdef\n")
-    access = read(
-        "",
-        {
-            "MUTEXDASH_AUTH": "basic",
-            "MUTEXDASH_HTPASSWD": str(tmp_path / "users"),
-            "MUTEXDASH_TRUSTED_PROXY": "10.0.0.0/8",
-            "MUTEXDASH_PROXY_HOPS": "2",
-            "MUTEXDASH_ALLOWED_HOST": "Locks.example.org, other",
-            "MUTEXDASH_URL_PREFIX": "/a/b/",
-            "MUTEXDASH_ALLOW_FORCE_UNLOCK": "1",
-            "MUTEXDASH_FORCE_UNLOCK_LIMIT": "3",
-            "MUTEXDASH_SECRET_FILE": str(tmp_path / "secret"),
-        },
-        host="0.0.0.0",
-    )
+    said = {
+        "AUTH": "basic",
+        "HTPASSWD": f"{tmp_path}/users",
+        "SECRET_FILE": f"{tmp_path}/secret",
+        "TRUSTED_PROXY": "10.0.0.0/8",
+        "PROXY_HOPS": "2",
+        "URL_PREFIX": "/a/b/",
+        "ALLOWED_HOST": "Locks.example.org, other",
+        "ALLOW_FORCE_UNLOCK": "1",
+        "FORCE_UNLOCK_LIMIT": "3",
+    }
+    environ = {f"MUTEXDASH_{name}": value for name, value in said.items()}
+    access = read("", environ, host="0.0.0.0")
     assert isinstance(access.login, Basic)
     assert (access.local_only, access.hops, access.prefix) == (False, 2, "/a/b")
     assert access.hosts == {"locks.example.org", "other"}

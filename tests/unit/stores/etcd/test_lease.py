@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -51,27 +52,46 @@ def line(server: Server) -> Lease:
     return Lease(cast(Channels, server), 10, 5, renewed=True)
 
 
-def test_it_is_granted_once(server: Server) -> None:
-    """And used as it is while at least half of its time is left."""
-    lease = line(server)
-    assert not lease.usable()
-    assert lease.get(NEVER) == 1
-    server.now += 5
-    assert lease.usable()
-    assert lease.get(NEVER) == 1
-    assert server.asked == ["grant"]
+STORIES: dict[str, list[str | float]] = {
+    # In turn: seconds that pass, what the lease is asked and answers, and all that was sent.
+    "it is granted once, and used while half of its time is left": [
+        *("usable False", "get 1", 5, "usable True", "get 1", "sent grant"),
+    ],
+    "keeping it makes it last, from before the request on": [
+        *("get 1", 9, "usable False", "keep True", "usable True", "get 1", "sent grant renew"),
+    ],
+    "one that is gone is missed once": ["get 1", "lose", "keep False", "get 2", "keep True"],
+    "a request that finds it gone says so, by its number": [
+        # An answer about an old one must not take away the new one.
+        *("get 1", "forget 1", "get 2", "forget 1", "get 2", "keep False", "keep True"),
+    ],
+    "there is nothing to keep at first": ["keep False", "sent "],
+    "one with little time left is renewed and not replaced": [
+        # Else the tickets that are bound to it would end untold.
+        *("get 1", 6, "get 1", "sent grant renew", "lose", 6, "get 2", "keep False", "keep True"),
+    ],
+}
 
 
-def test_keeping_it_makes_it_last(server: Server) -> None:
-    """Its time counts from before the request, so never longer than etcd sees it."""
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_whoever_keeps_it_is_told(server: Server, story: list[str | float]) -> None:
     lease = line(server)
-    lease.get(NEVER)
-    server.now += 9
-    assert not lease.usable()
-    assert lease.keep(NEVER) is True
-    assert lease.usable()
-    assert lease.get(NEVER) == 1
-    assert server.asked == ["grant", "renew"]
+    ways: dict[str, Callable[[], object]] = {
+        "usable": lease.usable,
+        "get": lambda: lease.get(NEVER),
+        "keep": lambda: lease.keep(NEVER),
+        "sent": lambda: " ".join(server.asked),
+    }
+    for step in story:
+        if not isinstance(step, str):
+            server.now += step
+        elif step == "lose":
+            server.known.clear()
+        elif step == "forget 1":
+            lease.forget(1)
+        else:
+            word, _, answer = step.partition(" ")
+            assert str(ways[word]()) == answer, step
 
 
 def test_one_that_grew_old_is_replaced(server: Server) -> None:
@@ -81,33 +101,6 @@ def test_one_that_grew_old_is_replaced(server: Server) -> None:
     server.now += 5.1
     assert lease.get(NEVER) == 2
     assert server.asked == ["grant", "grant"]
-
-
-def test_one_that_is_gone_is_missed_once(server: Server) -> None:
-    """Whoever keeps it is told, and goes on with the new one."""
-    lease = line(server)
-    lease.get(NEVER)
-    server.known.clear()
-    assert lease.keep(NEVER) is False
-    assert lease.get(NEVER) == 2
-    assert lease.keep(NEVER) is True
-
-
-def test_a_request_that_finds_it_gone_says_so(server: Server) -> None:
-    """By its number: an answer about an old one must not take away the new one."""
-    lease = line(server)
-    lease.forget(lease.get(NEVER))
-    assert lease.get(NEVER) == 2
-    lease.forget(1)
-    assert lease.get(NEVER) == 2
-    assert lease.keep(NEVER) is False
-    assert lease.keep(NEVER) is True
-
-
-def test_there_is_nothing_to_keep_at_first(server: Server) -> None:
-    """No request for a lease that nobody needed yet."""
-    assert line(server).keep(NEVER) is False
-    assert server.asked == []
 
 
 def test_of_two_that_are_granted_at_once_the_first_stands(
@@ -125,17 +118,3 @@ def test_of_two_that_are_granted_at_once_the_first_stands(
     monkeypatch.setattr(server, "call", call)
     assert lease.get(NEVER) == 2
     assert server.asked == ["grant", "grant"]
-
-
-def test_one_with_little_time_left_is_renewed_and_not_replaced(server: Server) -> None:
-    """Else the tickets that are bound to it would end untold."""
-    lease = line(server)
-    lease.get(NEVER)
-    server.now += 6
-    assert lease.get(NEVER) == 1
-    assert server.asked == ["grant", "renew"]
-    server.known.clear()
-    server.now += 6
-    assert lease.get(NEVER) == 2
-    assert lease.keep(NEVER) is False, "what was bound to the first one is gone"
-    assert lease.keep(NEVER) is True
