@@ -11,8 +11,8 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Done, Taken
-from lockclient.stores.requests import Remove, Take, Unlock
+from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.requests import Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from tests.contract.asking import holder
 
@@ -56,6 +56,12 @@ def standing(changes: list[Change]) -> dict[tuple[Kind, str, str], bytes | None]
         if change.value is None:
             del there[change[:3]]
     return there
+
+
+def read(store: ServiceStore, name: str, uuid: str | None = None) -> ReadResult:
+    found = store.ask(Read(name, uuid), soon())
+    assert isinstance(found, ReadResult)
+    return found
 
 
 class Follower:

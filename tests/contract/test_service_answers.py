@@ -85,7 +85,6 @@ class TestWhatItSaysOfItself:
         assert set(reader.votes()) <= {*endpoints}
         assert not reader.warnings_for_display()
         assert all(reader.probe_permissions(soon()).values())
-        follower.subscription.close()
 
     def test_its_past_ends_now(self, reader: ServiceStore, writer: ServiceStore) -> None:
         """What was read is in it, and what is kept of it begins no later."""
@@ -130,4 +129,3 @@ class TestClose:
         unlock(writer, mine)
         wait_until(lambda: not other.holds("a"), what="the release")
         assert len(follower.batches) == count
-        other.subscription.close()

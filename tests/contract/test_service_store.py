@@ -10,11 +10,10 @@ import pytest
 
 from lockclient.errors import StoreError
 from lockclient.model.restore_marker import Restored
-from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, Take, Withdraw
+from lockclient.stores.requests import Take, Withdraw
 from lockclient.stores.service_protocol import Batch, ServiceStore
 from tests.contract.asking import Ask, holder, queue
-from tests.contract.following import Follower, loaded, remove, soon, standing, take, unlock
+from tests.contract.following import Follower, loaded, read, remove, soon, standing, take, unlock
 from tests.support.processes import wait_until
 
 TTL_S = 2.0
@@ -127,7 +126,6 @@ class TestFollow:
             assert all(change.revision <= batch.revision for change in batch.changes)
         ends = [batch.changes[-1].revision for batch in follower.batches if batch.changes]
         assert len(set(ends)) == len(ends)
-        follower.subscription.close()
 
     def test_nothing_more_is_told_while_one_has_not_returned(
         self, reader: ServiceStore, writer: ServiceStore
@@ -153,8 +151,7 @@ class TestFollow:
         assert told[-1].changes[0].name == "first"
         let_go.set()
         wait_until(lambda: told[-1].changes and told[-1].changes[-1].name == "second")
-        for following in (slow, quick.subscription):
-            following.close()
+        slow.close()
 
     def test_after_its_end_nothing_is_told(
         self, reader: ServiceStore, writer: ServiceStore
@@ -166,7 +163,6 @@ class TestFollow:
         take(writer, "after")
         wait_until(lambda: open_.holds("after"), what="the second lock")
         assert not closed.holds("after")
-        open_.subscription.close()
 
     def test_a_watch_that_is_renewed_misses_nothing(
         self, reader: ServiceStore, writer: ServiceStore
@@ -184,7 +180,6 @@ class TestFollow:
         assert sorted(uuids) == sorted(names)
         wait_until(reader.connected, what="the watch to be there again")
         assert reader.watch_restarts() >= 0
-        follower.subscription.close()
 
     def test_one_that_is_looked_at_says_how_often(self, reader: ServiceStore) -> None:
         """And each look says how old the picture is; one that tells at once says so, too."""
@@ -195,7 +190,6 @@ class TestFollow:
             first, *_, last = follower.batches
             assert began - 10 < first.known_at < last.known_at <= monotonic()
             assert follower.revision < first.revision < last.revision
-            follower.subscription.close()
 
 
 class TestSignsOfLife:
@@ -226,7 +220,6 @@ class TestSignsOfLife:
         assert loaded(reader, "unlockers") == []
         writer.announce("u", SIGN, TTL_S, soon())
         assert [change.name for change in loaded(reader, "unlockers")] == ["u"]
-        follower.subscription.close()
 
     def test_the_newest_one_tells_whether_what_was_followed_is_up_to_date(
         self, reader: ServiceStore, writer: ServiceStore
@@ -245,7 +238,6 @@ class TestSignsOfLife:
             wait_until(partial(told, newest), what="the news")
             assert follower.holds(f"lock-{number}")
             assert ("unlockers", f"u-{number}", "") in follower.standing()
-        follower.subscription.close()
 
     def test_that_it_was_restored_is_written_where_that_can_be(
         self, reader: ServiceStore, writer: ServiceStore
@@ -268,9 +260,8 @@ class TestOver:
         assert reader.forget(change, soon())
         assert [change.name for change in loaded(reader, "removed")] == ["b"]
         for removal, there in ((first, False), (second, True)):
-            read = reader.ask(Read(removal.holder.name, removal.holder.uuid), soon())
-            assert isinstance(read, ReadResult)
-            assert (read.holder, read.removal is not None) == (None, there)
+            found = read(reader, removal.holder.name, removal.holder.uuid)
+            assert (found.holder, found.removal is not None) == (None, there)
 
     def test_a_mark_is_forgotten_unless_something_else_stands_there(
         self, reader: ServiceStore, writer: ServiceStore
@@ -281,10 +272,9 @@ class TestOver:
         other = take(writer, "a")
         for change in marks:
             reader.forget(change, soon())
-        read = reader.ask(Read("a"), soon())
-        assert isinstance(read, ReadResult)
-        assert read.holder is not None
-        assert read.holder.uuid == other.uuid != removed.uuid
+        found = read(reader, "a").holder
+        assert found is not None
+        assert found.uuid == other.uuid != removed.uuid
         remove(writer, other)
         for change in (left := loaded(reader, "withdrawn")):
             assert reader.forget(change, soon())
@@ -312,10 +302,9 @@ class TestOver:
         backtrace = "File x, in main\n" * 500
         removals = [remove(writer, take(writer, name, backtrace=backtrace)) for name in "ab"]
         for removal in removals:
-            read = reader.ask(Read(removal.holder.name, removal.holder.uuid), soon())
-            assert isinstance(read, ReadResult)
-            assert read.removal is not None
-            assert read.removal.holder.backtrace == backtrace
+            found = read(reader, removal.holder.name, removal.holder.uuid).removal
+            assert found is not None
+            assert found.holder.backtrace == backtrace
         codes = loaded(reader, "code")
         assert len(codes) <= 1
         for change in codes:

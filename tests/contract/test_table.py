@@ -12,11 +12,11 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import OK, Holder
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Done, ReadResult
-from lockclient.stores.requests import Push, Read, Take, Withdraw
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Push, Take, Withdraw
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import Ask, holder, queue
-from tests.contract.following import Watcher, loaded, remove, soon, take, unlock
+from tests.contract.following import Watcher, loaded, read, remove, soon, take, unlock
 from tests.support.processes import wait_until
 
 Start = Callable[..., Watcher]
@@ -44,9 +44,8 @@ def watcher(start: Start) -> Watcher:
 
 def written(store: ServiceStore, name: str) -> Holder | None:
     """Return who holds a lock, as a table has it: without the backtrace."""
-    read = store.ask(Read(name), soon())
-    assert isinstance(read, ReadResult)
-    return read.holder and replace(read.holder, backtrace=None)
+    found = read(store, name).holder
+    return found and replace(found, backtrace=None)
 
 
 class TestLocks:
