@@ -1,4 +1,4 @@
-"""Links in the documents lead somewhere: to files that are there, and to headings in them."""
+"""The documents: links lead somewhere, docs/api.md has all that is public, each promise a test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+
+import lockclient
+from tests.support import api_reference
 
 CHECKOUT = Path(__file__).parents[3]
 DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")]
@@ -27,3 +30,38 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert target.exists(), link
             if anchor and target.suffix == ".md":
                 assert anchor in anchors(target), link
+
+
+# ---------------------------------------------------------------- docs/api.md
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert api_reference.PAGE.read_text(encoding="utf-8") == api_reference.text(), "make reference"
+
+
+def test_what_has_no_section_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockclient, "__all__", [*lockclient.__all__, "drive"])
+    with pytest.raises(ValueError, match=r"\['drive'\]"):
+        api_reference.text()
+
+
+def test_what_has_no_docstring_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockclient.ClusterMutex.locked, "__doc__", None)
+    with pytest.raises(ValueError, match=r"ClusterMutex\.locked is public"):
+        api_reference.text()
+
+
+# ---------------------------------------------------------------- the promises of the README
+
+_, _, _AFTER = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("## What is promised")
+PROMISED = set(re.findall(r"^(\d+)\. ", _AFTER.partition("\n## ")[0], re.MULTILINE))
+MARK = re.compile(r"^\s*@pytest\.mark\.promise\(number=(\d+)\)$", re.MULTILINE)
+
+
+def test_each_has_tests() -> None:
+    """`pytest -m 'promise(number=3)'` finds them."""
+    proved: set[str] = set()
+    for path in (CHECKOUT / "tests").rglob("test_*.py"):
+        proved.update(MARK.findall(path.read_text(encoding="utf-8")))
+    assert PROMISED
+    assert proved == PROMISED

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +17,12 @@ from hypothesis import strategies as st
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
 from lockclient.model.restore_marker import Restored
+from lockclient.overview import bounded_queue
+from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import Batch, Kind
+from lockclient.stores.service_protocol import Batch, Change, Kind
 from tests.support.memory_store import MemoryStore, _Follower
 from tests.support.processes import wait_until
 
@@ -228,3 +232,87 @@ def test_a_removal_that_is_found_later_is_put_where_it_belongs() -> None:
         recorded(store, *range(41, 141))
         wait_until(lambda: shown(table) == [140.0, 139.0, 138.0])
         wait_until(lambda: table.recorded() == 105)
+
+
+# ---------------------------------------------------------------- `seen_at` is not before the write
+
+
+class SlowStore(MemoryStore):
+    """A store whose second reading hangs until it is let go, and then finds a new push."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_once = False
+        self.let_go = threading.Event()
+        self.pushed_at = 0.0
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        if self.asked_once and "locks" in kinds:
+            self.let_go.wait(30)
+            self.push("a")
+            self.pushed_at = time.monotonic()
+        self.asked_once = True
+        yield from super().load(kinds, deadline)
+
+
+def test_a_push_during_a_reading_that_hangs_is_not_counted_from_before_it() -> None:
+    """Else a lock is removed early by as long as an outage took that a reading waited out."""
+    store = SlowStore()
+    store.take("a")
+    table = Table(store)
+    table.start()
+    try:
+        assert table.wait_ready(30)
+        table.resync()
+        time.sleep(0.3)  # the reading has begun, and the holder pushes only after this
+        store.let_go.set()
+        wait_until(lambda: table.loads == 2, what="the second reading")
+        row = table.row("a")
+        assert row is not None
+        assert not row.found
+        assert not row.holder.broken()
+        assert row.seen_at >= store.pushed_at
+    finally:
+        table.stop()
+
+
+# ---------------------------------------------------------------- what is not taken in yet
+
+
+def batch(revision: int, size: int = 0) -> Batch:
+    return Batch((Change("locks", "a", "about", b"x" * size, revision, revision),), revision)
+
+
+def test_who_brings_more_than_there_is_room_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_queue, "ROOM", 10_000)
+    box, brought = BoundedQueue(), list[int]()
+
+    def bring() -> None:
+        for revision in range(20):
+            box.put(batch(revision, 4000))
+            brought.append(revision)
+
+    thread = threading.Thread(target=bring, daemon=True)
+    thread.start()
+    wait_until(lambda: len(brought) == 3, what="as many as there is room for")
+    box.put(Batch((), 0, gap=True), wait=False)  # who only asks for something is not kept
+    found: list[int] = []
+    while len(found) < 20:
+        if (got := box.get()) is not None and not got.gap:
+            found.append(got.revision)
+        assert len(brought) <= len(found) + 4
+    assert found == list(range(20))
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_its_end_lets_everybody_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_queue, "ROOM", 0)
+    box = BoundedQueue()
+    box.put(batch(1))
+    thread = threading.Thread(target=box.put, args=(batch(2),), daemon=True)
+    thread.start()
+    box.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert box.get() is None

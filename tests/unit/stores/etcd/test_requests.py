@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.stores.etcd.errors import required_permissions
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.requests import (
     Claim,
@@ -226,3 +229,31 @@ def test_what_lets_go_needs_no_space(transactions: Transactions, request_: Reque
 def test_etcd_takes_so_many_operations(transactions: Transactions, name: str) -> None:
     """At most 128 in one transaction."""
     assert len(list(operations(transactions.build(TXNS[name][0], 5)))) < 30
+
+
+# ---------------------------------------------------------------- rights
+
+LONG = replace(REMOVAL, holder=replace(HOLDER, backtrace="x" * 1000))
+SENT: dict[str, tuple[Request, ...]] = {
+    "client": tuple(request for request, *_ in TXNS.values() if not isinstance(request, Remove)),
+    "unlocker": (Remove(LONG, (5, 5)), Read("a/b", "me", waiters=True)),
+    "dashboard": (Read("a/b", "me", waiters=True),),
+    "operator": (Remove(LONG, None), Read("a/b", "me", waiters=True)),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_each_request_is_covered_and_each_grant_is_used(
+    transactions: Transactions, kind: str
+) -> None:
+    """The roles of `clustermutex setup-auth` cover what each program sends, and no more is granted;
+    reading is, everywhere below the root.
+
+    The etcds of the tests do not check what is nested in a transaction; newer ones do. So what each
+    request wants is read off the request here.
+    """
+    wanted = [required_permissions(transactions.build(request, 5), "/r") for request in SENT[kind]]
+    assert all(folder.startswith("/r/") for rights in wanted for folder in rights)
+    written = {folder for rights in wanted for folder in rights if "write" in rights[folder]}
+    signs = {"/r/unlockers/"} if kind == "unlocker" else set()  # `announce`, no transaction
+    assert written | signs == {f"/r/{folder}/" for folder in WRITES[kind]}
