@@ -1,14 +1,14 @@
-"""Users and passwords from a file."""
+"""Users and passwords from a file, and how many guesses a minute has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import bcrypt
 import pytest
 
 from mutexdash.security.htpasswd import BadFile, Passwords
+from mutexdash.security.rate_limit import RateLimits
 from tests.support.dashboard_fakes import hashed
 
 
@@ -68,33 +68,28 @@ def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.write_text(""),
-        lambda path: path.write_text("# nobody\n"),
-        lambda path: path.write_text("ann:in the clear, by mistake\n"),
-        lambda path: path.write_bytes(b"\xff\xfe"),
-        lambda path: path.unlink(),
-        lambda path: (path.unlink(), path.mkdir()),
-    ],
-    ids=["empty", "no user", "bad line", "not UTF-8", "deleted", "a folder"],
+    "spoilt", [b"", b"# nobody\n", b"ann:in the clear, by mistake\n", b"\xff\xfe", None, Path]
 )
 def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
-    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoilt: bytes | type | None, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is empty, has no user, a bad line, no UTF-8; is deleted; is a folder."""
     path = tmp_path / "users"
     good = f"ann:{hashed('x')}\n"
     path.write_text(good)
     passwords = Passwords(path)
     assert passwords.check("ann", "x")
-    spoil(path)
+    path.unlink()
+    if isinstance(spoilt, bytes):
+        path.write_bytes(spoilt)
+    elif spoilt is Path:
+        path.mkdir()
     for _ in range(3):
         assert not passwords.known("ann", "x")
         assert not passwords.check("ann", "x")
         assert not passwords.check("nobody", "x")
-    assert [str(path) in record.getMessage() for record in caplog.records] == [True] * 2, (
-        "told once"
-    )
+    told_once = [str(path) in record.getMessage() for record in caplog.records]
+    assert told_once == [True] * 2
     if path.is_dir():
         path.rmdir()
     path.write_text(f"# again\n{good}")
@@ -112,9 +107,7 @@ def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
     assert not passwords.check("bob", "secret")
     assert not passwords.check("dan", "y"), "twice, so nobody can tell which one is meant"
     told = [record.getMessage() for record in caplog.records]
-    assert [key for key in ("Line 2", "Line 3", "'dan'") if any(key in text for text in told)] == [
-        *("Line 2", "Line 3", "'dan'")
-    ]
+    assert all(any(key in text for text in told) for key in ("Line 2", "Line 3", "'dan'"))
     assert len(told) == 3
     assert not any("secret" in text for text in told)
     path.write_bytes(b"nonsense\n" * 500 + line)
@@ -157,3 +150,22 @@ def test_files_that_cant_be_read_are_told(tmp_path: Path) -> None:
     (tmp_path / "odd").write_bytes(b"\xff\xfe")
     with pytest.raises(BadFile, match="not UTF-8"):
         Passwords(tmp_path / "odd")
+
+
+def test_a_minute_later_it_is_as_if_nothing_had_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("mutexdash.security.rate_limit.monotonic", lambda: now[0])
+    counts = RateLimits()
+    assert [counts.hit(2, "ann", "here") for _ in range(3)] == [True, True, False]
+    assert not counts.full(2, "ann", "there")
+    now[0] += 61
+    assert not counts.full(2, "ann", "here")
+    assert counts.hit(2, "ann", "here")
+    now[0] += 30
+    assert counts.hit(2, "ann", "here")
+    now[0] += 31
+    assert not counts.full(2, "ann", "here"), "one of the two is over"
+    assert counts.hit(2, "ann", "here")
+    now[0] += 61
+    assert not counts.full(2, "ann", "here")
+    assert not counts._times, "whoever makes up names does not fill the memory"

@@ -64,33 +64,35 @@ def test_tests_are_left_out_and_counted(
 
 
 @pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which nothing of it is installed; the folder of its programs."""
-    monkeypatch.setattr(
-        machine_needs,
-        "NEEDS",
-        {name: machine_needs.NEEDS[name] for name in ("bash", "fish", "zsh")},
-    )
+def apt_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which nothing is installed but an apt-get that has zsh and no fish; the file of
+    the words that it was called with."""
+    needs = {name: machine_needs.NEEDS[name] for name in ("bash", "fish", "zsh")}
+    monkeypatch.setattr(machine_needs, "NEEDS", needs)
     monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
+    program = tmp_path / "apt-get"
+    program.write_text(APT_GET)
+    program.chmod(0o755)
+    return tmp_path / "calls"
 
 
-def test_where_there_is_no_apt_get_it_is_named_once(
-    bare: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("user", "there"), [(0, False), (1000, True)])
+def test_where_nothing_can_be_installed_it_is_named_once(
+    user: int,
+    there: bool,
+    apt_get: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without an apt-get, or by somebody else than root."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    if not there:
+        apt_get.with_name("apt-get").unlink()
     machine_needs.main()
+    assert not apt_get.exists()
     said = capsys.readouterr().out
     assert said.startswith("Not on this machine: bash, fish, zsh. ")
     assert said.endswith("apt-get install --no-install-recommends bash fish zsh\n")
-
-
-@pytest.fixture
-def apt_get(bare: Path) -> Path:
-    """An apt-get that has zsh and no fish; the file of the words that it was called with."""
-    program = bare / "apt-get"
-    program.write_text(APT_GET)
-    program.chmod(0o755)
-    return bare / "calls"
 
 
 def test_root_installs_what_can_be_had(
@@ -111,12 +113,3 @@ def test_root_installs_what_can_be_had(
     machine_needs.main()
     assert len(apt_get.read_text().splitlines()) == 3, "all is there: nobody asks apt-get"
     assert capsys.readouterr().out == ""
-
-
-def test_nobody_else_tries(
-    apt_get: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    machine_needs.main()
-    assert not apt_get.exists()
-    assert capsys.readouterr().out.startswith("Not on this machine: bash, fish, zsh. ")
