@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Done, ReadResult, Taken
+from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.requests import Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from tests.contract.asking import holder
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+T = TypeVar("T")
 KEYS_ONLY = ("queue", "withdrawn", "code")
 
 
@@ -27,9 +28,7 @@ def soon() -> Deadline:
 
 def take(store: ServiceStore, name: str, **facts: Any) -> Holder:
     mine = holder(name, **facts)
-    taken = store.ask(Take(mine), soon())
-    assert isinstance(taken, Taken)
-    return replace(mine, fencing_token=taken.token)
+    return replace(mine, fencing_token=told(Taken, store.ask(Take(mine), soon())).token)
 
 
 def unlock(store: ServiceStore, mine: Holder) -> None:
@@ -58,10 +57,14 @@ def standing(changes: list[Change]) -> dict[tuple[Kind, str, str], bytes | None]
     return there
 
 
+def told(kind: type[T], outcome: Outcome) -> T:
+    """Return an outcome, having seen that it is of this kind."""
+    assert isinstance(outcome, kind)
+    return outcome
+
+
 def read(store: ServiceStore, name: str, uuid: str | None = None) -> ReadResult:
-    found = store.ask(Read(name, uuid), soon())
-    assert isinstance(found, ReadResult)
-    return found
+    return told(ReadResult, store.ask(Read(name, uuid), soon()))
 
 
 class Follower:

@@ -19,6 +19,7 @@ from lockclient.stores.requests import (
 )
 from tests.contract.asking import NAME, Ask, holder, queue, seen, take, taken, ticket
 from tests.contract.conftest import Subject
+from tests.contract.following import told
 
 
 class TestTake:
@@ -26,8 +27,7 @@ class TestTake:
         """The first taker has it, the second is told who has."""
         first = holder()
         assert take(ask, first).token > 0
-        refused = ask(Take(holder()))
-        assert isinstance(refused, Refused)
+        refused = told(Refused, ask(Take(holder())))
         assert (refused.holder, refused.ticket, refused.uuid_spent) == (first.uuid, False, False)
 
     @pytest.mark.needs("fencing")
@@ -38,8 +38,7 @@ class TestTake:
             mine = holder(identity="worker")
             tokens.append(take(ask, mine).token)
             heir = holder(identity="worker")
-            reclaimed = ask(Reclaim(heir, replace(mine, fencing_token=tokens[-1])))
-            assert isinstance(reclaimed, Taken)
+            reclaimed = told(Taken, ask(Reclaim(heir, replace(mine, fencing_token=tokens[-1]))))
             tokens.append(reclaimed.token)
             ask(Unlock(NAME, heir.uuid or ""))
         assert tokens == sorted(set(tokens))
@@ -58,8 +57,7 @@ class TestTake:
         take(ask, first)
         queue(ask, waiter)
         ask(Unlock(NAME, first.uuid or ""))
-        refused = ask(Take(holder()))
-        assert isinstance(refused, Refused)
+        refused = told(Refused, ask(Take(holder())))
         assert refused.holder is None
 
     def test_what_was_written_is_read(self, ask: Ask) -> None:
@@ -117,15 +115,13 @@ class TestLine:
         queue(ask, third)
         unsure = queue(ask, second)
         assert (unsure.ticket_revision, unsure.ambiguous) == (place.ticket_revision, True)
-        position = ask(GetPosition(NAME, second.uuid or "", place.ticket_revision))
-        assert isinstance(position, Position)
+        position = told(Position, ask(GetPosition(NAME, second.uuid or "", place.ticket_revision)))
         assert (position.ticket, position.predecessor) == (True, first.uuid)
 
     def test_who_has_the_lock_does_not_queue_behind_itself(self, ask: Ask) -> None:
         """The first sending took the lock, the second finds that out and leaves no ticket."""
         mine = holder()
-        got = ask(TakeOrQueue(mine, ticket(mine)))
-        assert isinstance(got, Taken)
+        got = told(Taken, ask(TakeOrQueue(mine, ticket(mine))))
         assert ask(TakeOrQueue(mine, ticket(mine))) == Taken(got.token, by_earlier_send=True)
         assert seen(ask).waiters == ()
 
@@ -134,12 +130,10 @@ class TestLine:
         first, head = holder(), holder()
         take(ask, first)
         place = queue(ask, head).ticket_revision
-        held = ask(Claim(head, place))
-        assert isinstance(held, Refused)
+        held = told(Refused, ask(Claim(head, place)))
         assert (held.holder, held.ticket) == (first.uuid, True)
         ask(Unlock(NAME, first.uuid or ""))
-        got = ask(Claim(head, place))
-        assert isinstance(got, Taken)
+        got = told(Taken, ask(Claim(head, place)))
         assert seen(ask).waiters == ()
         assert ask(Claim(head, place)) == Taken(got.token, by_earlier_send=True)
 
@@ -153,11 +147,9 @@ class TestLine:
         subject.lose_tickets()
         assert subject.store.keep_tickets(None, Deadline.after(10)) is False
         ask(Unlock(NAME, first.uuid or ""))
-        refused = ask(Claim(head, place))
-        assert isinstance(refused, Refused)
+        refused = told(Refused, ask(Claim(head, place)))
         assert (refused.holder, refused.ticket) == (None, False)
-        position = ask(GetPosition(NAME, head.uuid or "", place))
-        assert isinstance(position, Position)
+        position = told(Position, ask(GetPosition(NAME, head.uuid or "", place)))
         assert position.ticket is False
         take(ask, first)
         assert queue(ask, head).ticket_revision > place
@@ -178,17 +170,17 @@ class TestLine:
         third_place = queue(ask, third).ticket_revision
         fourth_place = queue(ask, fourth).ticket_revision
         ask(Unlock(NAME, first.uuid or ""))
-        got = ask(Claim(second, place))
-        assert isinstance(got, Taken)
-        head = ask(GetPosition(NAME, third.uuid or "", third_place, second.uuid, got.token))
-        assert isinstance(head, Position)
+        got = told(Taken, ask(Claim(second, place)))
+        head = told(
+            Position, ask(GetPosition(NAME, third.uuid or "", third_place, second.uuid, got.token))
+        )
         assert (head.ticket, head.predecessor, head.holder) == (True, None, second.uuid)
         assert head.ambiguous is False
-        gone = ask(Withdraw(NAME, third.uuid or ""))
-        assert isinstance(gone, Done)
-        unsure = ask(GetPosition(NAME, fourth.uuid or "", fourth_place, third.uuid, gone.revision))
-        assert isinstance(unsure, Position)
+        gone = told(Done, ask(Withdraw(NAME, third.uuid or "")))
+        unsure = told(
+            Position,
+            ask(GetPosition(NAME, fourth.uuid or "", fourth_place, third.uuid, gone.revision)),
+        )
         assert unsure.ambiguous is True
-        full = ask(GetPosition(NAME, fourth.uuid or "", fourth_place))
-        assert isinstance(full, Position)
+        full = told(Position, ask(GetPosition(NAME, fourth.uuid or "", fourth_place)))
         assert (full.ticket, full.predecessor, full.holder) == (True, None, second.uuid)

@@ -78,30 +78,28 @@ def test_whatever_is_asked_is_answered_as_described(case: Any) -> None:
     case.call_and_validate(headers={"Accept-Encoding": "identity"}, checks=PROMISES)
 
 
-@pytest.mark.parametrize(
-    ("method", "template", "path"),
-    [
-        ("get", "/locks", "/api/locks"),
-        ("get", "/locks", "/api/locks?q=A&state=ok&sort=-waiters&page=1&per_page=2"),
-        ("get", "/locks", "/api/locks?state=waiters"),
-        ("get", "/locks", "/api/locks?state=broken"),
-        ("get", "/locks/{name}", "/api/locks/b%2Fc"),
-        ("get", "/locks/{name}", "/api/locks/odd"),
-        ("get", "/locks/{name}", "/api/locks/never"),
-        ("get", "/locks/{name}", "/api/locks/new"),
-        ("get", "/lock", "/api/lock?name=a"),
-        ("get", "/removed", "/api/removed?q=late"),
-        ("get", "/removed/{name}", "/api/removed/b%2Fc?uuid=u0"),
-        ("get", "/removal", "/api/removal?name=a&uuid=u0"),
+ASKED = {
+    "/locks": [
+        *("", "?q=A&state=ok&sort=-waiters&page=1&per_page=2", "?state=waiters", "?state=broken")
     ],
+    "/locks/{name}": ["b%2Fc", "odd", "never", "new"],
+    "/lock": ["?name=a"],
+    "/removed": ["?q=late"],
+    "/removed/{name}": ["b%2Fc?uuid=u0"],
+    "/removal": ["?name=a&uuid=u0"],
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "what"), [(template, what) for template in ASKED for what in ASKED[template]]
 )
 def test_answers_that_hold_something_are_as_described(
-    board: Board, method: str, template: str, path: str
+    board: Board, template: str, what: str
 ) -> None:
     """Generated questions mostly meet nothing: these meet every kind of lock and record."""
-    answer = board.get(path)
+    answer = board.get(f"/api{template.replace('{name}', '')}{what}")
     assert answer.status_code == 200, answer.data
-    schema[template][method].validate_response(_as_schemathesis_has_it(answer))
+    schema[template]["get"].validate_response(_as_schemathesis_has_it(answer))
 
 
 def test_a_force_unlock_is_answered_as_described(board: Board) -> None:

@@ -188,44 +188,19 @@ UNTRUSTED = {
     "an hour off": check(1021, wrong=3600, offset=-3600),
 }
 TRUSTED = {"to trust": check(1021), "a second off": check(1021, wrong=1.0, offset=-1.0)}
+NO_RUNTIME = [(None, 1080), (None, 1080), (1030, 1080)]
+UNDECIDED = [(None, NEVER), (1050, NEVER), (1100, NEVER)]
+NOT_SAID = [(None, NEVER), (None, NEVER), (1030, NEVER)]
 PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     # the lock: alert and due without a clock, with an untrusted one, and with one to trust:
-    #                                    if its write was seen                  if it was found
-    "sound": (
-        {},
-        [(1050, 1080), (1050, 1080), (1050, 1080)],
-        [(None, 1080), (1050, 1080), (1030, 1080)],
-    ),
-    "no expected runtime": (
-        {"runtime": None},
-        [(None, 1080), (None, 1080), (1030, 1080)],
-        [(None, 1080), (None, 1080), (1030, 1080)],
-    ),
-    "no end": (
-        {"after": None},
-        [(1050, NEVER), (1050, NEVER), (1050, NEVER)],
-        [(None, NEVER), (1050, NEVER), (1030, NEVER)],
-    ),
-    "four keys": (
-        {"runtime": None, "after": None},
-        [(None, NEVER), (None, NEVER), (1030, NEVER)],
-        [(None, NEVER), (None, NEVER), (1030, NEVER)],
-    ),
-    "undecided": (
-        {"alert_at": WALL + 100},
-        [(None, NEVER), (1050, NEVER), (1100, NEVER)],
-        [(None, NEVER), (1050, NEVER), (1100, NEVER)],
-    ),
-    "undecided, no expected runtime": (
-        {"runtime": None, "auto_unlock_after": None},
-        [(None, NEVER), (None, NEVER), (1030, NEVER)],
-        [(None, NEVER), (None, NEVER), (1030, NEVER)],
-    ),
-    "broken": (
-        {"hostname": None},
-        [(NEVER, NEVER), (NEVER, NEVER), (NEVER, NEVER)],
-        [(NEVER, NEVER), (NEVER, NEVER), (NEVER, NEVER)],
-    ),
+    # if its write was seen, and if it was found
+    "sound": ({}, [(1050, 1080)] * 3, [(None, 1080), (1050, 1080), (1030, 1080)]),
+    "no expected runtime": ({"runtime": None}, NO_RUNTIME, NO_RUNTIME),
+    "no end": ({"after": None}, [(1050, NEVER)] * 3, [(None, NEVER), (1050, NEVER), (1030, NEVER)]),
+    "four keys": ({"runtime": None, "after": None}, NOT_SAID, NOT_SAID),
+    "undecided": ({"alert_at": WALL + 100}, UNDECIDED, UNDECIDED),
+    "undecided, no runtime": ({"runtime": None, "auto_unlock_after": None}, NOT_SAID, NOT_SAID),
+    "broken": ({"hostname": None}, [(NEVER, NEVER)] * 3, [(NEVER, NEVER)] * 3),
 }
 
 
