@@ -134,16 +134,6 @@ def test_who_holds_a_lock_may_have_a_line_for_ever(board: Board) -> None:
     assert looks(board, 1e6 + NORMAL_HANDOVER_S + 2) == []
 
 
-def test_a_lock_that_is_handed_on_and_on_is_never_shown(board: Board) -> None:
-    """Whenever it is looked at it happens to be free, and yet everybody gets it in turn."""
-    board.queue("a", "0")
-    for number in range(round(3 * NORMAL_HANDOVER_S)):
-        board.queue("a", f"{number + 1}")
-        assert looks(board, number) == []
-        board.claim("a", f"{number}")
-        board.store.release("a")
-
-
 def test_taken_and_released_in_one_batch_counts_as_taken(board: Board) -> None:
     board.queue("a")
     assert looks(board, 0, NORMAL_HANDOVER_S) == ["a"]

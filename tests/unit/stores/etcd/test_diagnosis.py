@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lockclient.model.announcement import announced_at
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding, History, Member
 from lockclient.stores.etcd import diagnosis
 
@@ -126,3 +127,10 @@ def test_rights() -> None:
 
 def test_a_member_that_does_not_tell_its_time_is_no_clock() -> None:
     assert diagnosis.clock_of(member()) is None
+
+
+@pytest.mark.parametrize("said", [f"1{'0' * 400}", "NaN", "Infinity", '"1"', "null", "1e400"])
+def test_what_is_no_time_is_not_compared(said: str) -> None:
+    """Whoever may write an unlocker's announcement may write anything."""
+    assert announced_at(f'{{"now": {said}}}') is None
+    assert announced_at('{"now": 1.8e9}') == 1.8e9
