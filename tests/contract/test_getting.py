@@ -73,13 +73,13 @@ class TestTake:
         """Locks whose names look alike are two locks."""
         names = ["a", "a/b", "a%2Fb", "a b", "a%20b", "A", "..", "a/", "ü", "u\u0308", "🔒"]
         owners = {name: holder(name) for name in names}
-        for each in owners.values():
-            take(ask, each)
-        for name, each in owners.items():
+        for owner in owners.values():
+            take(ask, owner)
+        for name, owner in owners.items():
             found = seen(ask, name).holder
             assert found is not None
-            assert found == taken(each, found.fencing_token)
-            assert isinstance(ask(Unlock(name, each.uuid or "")), Done)
+            assert found == taken(owner, found.fencing_token)
+            assert isinstance(ask(Unlock(name, owner.uuid or "")), Done)
         assert all(seen(ask, name).holder is None for name in names)
 
 
@@ -101,7 +101,7 @@ class TestLine:
         assert (behind.predecessor, behind.holder) == (second.uuid, first.uuid)
         assert head.ticket_revision < behind.ticket_revision
         line = seen(ask).waiters
-        assert [each.uuid for each in line] == [second.uuid, third.uuid]
+        assert [waiter.uuid for waiter in line] == [second.uuid, third.uuid]
         assert line[0] == replace(ticket(second), revision=head.ticket_revision)
 
     def test_queueing_twice_keeps_the_place(self, ask: Ask) -> None:

@@ -84,7 +84,7 @@ def _one(name: str, thing: Any) -> Iterator[str]:
         yield from (f"| `{fact.name}` | {fact.description.replace('|', '/')} |" for fact in FACTS)
         yield ""
     elif dataclasses.is_dataclass(thing):
-        fields = ", ".join(f"`{each.name}`" for each in dataclasses.fields(thing))
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(thing))
         yield f"Fields: {fields}.\n"
     for member, value in _members(thing):
         if isinstance(value, property):
@@ -102,8 +102,8 @@ def _made(thing: type) -> str | None:
     if thing in _GIVEN:
         return None
     words = list(inspect.signature(thing).parameters.values())
-    lines = [str(each.replace(annotation=_plain(each))) for each in words]
-    stars = next((n for n, each in enumerate(words) if each.kind is each.KEYWORD_ONLY), None)
+    lines = [str(word.replace(annotation=_plain(word))) for word in words]
+    stars = next((n for n, word in enumerate(words) if word.kind is word.KEYWORD_ONLY), None)
     if stars is not None:
         lines.insert(stars, "*")
     return "(\n" + "".join(f"    {line},\n" for line in lines) + ")"
@@ -125,12 +125,12 @@ def _plain(parameter: inspect.Parameter) -> Any:
 def _signature(function: Any) -> str:
     found = inspect.signature(function)
     words = [
-        each.replace(
+        word.replace(
             annotation=inspect.Parameter.empty,
-            default=_Written("os.environ") if each.default is os.environ else each.default,
+            default=_Written("os.environ") if word.default is os.environ else word.default,
         )
-        for each in found.parameters.values()
-        if each.name not in ("self", "cls")
+        for word in found.parameters.values()
+        if word.name not in ("self", "cls")
     ]
     return str(found.replace(parameters=words, return_annotation=inspect.Signature.empty))
 
@@ -159,7 +159,7 @@ def _documented(name: str, thing: Any) -> str:
         entries, rest = _entries(body)
         out.append(f"{title}:\n\n" + "\n".join(f"- {entry}" for entry in entries) + "\n")
         out.append(_prose(rest))
-    return "\n".join(each for each in out if each.strip()) + "\n"
+    return "\n".join(part for part in out if part.strip()) + "\n"
 
 
 def _prose(said: str) -> str:
@@ -188,7 +188,7 @@ def _entries(body: str) -> tuple[list[str], str]:
             names, colon, rest = line.strip().partition(": ")
             named = colon and re.fullmatch(r"[\w, ]+", names)
             found.append(
-                ", ".join(f"`{each.strip()}`" for each in names.split(",")) + f": {rest}"
+                ", ".join(f"`{said.strip()}`" for said in names.split(",")) + f": {rest}"
                 if named
                 else line.strip()
             )

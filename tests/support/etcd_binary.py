@@ -60,8 +60,8 @@ def put_at_once(etcdctl: Etcdctl, prefix: str, values: Mapping[str, str | bytes]
 
 def _quoted(value: str | bytes) -> str:
     raw = value.encode() if isinstance(value, str) else value
-    plain = {ord(each) for each in string.printable[:95]} - set(b'"\\')
-    return '"' + "".join(chr(each) if each in plain else f"\\x{each:02x}" for each in raw) + '"'
+    plain = {ord(char) for char in string.printable[:95]} - set(b'"\\')
+    return '"' + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in raw) + '"'
 
 
 def served(server: Etcd) -> Counter[str]:
@@ -82,7 +82,7 @@ def frozen(server: Etcd | Service) -> Iterator[None]:
     # A thread that runs on another core goes on for a moment after the signal was sent.
     threads = Path(f"/proc/{server.process.pid}/task")
     wait_until(
-        lambda: all("State:\tT" in (each / "status").read_text() for each in threads.iterdir()),
+        lambda: all("State:\tT" in (thread / "status").read_text() for thread in threads.iterdir()),
         what="the server to stand still",
     )
     try:

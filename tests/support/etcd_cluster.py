@@ -82,12 +82,12 @@ class Wires:
         for whole in self._whole:
             whole.set()
         servers = [await self._listen(number) for number in range(len(self._peer_ports))]
-        self._ports = [each.sockets[0].getsockname()[1] for each in servers]
+        self._ports = [server.sockets[0].getsockname()[1] for server in servers]
         self._ready.set()
         await self._ending.wait()
         await all_ended()
-        for each in servers:
-            each.close()
+        for server in servers:
+            server.close()
 
     async def _listen(self, source: int) -> asyncio.Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -157,7 +157,7 @@ class Cluster:
         self.members = [
             Etcd(binary, folder / f"{name}-data", folder / f"{name}.log") for name in names
         ]
-        self._wires = Wires([each.peer_port for each in self.members])
+        self._wires = Wires([member.peer_port for member in self.members])
         self._stack = ExitStack()
         listed = ",".join(f"{name}={Wires.url(number)}" for number, name in enumerate(names))
         for number, member in enumerate(self.members):
@@ -189,29 +189,32 @@ class Cluster:
 
     def endpoints(self, first: Etcd) -> tuple[str, ...]:
         """All endpoints, that of `first` ahead."""
-        return (first.endpoint, *(each.endpoint for each in self.members if each is not first))
+        return (
+            first.endpoint,
+            *(member.endpoint for member in self.members if member is not first),
+        )
 
     def leader(self, without: Etcd | None = None) -> Etcd:
         """Return the leader, once there is one, among all members or all but one."""
-        asked = [each for each in self.members if each is not without]
+        asked = [member for member in self.members if member is not without]
 
         def leading() -> Etcd | None:
-            said = [(status, each) for each in asked if (status := _status(each))]
-            leaders = [(s.term, each) for s, each in said if s.leader == s.member]
+            said = [(status, member) for member in asked if (status := _status(member))]
+            leaders = [(s.term, member) for s, member in said if s.leader == s.member]
             newest = max((s.term for s, _ in said), default=0)
-            return next((each for term, each in leaders if term == newest), None)
+            return next((member for term, member in leaders if term == newest), None)
 
         return wait_until(leading, what="a leader")
 
     def followers(self) -> list[Etcd]:
         leader = self.leader()
-        return [each for each in self.members if each is not leader]
+        return [member for member in self.members if member is not leader]
 
     def settle(self) -> None:
         """Wait until all members serve, follow one leader and know the same."""
 
         def settled() -> bool:
-            said = [_status(each) for each in self.members]
+            said = [_status(member) for member in self.members]
             known = {(s.leader, s.term, s.applied) for s in said if s}
             return all(said) and len(known) == 1 and 0 not in next(iter(known))
 

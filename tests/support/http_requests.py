@@ -57,5 +57,5 @@ def at_once(asked: Mapping[str, tuple[MutexStore, Request]]) -> dict[str, Outcom
         return ask(store, request)
 
     with ThreadPoolExecutor(len(asked)) as threads:
-        begun = {who: threads.submit(one, *each) for who, each in asked.items()}
-        return {who: each.result() for who, each in begun.items()}
+        begun = {who: threads.submit(one, *what) for who, what in asked.items()}
+        return {who: outcome.result() for who, outcome in begun.items()}

@@ -105,8 +105,8 @@ class Proxy:
         which nothing happens.
         """
         self.silent = True
-        for each in list(self._connections):
-            each.silence()
+        for connection in list(self._connections):
+            connection.silence()
 
     def speak(self) -> None:
         """Let new watches through again; those that were silent stay so."""
@@ -139,8 +139,8 @@ class Proxy:
             self._ready.set()
             await self._ended.wait()
             self._loop.remove_reader(listening)
-            for each in self._tasks:
-                each.cancel()
+            for task in self._tasks:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self._clients:  # a job that was cancelled before it began closes nothing
             client.close()
@@ -183,8 +183,8 @@ class Proxy:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 connection.end()
-                for each in pumps:
-                    each.cancel()
+                for pump in pumps:
+                    pump.cancel()
                 for result in await asyncio.gather(*pumps, return_exceptions=True):
                     if isinstance(result, Exception):
                         raise result
@@ -256,9 +256,9 @@ class _Connection:
 
     def end(self) -> None:
         """With the connection the client gives up what it has asked on it, and hears no answer."""
-        for each in self._spoilt.values():
-            each.given_up.set()
-            if each.fault not in _HOLDS:  # its own end has come before: that is fault enough
+        for spoilt in self._spoilt.values():
+            spoilt.given_up.set()
+            if spoilt.fault not in _HOLDS:  # its own end has come before: that is fault enough
                 self._proxy.done()
 
     async def pass_up(self, reader: asyncio.StreamReader) -> None:
@@ -350,8 +350,8 @@ class _Connection:
         while not spoilt.held:  # the answer may take longer than the try
             await asyncio.sleep(0.01)
         del self._spoilt[stream]
-        for each in spoilt.held:
-            self._answer(each)
+        for frame in spoilt.held:
+            self._answer(frame)
         self._proxy.done()
 
 
@@ -371,7 +371,7 @@ async def _does(target: tuple[str, int], frames: list[_Frame]) -> bool:
     reader, writer = await asyncio.open_connection(*target)
     try:
         hello = _Frame(_SETTINGS, 0, 0, b"")
-        writer.write(_PREFACE + b"".join(each.encode() for each in (hello, *frames)))
+        writer.write(_PREFACE + b"".join(frame.encode() for frame in (hello, *frames)))
         while True:
             frame = await _read(reader)
             if frame.stream == frames[0].stream:

@@ -130,7 +130,7 @@ class Servers:
     def place(self, **how: Any) -> ValkeyLocation:
         """Return where a store is on them, below a prefix of the test's own."""
         return ValkeyLocation(
-            tuple(each.endpoint for each in self.all), **{"root": self.root, **how}
+            tuple(server.endpoint for server in self.all), **{"root": self.root, **how}
         )
 
     @contextmanager
@@ -149,9 +149,9 @@ class Servers:
 def running(folder: Path, number: int, binary: str = "", **how: Any) -> Iterator[Servers]:
     servers = [Server(folder / f"server-{i}", binary, **how) for i in range(number)]
     try:
-        for each in servers:
-            each.start()
+        for server in servers:
+            server.start()
         yield Servers(servers)
     finally:
-        for each in servers:
-            each.stop()
+        for server in servers:
+            server.stop()

@@ -15,7 +15,7 @@ NOW = 1_800_000_000.0
 
 
 def levels(findings: list[Finding], check: str) -> list[str]:
-    return [each.level for each in findings if each.check == check]
+    return [finding.level for finding in findings if finding.check == check]
 
 
 def test_unlockers() -> None:
@@ -36,10 +36,10 @@ def test_clocks() -> None:
         return Row(holder, time.monotonic(), found)
 
     def found(*rows: Row) -> list[Finding]:
-        clocks = [doctor_checks.of_holder(each, NOW, each.seen_at) for each in rows]
-        return list(doctor_checks.clocks([each for each in clocks if each]))
+        clocks = [doctor_checks.of_holder(entry, NOW, entry.seen_at) for entry in rows]
+        return list(doctor_checks.clocks([clock for clock in clocks if clock]))
 
-    assert [each.level for each in found(row(NOW - 600, found=True))] == [FINE]
+    assert [finding.level for finding in found(row(NOW - 600, found=True))] == [FINE]
     (ahead,) = found(row(NOW + 30, found=True))
     assert "host h is 30 s ahead" in ahead.text
     (behind,) = found(row(NOW - 30, found=False), row(NOW - 31, found=False))
@@ -70,18 +70,18 @@ def test_locks() -> None:
             NOW,
         )
     )
-    told = {each.text.split("'")[1]: each for each in found if "'" in each.text}
-    assert {name: each.level for name, each in told.items()} == {
+    told = {finding.text.split("'")[1]: finding for finding in found if "'" in finding.text}
+    assert {name: finding.level for name, finding in told.items()} == {
         "odd": ERROR,
         "past": WARNING,
         "gone": WARNING,
         "ever": WARNING,
         "new": WARNING,
     }
-    assert all(each.advice for each in told.values())
+    assert all(finding.advice for finding in told.values())
     assert "undecided" in told["new"].text
     assert found[-1] == Finding("locks", FINE, "6 locks held: 2 well, 4 not, as told above.")
     (late, *_) = doctor_checks.locks([lock("gone", -900, -600)], NOW)
     assert late.level == ERROR, "an unlocker would have removed it long ago"
-    many = next(doctor_checks.locks([lock(f"n{each}", -1, 9) for each in range(7)], NOW))
+    many = next(doctor_checks.locks([lock(f"n{number}", -1, 9) for number in range(7)], NOW))
     assert "7 locks ('n0', 'n1', 'n2', 'n3', 'n4' and 2 more)" in many.text

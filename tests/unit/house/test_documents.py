@@ -17,8 +17,8 @@ DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")]
 def anchors(path: Path) -> set[str]:
     """Return what links into a page may end with, as GitHub makes it of headings."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    plain = (re.sub(r"[^\w\- ]", "", each.lower()) for each in headings)
-    return {each.strip().replace(" ", "-") for each in plain}
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.strip().replace(" ", "-") for heading in plain}
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)

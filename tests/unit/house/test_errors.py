@@ -51,7 +51,7 @@ def test_each_is_also_what_people_catch(kind: type[Exception], builtin: type[Exc
     assert issubclass(kind, ClusterMutexError)
 
 
-@pytest.mark.parametrize("error", ALL, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_it_survives_pickling(error: ClusterMutexError, protocol: int) -> None:
     """Type, text and every field arrive in the other process, by every protocol."""
@@ -62,7 +62,7 @@ def test_it_survives_pickling(error: ClusterMutexError, protocol: int) -> None:
     assert vars(other) == vars(error)
 
 
-@pytest.mark.parametrize("error", ALL, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
 def test_a_copy_has_no_history(error: ClusterMutexError) -> None:
     """A loss is raised as a copy each time: the same text and fields, no traceback, no cause."""
     try:
@@ -82,7 +82,7 @@ def test_fields_default_to_none() -> None:
 
 def test_all_are_exported() -> None:
     """Whatever can be raised can be caught by its name in `lockclient`."""
-    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
-    ours = {each.__name__ for each in kinds if issubclass(each, Exception)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    ours = {kind.__name__ for kind in kinds if issubclass(kind, Exception)}
     assert len(ours) > 6
     assert ours <= set(lockclient.__all__)

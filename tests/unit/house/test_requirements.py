@@ -50,13 +50,13 @@ MAY_IMPORT = {
 
 def requirements(*extras: str) -> dict[str, Requirement]:
     """Return what is asked for, by its name, with these extras and those that they bring."""
-    asked = [Requirement(each) for each in PROJECT["dependencies"]]
+    asked = [Requirement(text) for text in PROJECT["dependencies"]]
     for extra in extras:
-        asked += [Requirement(each) for each in EXTRAS[extra]]
-    own = [each for each in asked if each.name == PROJECT["name"]]
-    found = {str(canonicalize_name(each.name)): each for each in asked if each not in own}
-    for each in own:
-        found |= requirements(*each.extras)
+        asked += [Requirement(text) for text in EXTRAS[extra]]
+    own = [need for need in asked if need.name == PROJECT["name"]]
+    found = {str(canonicalize_name(need.name)): need for need in asked if need not in own}
+    for need in own:
+        found |= requirements(*need.extras)
     return found
 
 
@@ -64,8 +64,8 @@ def requirements(*extras: str) -> dict[str, Requirement]:
 def test_no_version_with_a_known_hole_is_allowed(name: str) -> None:
     allowed = requirements("services", "gcs")[canonicalize_name(name)].specifier
     bad, first = HOLES[name]
-    assert not [each for each in bad if each in allowed]
-    assert not [each for each in (first, *MENDED.get(name, ())) if each not in allowed]
+    assert not [version for version in bad if version in allowed]
+    assert not [version for version in (first, *MENDED.get(name, ())) if version not in allowed]
 
 
 def test_what_is_imported_is_asked_for() -> None:
@@ -73,12 +73,14 @@ def test_what_is_imported_is_asked_for() -> None:
     brought = packages_distributions()
     assert brought["werkzeug"] == ["Werkzeug"]
     for module in SOURCES:
-        home = max((each for each in MAY_IMPORT if lies_in(module, each)), key=len)
+        home = max((package for package in MAY_IMPORT if lies_in(module, package)), key=len)
         asked = requirements(*MAY_IMPORT[home])
         for imported in imports_of(module):
             top = imported.partition(".")[0]
             if top not in sys.stdlib_module_names and top not in ("lockclient", home):
-                by = {str(canonicalize_name(each)) for each in brought[top]}  # several: google
+                by = {
+                    str(canonicalize_name(package)) for package in brought[top]
+                }  # several: google
                 assert by & asked.keys(), f"{module} imports {imported}"
 
 
@@ -98,7 +100,7 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
         ("grpcio", ast.literal_eval(said["OLDEST"]).values()),
     ):
         assert min(versions, key=Version) == HOLES[name][1]
-        assert all(each in asked[name].specifier for each in versions)
+        assert all(version in asked[name].specifier for version in versions)
 
 
 # ---------------------------------------------------------------- what is used though it is private

@@ -31,7 +31,7 @@ def held(**by: str | None) -> dict[str, Holder]:
 
 
 def found(holders: dict[str, Holder], *tickets: Ticket) -> list[tuple[str, ...]]:
-    return [each.names for each in deadlocks(holders, tickets)]
+    return [deadlock.names for deadlock in deadlocks(holders, tickets)]
 
 
 # ---------------------------------------------------------------- circles
@@ -82,7 +82,7 @@ def test_every_circle_is_found_once(holds: dict[str, str], waits: dict[str, str]
         if after == start:
             circles.add(frozenset(way))
     result = deadlocks(held(**holds), [wait(name, actor) for actor, name in waits.items()])
-    actors = [frozenset(str(ticket.actor) for ticket in each.waits) for each in result]
+    actors = [frozenset(str(ticket.actor) for ticket in deadlock.waits) for deadlock in result]
     assert len(actors) == len(set(actors))
     assert set(actors) == circles
 
@@ -179,7 +179,7 @@ def test_who_waits_is_read_when_a_line_has_changed_and_not_otherwise(board: Boar
     board.settle()
     lines = WaitQueues(board.table, board.store)
     lines.look(1)
-    assert [sorted(each.names) for each in lines.deadlocks()] == [["x", "y"]]
+    assert [sorted(deadlock.names) for deadlock in lines.deadlocks()] == [["x", "y"]]
     board.store.answers = False
     lines.look(1)
     board.store.push("x")

@@ -79,7 +79,7 @@ def test_among_many_the_same_are_found() -> None:
     for text in ("bill", "host:bill-3 -4711", "-bill", "state:ok"):
         search = Search.read(text)
         among = search.among([LOCK, other], lambda held: (held, text_of(held), "ok"))
-        assert among == [each for each in (LOCK, other) if search.finds(each, "ok")]
+        assert among == [lock for lock in (LOCK, other) if search.finds(lock, "ok")]
 
 
 def text_of(holder: Holder) -> str:

@@ -61,7 +61,7 @@ def test_the_log_is_not_filled_by_strangers(caplog: pytest.LogCaptureFixture) ->
     client = door()
     for number in range(50):
         client.get("/", headers={"Host": f"x{number}.example\x1b2J"})
-    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 10
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 10
     assert "\x1b" not in caplog.text
 
 

@@ -84,10 +84,10 @@ class TestTickets:
         store = KeptStore()
         store.answers = [False]
         inboxes = [ThreadInbox() for _ in range(3)]
-        for each in inboxes:
-            store.background.tickets.join(each)
-        for each in inboxes:
-            assert each.get(10) == WatchEvent(0, gap=True)
+        for inbox in inboxes:
+            store.background.tickets.join(inbox)
+        for inbox in inboxes:
+            assert inbox.get(10) == WatchEvent(0, gap=True)
         wait_until(lambda: store.kept >= 3)
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("no right")])
@@ -114,8 +114,8 @@ class TestTickets:
             return really(waiters, deadline)
 
         store.keep_tickets = keep  # type: ignore[method-assign]
-        for each in (able, blocked):
-            store.background.tickets.join(each)
+        for inbox in (able, blocked):
+            store.background.tickets.join(inbox)
         wait_until(lambda: kept.count("a loop") >= 2)
         blocked.able = False
         wait_until(lambda: kept[-4:] == [None] * 4, what="renewals of one group only")

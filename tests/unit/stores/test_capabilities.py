@@ -67,12 +67,14 @@ def test_who_waits_without_a_line_gets_the_lock_all_the_same(store: Plain) -> No
     held.acquire()
     thread = threading.Thread(target=waiter.acquire, daemon=True)
     thread.start()
-    wait_until(lambda: any(isinstance(each, GetPosition) for each in store.asked), what="a look")
+    wait_until(
+        lambda: any(isinstance(request, GetPosition) for request in store.asked), what="a look"
+    )
     held.release()
     thread.join(PATIENCE)
     assert waiter.locked()
     waiter.release()
-    assert {type(each) for each in store.asked} == {Take, GetPosition, Unlock}
+    assert {type(request) for request in store.asked} == {Take, GetPosition, Unlock}
 
 
 def test_who_gives_up_while_it_pauses_is_gone_at_once(store: Plain) -> None:
@@ -80,7 +82,7 @@ def test_who_gives_up_while_it_pauses_is_gone_at_once(store: Plain) -> None:
 
     async def main() -> None:
         task = asyncio.create_task(AsyncClusterMutex("x", store=store).acquire())
-        while not any(isinstance(each, GetPosition) for each in store.asked):
+        while not any(isinstance(request, GetPosition) for request in store.asked):
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -89,7 +91,7 @@ def test_who_gives_up_while_it_pauses_is_gone_at_once(store: Plain) -> None:
     with ClusterMutex("x", store=store):
         asyncio.run(main())
     assert store.model.lock("x").holder is None
-    assert not [each for each in store.asked if isinstance(each, Withdraw)]
+    assert not [request for request in store.asked if isinstance(request, Withdraw)]
 
 
 class TestEngine:
@@ -102,10 +104,10 @@ class TestEngine:
         holder = replace(Holder("x", "me", "host", 1), **facts)  # type: ignore[arg-type]
         acquisition = Acquisition(holder, Runtime(300, 900), queue=True, line=False)
         step: Step = acquisition.begin(self.now)
-        for each in outcomes:
+        for outcome in outcomes:
             if isinstance(step, Pause):
                 step = acquisition.woken(None, self.now)
-            step = acquisition.answered(each, self.now)
+            step = acquisition.answered(outcome, self.now)
         return step, acquisition
 
     def test_it_looks_and_takes_what_is_free(self) -> None:
@@ -135,10 +137,10 @@ class TestEngine:
 def test_pauses_grow_and_are_never_in_step() -> None:
     """The first is short; then each is between the least and three times the last, to the most."""
     pauses = (Backoff(0.2, 1.0, 30.0), Backoff(0.2, 1.0, 30.0))
-    runs = [[each.next() for _ in range(40)] for each in pauses]
+    runs = [[pause.next() for _ in range(40)] for pause in pauses]
     for first, *others in runs:
         assert 0 <= first <= 0.2
-        assert all(1.0 <= each <= 30.0 for each in others)
+        assert all(1.0 <= seconds <= 30.0 for seconds in others)
         assert all(then <= 3 * now for now, then in zip([1.0, *others], others, strict=False))
     assert runs[0] != runs[1]
     assert max(map(max, runs)) > 10

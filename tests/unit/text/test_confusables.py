@@ -36,7 +36,7 @@ def names_on(page: str) -> list[str]:
     """Return what the links to locks, or the heading, say."""
     found = re.findall(r"<th scope=\"row\" class=\"c-name\"><a [^>]*>(.*?)</a>", page)
     found = found or re.findall(r"<h1>(?:Force-unlock )?(.*?)</h1>", page)
-    return [unescape(re.sub("<[^>]*>", "", each)) for each in found]
+    return [unescape(re.sub("<[^>]*>", "", markup)) for markup in found]
 
 
 @pytest.mark.parametrize("path", ["/", "/removed", "/timeline"])
@@ -139,7 +139,8 @@ def test_a_name_that_is_gone_is_forgotten(names: list[str]) -> None:
         looks.add(name)
     for name in names:
         assert bool(looks.like(name, names.__contains__)) == (
-            skeleton(name) == REAL and len([each for each in names if skeleton(each) == REAL]) > 1
+            skeleton(name) == REAL
+            and len([other for other in names if skeleton(other) == REAL]) > 1
         )
     for name in names:
         looks.discard(name)

@@ -168,8 +168,8 @@ def cells_of(line: str, separator: str) -> Iterator[str]:
     with suppress(csv.Error):
         for row in csv.reader(io.StringIO(line), delimiter=separator):
             yield from row
-    for each in line.splitlines():
-        yield from each.split(separator)
+    for entry in line.splitlines():
+        yield from entry.split(separator)
 
 
 @given(st.lists(st.text(f"ab;|,\t\r\n \"'\xa0\u200b{FORMULAS}", max_size=12), min_size=1))

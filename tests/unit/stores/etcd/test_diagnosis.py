@@ -12,7 +12,7 @@ NOW = 1_800_000_000.0
 
 
 def levels(findings: list[Finding], check: str) -> list[str]:
-    return [each.level for each in findings if each.check == check]
+    return [finding.level for finding in findings if finding.check == check]
 
 
 def member(version: str = "3.5.9", **values: object) -> Member:
@@ -28,11 +28,15 @@ def member(version: str = "3.5.9", **values: object) -> Member:
 )
 def test_versions_with_known_bugs_are_named(version: str, level: str | None) -> None:
     """3.5.0 to 3.5.2 can lose data when they crash."""
-    found = [each for each in diagnosis.judge_members([member(version)]) if each.check == "version"]
-    assert [each.level for each in found] == ([level] if level else [])
-    for each in found:
-        assert version in each.text
-        assert each.advice
+    found = [
+        finding
+        for finding in diagnosis.judge_members([member(version)])
+        if finding.check == "version"
+    ]
+    assert [finding.level for finding in found] == ([level] if level else [])
+    for finding in found:
+        assert version in finding.text
+        assert finding.advice
 
 
 def test_members() -> None:
@@ -67,9 +71,9 @@ def test_an_etcd_that_fills_up(size: float, in_use: float, told: str) -> None:
     """By its own figures, and what helps; one that does not say them is not judged."""
     quota = 2 << 30
     filled = member(size=int(size * quota), in_use=int(in_use * quota), quota=quota)
-    found = [each for each in diagnosis.judge_members([filled]) if each.check == "space"]
-    assert [each.level for each in found] == [WARNING] * bool(told)
-    assert all(told in each.text + each.advice for each in found)
+    found = [finding for finding in diagnosis.judge_members([filled]) if finding.check == "space"]
+    assert [finding.level for finding in found] == [WARNING] * bool(told)
+    assert all(told in finding.text + finding.advice for finding in found)
     assert not levels(list(diagnosis.judge_members([member(size=quota)])), "space")
 
 
@@ -116,7 +120,7 @@ def test_rights() -> None:
     assert "client, unlocker, dashboard, operator" in found.text
     assert auth.level == WARNING
     half = none | {"locks": True}
-    assert [each.level for each in diagnosis.judge_rights(half, "o", auth=True)] == [
+    assert [finding.level for finding in diagnosis.judge_rights(half, "o", auth=True)] == [
         FINE,
         WARNING,
         FINE,

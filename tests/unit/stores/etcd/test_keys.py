@@ -55,7 +55,9 @@ def test_a_name_comes_back(name: str) -> None:
     """Encoded it is one path segment of unreserved characters; decoded it is itself."""
     segment = encode(name)
     assert decode(segment) == name
-    assert set(segment) <= set("%-._~") | {chr(each) for each in range(128) if chr(each).isalnum()}
+    assert set(segment) <= set("%-._~") | {
+        chr(number) for number in range(128) if chr(number).isalnum()
+    }
 
 
 @given(names, st.sampled_from(SUBKEYS), names)
@@ -89,7 +91,7 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
         "restored": SPACE.restored,
     }
     start, end = SPACE.kind(kind)  # type: ignore[arg-type]
-    assert [each for each, key in whole.items() if start <= key < end] == [kind]
+    assert [name for name, key in whole.items() if start <= key < end] == [kind]
     assert all(SPACE.everything[0] <= key < SPACE.everything[1] for key in whole.values())
 
 

@@ -54,10 +54,12 @@ class Client:
         )
 
     def events(self, number: int, *revisions: int) -> None:
-        self.hear(wire.WatchAnswer(watch_id=number, events=[event(each) for each in revisions]))
+        self.hear(
+            wire.WatchAnswer(watch_id=number, events=[event(revision) for revision in revisions])
+        )
 
     def revisions(self) -> list[int]:
-        return [each.kv.mod_revision for news in self.told for each in cast(Events, news)]
+        return [told.kv.mod_revision for news in self.told for told in cast(Events, news)]
 
 
 def event(revision: int) -> wire.WatchEvent:
@@ -236,7 +238,7 @@ class TestAnswersInPieces:
     """etcd cuts what is more than about one request: a revision is told whole all the same."""
 
     def hear(self, client: Client, number: int, *revisions: int, more: bool) -> None:
-        events = [event(each) for each in revisions]
+        events = [event(revision) for revision in revisions]
         client.hear(wire.WatchAnswer(watch_id=number, events=events, fragment=more))
 
     def test_the_last_revision_waits_for_its_rest(self, client: Client) -> None:
