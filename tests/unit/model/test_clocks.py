@@ -16,7 +16,6 @@ from lockclient.model.clocks import (
     MAX_DURATION_S,
     MAX_STAMP,
     Deadline,
-    Now,
     Runtime,
     Stamps,
     format_stamp,
@@ -90,12 +89,6 @@ class TestDeadlines:
         assert past.remaining() == 0
         assert 0 < past.within(1, 5).remaining() <= 1
         assert 2 < Deadline.after(3).within(1, 5).remaining() <= 3
-
-    def test_both_clocks_are_read(self) -> None:
-        """A moment has a monotonic and a wall-clock side."""
-        now = Now.read()
-        assert abs(now.monotonic - time.monotonic()) < 60
-        assert abs(now.wall - time.time()) < 60
 
 
 class TestStamps:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -249,13 +249,6 @@ def test_if_all_are_too_many_the_largest_network_loses(connect: Connect) -> None
         wait_until(lambda: sum(map(ended, many)) >= 10, what="room to be made")
         assert not any(map(ended, few + new))
         assert status(port, by="127.0.9.2") == 200
-
-
-def test_it_ends_whatever_is_open(connect: Connect) -> None:
-    with serving(App()) as port:
-        connect(port, GET)
-    with suppress(ConnectionError, TimeoutError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
 
 
 def test_its_threads_end_with_it() -> None:

@@ -18,7 +18,7 @@ from lockclient.cli.store_access import listed_locks
 from lockclient.text.confusables import Looks, skeleton, told_apart
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board
-from tests.support.polls import ALL, OTHER_LETTERS, REAL, UNSEEN
+from tests.support.polls import ALL, REAL
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,3 @@ def test_a_name_that_is_gone_is_forgotten(names: list[str]) -> None:
     for name in names:
         looks.discard(name)
     assert not looks.__dict__["_odd"]
-
-
-def test_the_names_that_are_tried_are_as_many_as_are_thought_of() -> None:
-    assert len(ALL) >= 18
-    assert len({*ALL.values()}) == len(UNSEEN) + len(OTHER_LETTERS)
