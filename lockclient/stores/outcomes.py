@@ -13,9 +13,9 @@ from lockclient.model.ticket import Ticket
 class Taken:
     """The lock is had; `token` is the fencing token.
 
-    `earlier` tells that an earlier sending of the request did it, with the stamps of that time.
-    `disarmed` tells that no other sending can do harm, however late and whoever releases the lock:
-    it says so itself, or will with the push that follows an `earlier` one.
+    `by_earlier_send` tells that an earlier sending of the request did it, with its stamps.
+    `late_safe` tells that no other sending can do harm, however late and whoever releases the lock:
+    it says so itself, or will with the push that follows an earlier one.
     """
 
     token: int
@@ -27,7 +27,7 @@ class Taken:
 class Refused:
     """The lock was not had; `holder` has it (None: nobody yet, but somebody is in line).
 
-    `ticket` tells a claimer whether its ticket still stands. `used_up` tells that this uuid had
+    `ticket` tells a claimer whether its ticket still stands. `uuid_spent` tells that this uuid had
     the lock and lost it, or was withdrawn: it gets nothing any more.
     """
 

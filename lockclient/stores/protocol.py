@@ -33,7 +33,7 @@ class WatchTarget:
 class WatchEvent:
     """Something happened to a target at `revision`; `uuid` is its new value, None: deleted.
 
-    `missed` tells that events may have been lost (compaction, a lost lease): look for yourself.
+    `gap` tells that events may have been lost (compaction, a lost lease): look for yourself.
     `started` is no event of the target: the watch has begun, and misses nothing after `revision`.
     """
 
@@ -68,8 +68,8 @@ class Capabilities:
     """What a store can do. Who asks for what it can't is told so, before anything is taken.
 
     Attributes:
-        store: the store's name in sentences.
-        line: waiters stand in a line, which the lock goes along. Without one they look whether it
+        display_name: the store's name in sentences.
+        queue: waiters stand in a line, which the lock goes along. Without one they look whether it
             is free, in no order; `TakeOrQueue` and `Claim` are not asked, and a `Look` tells the
             holder alone.
         watch: a change is told when it happens. Without that `watch` tells of it when the store

@@ -146,9 +146,9 @@ class RequestState:
 
     Attributes:
         request: what is asked.
-        under_way: a try was begun, and whoever waits for it has not heard what came of it.
-        unknown: a try was never answered: it may have happened, or may arrive ever so late.
-        given_up: nobody waits for the outcome any more, so that it need not be sent again.
+        in_flight: a try was begun, and whoever waits for it has not heard what came of it.
+        ambiguous: a try was never answered: it may have happened, or may arrive ever so late.
+        abandoned: nobody waits for the outcome any more, so that it need not be sent again.
     """
 
     __slots__ = ("abandoned", "ambiguous", "in_flight", "request")

@@ -39,9 +39,9 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Changes that belong together, complete up to `revision`; `missed` means: load again.
+    """Changes that belong together, complete up to `revision`; `gap` means: load again.
 
-    `refused` is why the store does not let this user follow, if so: it is told as missed, too.
+    `refused` is why the store does not let this user follow, if so: it is told as a gap, too.
     `started` tells that what is followed begins, or goes on after it broke. `term` is what grows
     with each leader of the store's, where it is known and up to date. `known_at` is the monotonic
     moment up to which all that was written is in it or in those before it, where that is known.

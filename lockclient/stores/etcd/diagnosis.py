@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced_at
@@ -123,20 +124,19 @@ def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
     yield from _cluster(found)
 
 
+_version_warning: Final = partial(Finding, "version", WARNING)
+
+
 def _version(member: Member) -> Iterator[Finding]:
     where = f"etcd at {member.endpoint} is {member.version}"
     if member.version in DATA_LOSS_VERSIONS:
-        yield Finding(
-            "version",
-            WARNING,
+        yield _version_warning(
             f"{where}, one of the versions 3.5.0 to 3.5.2, which can lose or corrupt data when "
             "they crash under load.",
             "Upgrade to 3.5.3 or later; don't run it in production.",
         )
     elif not is_since(member.version, (3, 4)):
-        yield Finding(
-            "version", WARNING, f"{where}; ClusterMutex is tested with 3.4 and 3.5.", "Upgrade it."
-        )
+        yield _version_warning(f"{where}; ClusterMutex is tested with 3.4 and 3.5.", "Upgrade it.")
 
 
 def _space(member: Member) -> Iterator[Finding]:
@@ -194,9 +194,7 @@ def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
     answered = [member for member in found if not member.trouble]
     versions = sorted({member.version for member in answered})
     if len(versions) > 1:
-        yield Finding(
-            "version",
-            WARNING,
+        yield _version_warning(
             f"The members run different versions: {', '.join(versions)}.",
             "Finish the upgrade that is under way.",
         )
