@@ -13,12 +13,12 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.listing import MAX_OBJECTS, ObjectListing
-from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 from lockclient.stores.gcs.wire.http_client import (
     FIRST_TRY_TIMEOUT_S,
     HttpClient,
     HttpRequest,
 )
+from lockclient.stores.gcs.wire.http_session import HttpAnswer
 from lockclient.stores.requests import Read, RequestState
 
 _REQUEST_TIMEOUT_S: Final = 5.0

@@ -11,7 +11,7 @@ from google.auth import exceptions as auth
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
-from lockclient.stores.gcs.wire.http_answer import HttpAnswer
+from lockclient.stores.gcs.wire.http_session import HttpAnswer
 
 Unanswered = (
     requests.RequestException,

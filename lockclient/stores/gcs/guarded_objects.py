@@ -13,8 +13,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
-from lockclient.stores.gcs.wire.http_answer import HttpAnswer
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
+from lockclient.stores.gcs.wire.http_session import HttpAnswer
 from lockclient.stores.requests import RequestState
 
 ABSENT: Final = Version(0, 0)

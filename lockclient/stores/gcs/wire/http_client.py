@@ -25,8 +25,7 @@ from lockclient.model.fields import json_object
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
-from lockclient.stores.gcs.wire.http_answer import HttpAnswer
-from lockclient.stores.gcs.wire.http_session import open_session
+from lockclient.stores.gcs.wire.http_session import HttpAnswer, open_session
 from lockclient.stores.requests import RequestState
 from lockclient.threads.backoff import Backoff
 

@@ -13,9 +13,10 @@ its next major version, and `tests/unit/stores/test_private_names.py` says what 
 from __future__ import annotations
 
 import io
+import json
 import socket
 from http.client import HTTPResponse
-from typing import Any
+from typing import Any, NamedTuple
 
 import requests
 from google.auth import default as default_credentials
@@ -27,6 +28,19 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError
 
 from lockclient.model.clocks import Deadline
+
+
+class HttpAnswer(NamedTuple):
+    """What the bucket answered."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """Return its JSON."""
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _MAX_CONNECTIONS = 100
