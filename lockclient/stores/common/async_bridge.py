@@ -90,22 +90,18 @@ async def by_thread(
     loop = asyncio.get_running_loop()
     heard: asyncio.Future[Result] = loop.create_future()
 
-    def tell(failure: Exception | None, result: Any = None) -> None:
-        if heard.done():  # cancelled
-            return
-        if failure is not None:
-            heard.set_exception(failure)
-        else:
-            heard.set_result(result)
+    def settle(settled: Callable[[Any], None], value: object) -> None:
+        if not heard.done():  # else cancelled
+            settled(value)
 
     def do() -> None:
-        told: tuple[Exception | None, Any]
+        told: tuple[Callable[[Any], None], object]
         try:
-            told = None, work()
+            told = heard.set_result, work()
         except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
-            told = error, None
+            told = heard.set_exception, error
         with suppress(RuntimeError):  # the loop is over: nobody awaits it
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(settle, *told)
 
     submit(do)
     return await heard
