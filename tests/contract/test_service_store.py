@@ -151,7 +151,7 @@ class TestFollow:
         assert told[-1].changes[0].name == "first"
         let_go.set()
         # Perhaps not by the last batch: a store that is polled tells that nothing has changed, too.
-        wait_until(lambda: any(change.name == "second" for batch in told for change in batch.changes))
+        wait_until(lambda: "second" in [change.name for batch in told for change in batch.changes])
         slow.close()
 
     def test_after_its_end_nothing_is_told(
