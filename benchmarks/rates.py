@@ -155,6 +155,6 @@ def _work(job: _Job, lock: ClusterMutex | Floor) -> int:
 
 def _push_of(lock: ClusterMutex | Floor) -> Callable[[], None]:
     """Take the lock, and return what pushes its stamps with one request."""
-    if lock.acquire() is False:
+    if not lock.acquire():
         raise AssertionError(f"{lock!r} could not be had, though nobody has it")
     return lock.push if isinstance(lock, Floor) else lambda: lock.alive(force=True)

@@ -17,19 +17,21 @@ from lockclient.errors import (
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.mutex import ClusterMutex
+from lockclient.mutex import ClusterMutex, HeldLock
 from lockclient.settings import Settings
 from lockclient.stores.protocol import Guard
 from lockclient.version import __version__
 
 if TYPE_CHECKING:
-    from lockclient.aio import AsyncClusterMutex
+    from lockclient.aio import AsyncClusterMutex, AsyncHeldLock
 
 __all__ = [
     "AsyncClusterMutex",
+    "AsyncHeldLock",
     "ClusterMutex",
     "ClusterMutexError",
     "Guard",
+    "HeldLock",
     "Holder",
     "InvalidLockName",
     "LockLost",
@@ -48,9 +50,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AsyncClusterMutex` when it is wanted: asyncio costs as much as all the rest."""
-    if name == "AsyncClusterMutex":
-        from lockclient.aio import AsyncClusterMutex
+    """Import what is for asyncio when it is wanted: asyncio costs as much as all the rest."""
+    if name in ("AsyncClusterMutex", "AsyncHeldLock"):
+        from lockclient import aio
 
-        return AsyncClusterMutex
+        return getattr(aio, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public API."""
+    return __all__

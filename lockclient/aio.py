@@ -10,15 +10,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AsyncContextDecorator, suppress
+from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar, cast
+from weakref import ref
 
-from lockclient.acquisition.base import Handle, held_by
+from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
+from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.ownership import Scope, call_back, enter_scope
+from lockclient.acquisition.reentry import call_user
 from lockclient.acquisition.steps import Hear, Result, Steps
+from lockclient.acquisition.with_statement import Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost
+from lockclient.model.backtrace import capture
 from lockclient.model.clocks import Now, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import task_actor, this_thread
@@ -106,94 +114,70 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
         steps.close()
 
 
-class AsyncHolding(Holding):
-    """A lock that is held by a task."""
-
-    def __init__(self, *args: Any, **how: Any) -> None:
-        self._loop = asyncio.get_running_loop()
-        super().__init__(*args, **how)
-
-    def _call(self, on_lost: Callable[[LockLost], object], lost: LockLost) -> None:
-        """Call back on the loop, or in a thread when that is over."""
-
-        def call() -> None:
-            result = on_lost(lost)
-            if inspect.iscoroutine(result):
-                task = self._loop.create_task(result)
-                _running.add(task)  # a loop alone does not keep its tasks
-                task.add_done_callback(_running.discard)
-
-        def call_without_it(lost: LockLost) -> None:
-            result = on_lost(lost)
-            if inspect.iscoroutine(result):
-                asyncio.run(result)
-
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            super()._call(call_without_it, lost)
-
-
 _running: set[asyncio.Task[Any]] = set()
+"""What `on_lost` has begun: a loop alone does not keep its tasks."""
 
 
-class AsyncClusterMutex(Handle, AsyncContextDecorator):
-    """A distributed lock that people can see, for asyncio.
+def _owner() -> object:
+    """Return who calls, as `Scope.owner`: the running task, without one the thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return get_ident() if task is None else ref(task)
 
-        async with AsyncClusterMutex("nightly-report", expected_runtime=300) as m:
-            async for item in items:
-                await work(item)
-                await m.alive()
 
-    Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. One object may
-    be shared by tasks, which then contend for it. Cancelling a task at any `await` leaves no lock
-    and no ticket behind: what has to be cleaned up is, in the background, even if the loop ends.
-    `on_lost` is called on the event loop and may be a coroutine function.
+class AsyncHeldLock(BaseHeldLock):
+    """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
+
+    Any task or callback that has it may use it. Who only awaited `acquire()` and keeps nothing has
+    it by the mutex, in the same task; a task that ends without a release leaves it to the unlocker.
     """
 
-    _holding_type: type[Holding] = AsyncHolding
-    _caller = staticmethod(_this_task)
+    __slots__ = ("_loop",)
 
-    # ------------------------------------------------------------ asyncio.Lock
+    def __init__(self, holding: Holding, on_lost: OnLost | None, in_block: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        super().__init__(holding, on_lost, in_block)
 
-    async def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; wait for it in line unless `blocking` is False.
+    async def alive(self, *, force: bool = False) -> None:
+        """Say that the work goes on; see `HeldLock.alive`."""
+        acquisition, holding = self._acquisition, self._holding
+        if (
+            not force
+            and acquisition.loss is None
+            and monotonic() < acquisition.quiet_until
+            and "end" in holding.still_to
+        ):
+            return
+        self._require_held("alive()")
+        await _drive(holding.pushing(force=force), holding.store)
 
-        Args, returns, errors: see `ClusterMutex.acquire`.
-        """
-        blocking, deadline = self._limit(blocking, timeout)
-        now = Now.read()
-        attempt = self._attempt(blocking, now, LoopInbox, asyncio.get_running_loop())
-        if scheduler.shared.missing:  # nobody would push, nor tell of a loss
-            attempt.store.background.ready()
-        try:
-            if not await drive_async(attempt.steps(now, deadline), _async(attempt.store)):
-                return False
-            self._adopt(attempt.holding)
-            return True
-        except BaseException:
-            attempt.let_go()
-            raise
-
-    async def release(self) -> None:
-        """Give the lock back: what the running task took, or else what this object holds.
-
-        Errors: see `ClusterMutex.release`.
-        """
-        holding = self._held("release()")
+    async def release(self, timeout: float | None = None) -> None:
+        """Give the lock back; see `HeldLock.release`."""
+        holding = self._holding
         if not holding.end():
-            raise self._not_held("release()")
+            self._require_held("release()")
+            return
         try:
-            if self._holding is holding:
-                self._holding = None
-            await drive_async(holding.releasing(), _async(holding.store))
+            await _drive(holding.releasing(timeout), holding.store)
         except BaseException:
             holding.let_go()
             raise
 
-    async def __aenter__(self) -> AsyncClusterMutex:
-        if not await self.acquire():
-            raise await drive_async(self._timed_out(), _async(self._store()))
+    async def holder(self) -> Holder | None:
+        """Ask the store who has the lock now; None: nobody."""
+        return held_by(await _drive(reading(self.name), self._holding.store))
+
+    async def waiters(self) -> list[Ticket]:
+        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
+        require_queue(self._holding.store)
+        seen = await _drive(reading(self.name, waiters=True), self._holding.store)
+        return list(seen.waiters)
+
+    async def __aenter__(self) -> AsyncHeldLock:
+        # No statement: none looks up its exit right before this runs.
+        self._enter(None)
         return self
 
     async def __aexit__(
@@ -202,10 +186,156 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._end_block(error)
+
+    async def _end_block(self, error: BaseException | None) -> None:
+        """End a block: release this, if that has not been done inside."""
         try:
-            await self.release()
+            if not self._holding.ended:
+                await self.release()
         except ClusterMutexError as failure:
             self._left(failure, error)
+
+    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
+        """Call back on the loop, or in a thread when that is over."""
+
+        def call() -> None:
+            result = on_lost(lost)
+            if inspect.iscoroutine(result):
+                task = self._loop.create_task(result)
+                _running.add(task)
+                task.add_done_callback(_running.discard)
+
+        def call_without_it(lost: LockLost) -> None:
+            result = on_lost(lost)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+
+        try:
+            self._loop.call_soon_threadsafe(call_back(self._holding, call))
+        except RuntimeError:
+            call_back(self._holding, partial(call_user, call_without_it, lost))()
+
+
+class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
+    """A distributed lock that people can see, for asyncio.
+
+        async with AsyncClusterMutex("nightly-report", expected_runtime=300) as held:
+            async for item in items:
+                await work(item)
+                await held.alive()
+
+    Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. One object may
+    be shared by tasks, which then contend for it. A call on it means what the calling task acquired
+    by it: whose call it is, is fixed when the method is called, so that `wait_for`, `gather` and
+    `create_task` change nothing. A task that this one has started may ask and push, not release.
+    Cancelling a task at any `await` leaves no lock and no ticket behind: what has to be cleaned up
+    is, in the background, even if the loop ends. `on_lost` is called on the event loop and may be a
+    coroutine function.
+    """
+
+    _held_type = AsyncHeldLock
+    _caller = staticmethod(_this_task)
+    _owner = staticmethod(_owner)
+    _weakly = True
+
+    # ------------------------------------------------------------ asyncio.Lock
+
+    def acquire(
+        self, blocking: bool = True, timeout: float = -1
+    ) -> Coroutine[Any, Any, AsyncHeldLock | None]:
+        """Take the lock; wait for it in line unless `blocking` is False.
+
+        Args, returns, errors: see `ClusterMutex.acquire`.
+        """
+        blocking, _ = self._limit(blocking, timeout)  # bad arguments are refused at once
+        return self._acquire(blocking, timeout, *self._from_here(), in_block=False)
+
+    def _from_here(self) -> tuple[Scope, str | None]:
+        """Return whose acquisition it is that is called for here, and by which stack."""
+        return enter_scope(_owner()), capture() if self._capture_backtrace else None
+
+    async def _acquire(
+        self,
+        blocking: bool,
+        timeout: float,
+        scope: Scope,
+        backtrace: str | None,
+        *,
+        in_block: bool,
+    ) -> AsyncHeldLock | None:
+        blocking, deadline = self._limit(blocking, timeout if blocking else -1)
+        now = Now.read()
+        loop = asyncio.get_running_loop()
+        attempt = self._attempt(blocking, now, LoopInbox, loop, backtrace)
+        if scheduler.shared.missing:  # nobody would push, nor tell of a loss
+            attempt.store.background.ready()
+        try:
+            if not await _drive(attempt.steps(now, deadline), attempt.store):
+                return None
+            return self._adopt(attempt.holding, scope, in_block)
+        except BaseException:
+            attempt.let_go()
+            raise
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Give the lock back that the calling task took.
+
+        Errors: see `ClusterMutex.release`.
+        """
+        return self._resolved(
+            partial(self._acquisitions.meant_by_release, _owner()), AsyncHeldLock.release
+        )
+
+    def alive(self, *, force: bool = False) -> Coroutine[Any, Any, None]:
+        """Say that the work goes on; see `HeldLock.alive`; of the calling task's acquisition."""
+        return self._resolved(
+            partial(self._meant, "alive()"), partial(AsyncHeldLock.alive, force=force)
+        )
+
+    @staticmethod
+    def _resolved(
+        find: Callable[[], AsyncHeldLock],
+        call: Callable[[AsyncHeldLock], Coroutine[Any, Any, None]],
+    ) -> Coroutine[Any, Any, None]:
+        """Find now whose call it is; what is refused is raised where that is awaited."""
+        try:
+            return call(find())
+        except ClusterMutexError as error:
+            return _refuse(error)
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHeldLock]:
+        return self._enter(entering(self), *self._from_here())
+
+    async def _enter(
+        self, statement: Statement | None, scope: Scope, backtrace: str | None
+    ) -> AsyncHeldLock:
+        held = await self._acquire(True, -1, scope, backtrace, in_block=True)
+        if held is None:
+            raise await _drive(self._timed_out(), self._store())
+        if statement is not None:
+            statement.held = held
+        return held
+
+    def _leave(
+        self,
+        statement: list[Statement],
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> Coroutine[Any, Any, None]:
+        """Give back what the statement took, or nothing."""
+        held = statement[0].held if statement else None
+        statement.clear()  # from here on it is the coroutine's
+        if isinstance(held, AsyncHeldLock):
+            return held._end_block(error)
+        try:
+            left = self._acquisitions.left(_owner())
+        except ClusterMutexError as refusal:
+            return _refuse(refusal)
+        return _nothing() if left is None else left._end_block(error)
+
+    __aexit__ = Exit(_leave)
 
     def __call__(self, function: Function) -> Function:
         """Use the mutex as a decorator: each call of the coroutine function holds the lock."""
@@ -213,28 +343,25 @@ class AsyncClusterMutex(Handle, AsyncContextDecorator):
             raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
         return cast(Function, super().__call__(function))
 
-    # ------------------------------------------------------------ signs of life
-
-    async def alive(self, *, force: bool = False) -> None:
-        """Say that the work goes on; see `ClusterMutex.alive`."""
-        holding = self._held("alive()")
-        acquisition = holding.acquisition
-        if not force and acquisition.loss is None and monotonic() < acquisition.quiet_until:
-            return
-        await drive_async(holding.pushing(force=force), _async(holding.store))
-
     # ------------------------------------------------------------ asking the store
 
     async def holder(self) -> Holder | None:
         """Ask the store who has the lock now; None: nobody."""
-        return held_by(await drive_async(self._reading(), _async(self._store())))
+        return held_by(await _drive(reading(self.name), self._store()))
 
     async def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock; see `ClusterMutex.waiters`."""
-        self._need_line()
-        seen = await drive_async(self._reading(waiters=True), _async(self._store()))
-        return list(seen.waiters)
+        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
+        require_queue(self._store())
+        return list((await _drive(reading(self.name, waiters=True), self._store())).waiters)
 
 
-def _async(store: MutexStore) -> AsyncMutexStore:
-    return cast(AsyncMutexStore, store)
+async def _refuse(error: ClusterMutexError) -> None:
+    raise error
+
+
+async def _nothing() -> None:
+    """Nothing of the block is left: it was released inside."""
+
+
+def _drive(steps: Steps[Result], store: MutexStore) -> Coroutine[Any, Any, Result]:
+    return drive_async(steps, cast(AsyncMutexStore, store))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
 from lockclient.acquisition.attempt import Attempt
-from lockclient.acquisition.base import Handle, held_by
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
+from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
+from lockclient.acquisition.ownership import call_back, enter_scope
+from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
-from lockclient.acquisition.with_statement import Exit, Statement, entered
-from lockclient.errors import ClusterMutexError, LockNotHeld
+from lockclient.acquisition.with_statement import Exit, Statement, entering
+from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
@@ -24,16 +28,130 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
-class ClusterMutex(Handle, ContextDecorator):
+class HeldLock(BaseHeldLock):
+    """One acquisition of a lock, from `acquire` or `with` to its release.
+
+    It belongs to nobody: any thread or callback that has it may use it, and whatever happens to the
+    mutex it means this one acquisition. After its loss it says lost, after its release released.
+
+    `with held:` releases it at the block's end, once, unless a block of its own does so already.
+    """
+
+    __slots__ = ()
+
+    def alive(self, *, force: bool = False) -> None:
+        """Say that the work goes on: push the alert and the auto-unlock into the future.
+
+        Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push, in a bucket
+        within 1.2 s, it only checks a flag. A store that does not answer is no error while the lock
+        is still ours; with `force` it always pushes, and raises.
+
+        Raises:
+            LockNotHeld: it was released.
+            LockLost: the lock was removed, or its time has run out.
+            StoreUnavailable: with `force`, the store did not answer.
+        """
+        acquisition, holding = self._acquisition, self._holding
+        if (
+            not force
+            and acquisition.loss is None
+            and monotonic() < acquisition.quiet_until
+            and "end" in holding.still_to
+        ):
+            return
+        self._require_held("alive()")
+        run(holding.pushing(force=force), holding.store)
+
+    def release(self, timeout: float | None = None) -> None:
+        """Give the lock back.
+
+        Args:
+            timeout: seconds to wait for the store's answer; None: ten. Without one it is released
+                in the background, for as long as that takes.
+
+        Raises:
+            LockNotHeld: it was released already.
+            LockLost: it was removed, or its time ran out, before it was released.
+            StoreUnavailable: the store did not answer; it is tried on in the background.
+        """
+        holding, undo = self._holding, scheduler.shared.undo
+        try:
+            if not holding.end():  # of two that release, one is told off
+                self._require_held("release()")
+                return
+            if called_by_library():
+                # A finalizer, or a signal's handler, on top of our own code: what that waits for,
+                # or the very thread that would do it, may be what it has interrupted.
+                undo(holding)
+                return
+            store = holding.store
+            store.background.run_shielded(drive, holding.releasing(timeout), store)
+        except LockNotHeld:
+            raise
+        except BaseException:  # no answer, or an interrupt between any two lines here
+            undo(holding)
+            raise
+
+    def holder(self) -> Holder | None:
+        """Ask the store who has the lock now; None: nobody."""
+        return held_by(run(reading(self.name), self._holding.store))
+
+    def waiters(self) -> list[Ticket]:
+        """Ask the store who is in line for the lock, the next one first.
+
+        Raises:
+            StoreError: the store keeps no line.
+        """
+        require_queue(self._holding.store)
+        return list(run(reading(self.name, waiters=True), self._holding.store).waiters)
+
+    def __enter__(self) -> HeldLock:
+        self._enter(entering(self))
+        return self
+
+    def _end_block(self, statement: list[Statement], error: BaseException | None) -> None:
+        """End a block: release this, if that has not been done inside."""
+        try:
+            if "end" in self._holding.still_to:
+                self.release()
+            statement.clear()  # it has done its work: nothing is to happen when its exit dies
+        except ClusterMutexError as failure:
+            self._left(failure, error)
+
+    def _leave(
+        self,
+        statement: list[Statement],
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Release it at the end of its block."""
+        self._end_block(statement, error)
+
+    __exit__ = Exit(_leave)
+
+    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
+        call_back(self._holding, partial(call_user, on_lost, lost))()
+
+
+def run(steps: Steps[Result], store: MutexStore) -> Result:
+    """Drive steps where no signal can land."""
+    return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
+
+
+class ClusterMutex(BaseMutex[HeldLock], ContextDecorator):
     """A distributed lock that people can see.
 
-        with ClusterMutex("nightly-report", reason="rebuild totals", expected_runtime=300) as m:
+        with ClusterMutex("nightly-report", reason="rebuild totals", expected_runtime=300) as held:
             for item in items:
                 work(item)
-                m.alive()
+                held.alive()
 
-    It follows `threading.Lock`: one object may be shared by threads, which then contend for it;
-    any thread may release it; it is not reentrant.
+    `with` and `acquire()` give a `HeldLock`: one acquisition. The mutex itself describes the lock
+    and may be shared by any number of threads, which then contend for it; it is not reentrant. A
+    call on it, like `m.alive()`, means what the caller acquired by it; what threads took by a bare
+    `acquire()` any thread may release, as with `threading.Lock`, as long as it is the only one.
+    Where it can't be known which acquisition is meant, the call is refused.
 
     What it does not do: stop a holder that goes on working after it lost the lock. Call `alive()`
     or `check_health()` between steps, and give storage the `fencing_token` to refuse latecomers.
@@ -52,15 +170,19 @@ class ClusterMutex(Handle, ContextDecorator):
             alive for ever.
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
         capture_backtrace: whether to record the stack that took the lock.
+        release_at_exit: release what is still held as the interpreter ends; without it that is
+            named in the log. Only for programs whose other threads have ended by then.
         store: where locks live; else what `setup` said, else the environment.
 
     Raises:
         ValueError: a bad value (`InvalidLockName` for the name), before any I/O.
     """
 
+    _held_type = HeldLock
+
     # ------------------------------------------------------------ threading.Lock
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> HeldLock | None:
         """Take the lock; wait for it in line unless `blocking` is False.
 
         Args:
@@ -68,7 +190,7 @@ class ClusterMutex(Handle, ContextDecorator):
             timeout: seconds to wait; -1 waits as long as the constructor's `timeout` says.
 
         Returns:
-            Whether the lock is held now.
+            The held lock, which means this acquisition whoever has it; None: the time was up.
 
         Raises:
             StoreUnavailable: the store did not answer in time.
@@ -78,51 +200,41 @@ class ClusterMutex(Handle, ContextDecorator):
         now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
-            return self._go(attempt, now, deadline)
+            return self._go(attempt, now, deadline, in_block=False)
         except BaseException:  # an interrupt may come between any two lines here, and another here
             undo(attempt)
             raise
 
-    def _go(self, attempt: Attempt, now: Now, deadline: Deadline) -> bool:
+    def _go(
+        self, attempt: Attempt, now: Now, deadline: Deadline, *, in_block: bool
+    ) -> HeldLock | None:
         store = attempt.store
         if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
-            return False
-        self._adopt(attempt.holding)
-        return True
+            return None
+        return self._adopt(attempt.holding, enter_scope(get_ident()), in_block)
 
     def release(self) -> None:
-        """Give the lock back: what the calling thread took, or else what this object holds.
+        """Give the lock back: what the caller took, or the only one that any thread took by this.
 
         Raises:
-            LockNotHeld: this object does not hold it.
+            LockNotHeld: nothing is held, or it can't be known which acquisition is meant.
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
-        self._release(self._current(), "release()")
+        self._acquisitions.meant_by_release(get_ident()).release()
 
-    def _release(self, holding: Holding | None, what: str) -> None:
-        undo = scheduler.shared.undo
-        try:
-            if holding is None or not holding.end():  # of two threads that release, one is told off
-                raise self._not_held(what)
-            if self._holding is holding:
-                self._holding = None
-            holding.store.background.run_shielded(drive, holding.releasing(), holding.store)
-        except LockNotHeld:
-            raise
-        except BaseException:  # no answer, or an interrupt between any two lines here
-            undo(holding)
-            raise
-
-    def __enter__(self) -> ClusterMutex:
+    def __enter__(self) -> HeldLock:
+        statement = entering(self)
         blocking, deadline = self._limit(True, -1)
         now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
-            if not self._go(attempt, now, deadline):
-                raise self._away(self._timed_out(), attempt.store)
-            entered(self, attempt.holding)
-            return self
+            held = self._go(attempt, now, deadline, in_block=True)
+            if held is None:
+                raise run(self._timed_out(), attempt.store)
+            if statement is not None:
+                statement.held = held
+            return held
         except BaseException:  # as in `acquire`
             undo(attempt)
             raise
@@ -134,15 +246,11 @@ class ClusterMutex(Handle, ContextDecorator):
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Give back what the statement took."""
-        taken = statement[0].holding if statement else self._current()
-        if taken is None or taken.ended:  # released inside, and perhaps taken again
-            taken = self._own()
-        try:
-            self._release(taken, "the end of a block")
-            statement.clear()  # it has done its work: nothing is to happen when its exit dies
-        except ClusterMutexError as failure:
-            self._left(failure, error)
+        """Give back what the statement took, or nothing."""
+        taken = statement[0].held if statement else None
+        held = self._acquisitions.left(get_ident()) if taken is None else taken
+        if isinstance(held, HeldLock):
+            held._end_block(statement, error)
 
     __exit__ = Exit(_leave)
 
@@ -159,37 +267,16 @@ class ClusterMutex(Handle, ContextDecorator):
             )
         return super().__call__(function)
 
-    # ------------------------------------------------------------ signs of life
-
-    def _away(self, steps: Steps[Result], store: MutexStore) -> Result:
-        return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
+    # ------------------------------------------------------------ asking the store
 
     def alive(self, *, force: bool = False) -> None:
-        """Say that the work goes on: push the alert and the auto-unlock into the future.
-
-        By an object that threads share, a thread pushes what it took itself. One that took nothing
-        pushes what the object has at that moment, whichever thread took it.
-
-        Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push, in a bucket
-        within 1.2 s, it only checks a flag. A store that does not answer is no error while the lock
-        is still ours; with `force` it always pushes, and raises.
-
-        Raises:
-            LockNotHeld: this object does not hold the lock.
-            LockLost: the lock was removed, or its time has run out.
-            StoreUnavailable: with `force`, the store did not answer.
-        """
-        holding = self._held("alive()")
-        acquisition = holding.acquisition
-        if not force and acquisition.loss is None and monotonic() < acquisition.quiet_until:
-            return
-        self._away(holding.pushing(force=force), holding.store)
-
-    # ------------------------------------------------------------ asking the store
+        """Say that the work goes on, see `HeldLock.alive`; of the caller's own acquisition."""
+        self._meant("alive()").alive(force=force)
 
     def holder(self) -> Holder | None:
         """Ask the store who has the lock now; None: nobody."""
-        return held_by(self._away(self._reading(), self._store()))
+        store = self._store()
+        return held_by(run(reading(self.name), store))
 
     def waiters(self) -> list[Ticket]:
         """Ask the store who is in line for the lock, the next one first.
@@ -197,5 +284,6 @@ class ClusterMutex(Handle, ContextDecorator):
         Raises:
             StoreError: the store keeps no line.
         """
-        self._need_line()
-        return list(self._away(self._reading(waiters=True), self._store()).waiters)
+        store = self._store()
+        require_queue(store)
+        return list(run(reading(self.name, waiters=True), store).waiters)

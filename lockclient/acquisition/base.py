@@ -8,21 +8,20 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping
-from contextvars import ContextVar
-from copy import copy
+from collections.abc import Callable, Hashable
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
-from lockclient.acquisition.holding import Holding, OnLost, own
+from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
+from lockclient.acquisition.holding import Holding, own
+from lockclient.acquisition.ownership import Acquisitions, Scope
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
-from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, LockTimeout
-from lockclient.model.backtrace import capture
+from lockclient.errors import ClusterMutexError, LockTimeout
+from lockclient.model.backtrace import calling_line, capture
 from lockclient.model.clocks import (
     AUTO,
     AutoUnlockAfter,
@@ -48,11 +47,16 @@ log = logging.getLogger(__name__)
 _CLIENT = f"clustermutex/{__version__} python/{'.'.join(map(str, sys.version_info[:3]))}"
 
 
-class Handle:
+Held = TypeVar("Held", bound=BaseHeldLock)
+
+
+class BaseMutex(Generic[Held]):
     """A lock's name, how it is to be held, and what this process knows of it."""
 
-    _holding_type: type[Holding] = Holding
+    _held_type: type[Held]
     _caller = staticmethod(this_thread)
+    _owner: Callable[[], object] = staticmethod(threading.get_ident)
+    _weakly = False
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class Handle:
         keepalive: bool = False,
         on_lost: OnLost | None = None,
         capture_backtrace: bool = True,
+        release_at_exit: bool = False,
         store: MutexStore | None = None,
     ) -> None:
         self.name = check_name(name)
@@ -82,9 +87,12 @@ class Handle:
         if store is None:
             default_store.prepare()
         self._given_store = store
-        self._holding: Holding | None = None
+        self._on_lost = on_lost
+        self._acquisitions: Acquisitions[Held] = Acquisitions(self.name, weakly=self._weakly)
         # What makes the holding of an acquisition that has the lock.
-        self._holding_of = partial(self._holding_type, keepalive=self._keepalive, on_lost=on_lost)
+        self._holding_of = partial(
+            Holding, keepalive=self._keepalive, release_at_exit=release_at_exit
+        )
 
     @staticmethod
     def setup(
@@ -115,71 +123,51 @@ class Handle:
         made = made_of(url, endpoints, settings, with_client=client is not None)
         default_store.set_default(made, client)
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ of the caller's own held lock
 
     def locked(self) -> bool:
-        """Tell whether this object holds the lock, as far as it knows."""
-        return self._current() is not None
+        """Tell whether this object holds the lock, by whichever thread; lost is not held.
+
+        Raises:
+            LockNotHeld: several were acquired by it, and it can't be known which one is meant.
+        """
+        return self._acquisitions.locked(self._owner())
 
     @property
     def healthy(self) -> bool:
-        """Whether the lock is held and not lost, as far as anyone can know without asking."""
-        holding = self._current()
-        return holding is not None and holding.loss() is None
+        """Whether the caller holds the lock, see `HeldLock.healthy`."""
+        return bool(self._acquisitions.unreleased()) and self._meant("healthy").healthy
 
     def check_health(self) -> None:
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it is not held; no request."""
-        lost = self._held("check_health()").loss()
-        if lost is not None:
-            raise copy(lost)
+        self._meant("check_health()").check_health()
 
     @property
     def fencing_token(self) -> int:
-        """The store's revision at which this holder got the lock; it only ever grows.
-
-        Hand it to storage with every write, and let storage refuse a lower one than it has seen.
-
-        Raises:
-            StoreError: the store has no number that only grows.
-        """
-        self._store().can.require(
-            "fencing",
-            "has no number that only grows, so that it can't tell an earlier holder from a later "
-            "one: fence by the lock's uuid, or by storage's own conditions, or use etcd.",
-        )
-        return self._held("fencing_token").acquisition.token
+        """See `HeldLock.fencing_token`."""
+        self._store().can.require("fencing", NO_FENCING)
+        return self._meant("fencing_token").fencing_token
 
     @property
     def uuid(self) -> str:
-        """The id of this acquisition."""
-        return self._held("uuid").acquisition.uuid
+        """The id of the caller's acquisition."""
+        return self._meant("uuid").uuid
 
     @property
     def record(self) -> Holder:
-        """What this holder has written into the store, as far as it was confirmed."""
-        return self._held("record").acquisition.holder
+        """What the caller has written into the store, as far as it was confirmed."""
+        return self._meant("record").record
 
     @property
     def guard(self) -> Guard:
-        """The comparison that holds as long as this holder has the lock.
-
-        Put it into your own transaction on the same etcd: the key `guard.key` has the value
-        `guard.value`.
-
-        Raises:
-            StoreError: the store has no transactions.
-        """
-        self._store().can.require(
-            "guard",
-            "has no transactions over several objects, so that none of yours can be bound to a "
-            "lock: check_health() before each write is what there is, or use etcd.",
-        )
-        holding = self._held("guard")
-        return holding.store.guard(self.name, holding.acquisition.uuid)
+        """See `HeldLock.guard`."""
+        self._store().can.require("guard", NO_GUARD)
+        return self._meant("guard").guard
 
     def __repr__(self) -> str:
-        state = "locked" if self.locked() else "unlocked"
+        held = any(holding.healthy for holding in self._acquisitions.unreleased())
         kind = f"{type(self).__module__}.{type(self).__name__}"
+        state = "locked" if held else "unlocked"
         return f"<{state} {kind} object {self.name!r} at {id(self):#x}>"
 
     # ------------------------------------------------------------ inside
@@ -203,10 +191,11 @@ class Handle:
         now: Now,
         inbox: Callable[[], Inbox],
         waiters: Hashable = None,
+        backtrace: str | None = None,
     ) -> Attempt:
         store = self._given_store or default_store.default_store()
         acquisition = Acquisition(
-            self._new_holder(now),
+            self._new_holder(now, backtrace),
             self._runtime,
             queue=blocking,
             lease_ready=store.has_ticket_lease(waiters),
@@ -215,31 +204,19 @@ class Handle:
         )
         return Attempt(store, acquisition, inbox, self._holding_of)
 
-    def _adopt(self, holding: Holding | None) -> None:
-        """Take note that the caller has the lock."""
+    def _adopt(self, holding: Holding | None, scope: Scope, in_block: bool) -> Held:
+        """Make the held lock of a caller's successful acquisition."""
         assert holding is not None
-        others = _mine.get().items()
-        mine = {other: held for other, held in others if other is not self and not held.ended}
-        _mine.set({**mine, self: holding})
-        self._holding = holding
+        if not self._capture_backtrace:
+            holding.line = calling_line()
+        held = self._held_type(holding, self._on_lost, in_block)
+        self._acquisitions.add(held, holding, scope)
+        return held
 
-    def _current(self) -> Holding | None:
-        """Return what the caller took, if it did, else what this object has at the moment.
+    def _meant(self, what: str) -> Held:
+        return self._acquisitions.meant(what, self._owner())
 
-        So a thread (a task) that lost the lock is told so, even if another one has got it by the
-        same object meanwhile; and any thread may push and release, as with `threading.Lock`.
-        """
-        for found in (_mine.get().get(self), self._holding):
-            if found is not None and not found.ended:
-                return found
-        return None
-
-    def _own(self) -> Holding | None:
-        """Return what the caller itself took by this object and still has."""
-        mine = _mine.get().get(self)
-        return None if mine is None or mine.ended else mine
-
-    def _new_holder(self, now: Now) -> Holder:
+    def _new_holder(self, now: Now, backtrace: str | None) -> Holder:
         pid = os.getpid()
         runtime = self._runtime
         stamps = runtime.stamps(now.wall)
@@ -259,7 +236,7 @@ class Handle:
             auto_unlock_at=stamps.auto_unlock_at,
             expected_runtime=runtime.expected,
             auto_unlock_after=runtime.auto_unlock,
-            backtrace=capture() if self._capture_backtrace else None,
+            backtrace=backtrace or (capture() if self._capture_backtrace else None),
             client=_CLIENT,
             problems=NO_PROBLEMS,
         )
@@ -267,48 +244,11 @@ class Handle:
     def _store(self) -> MutexStore:
         return self._given_store or default_store.default_store()
 
-    def _held(self, what: str) -> Holding:
-        holding = self._current()
-        if holding is None:
-            raise self._not_held(what)
-        return holding
-
-    def _not_held(self, what: str) -> LockNotHeld:
-        return LockNotHeld(
-            f"The lock {self.name!r} is not held by this object: {what} needs it to be.",
-            name=self.name,
-        )
-
-    def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
-        """Report what the release after a body raised; what the body raised is never hidden.
-
-        Where that is the same loss, or an interrupt, it goes on as it is; else it becomes the cause
-        of the loss that is reported.
-        """
-        if error is None:
-            raise failure
-        if isinstance(failure, LockNotHeld):  # released inside, or this is a fork's child
-            log.debug("Leaving a block of %r, which is not held any more.", self.name)
-        elif not isinstance(failure, LockLost):
-            log.warning("Releasing %r failed and is tried on: %s", self.name, failure)
-        elif isinstance(error, Exception) and not isinstance(error, LockLost):
-            raise failure from error
-
-    def _reading(
-        self, patience: float | None = None, *, waiters: bool = False
-    ) -> Steps[ReadResult]:
-        """Ask the store for the lock as it stands."""
-        limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else patience)
-        seen = yield RequestState(Read(self.name, waiters=waiters)), limit
-        if not isinstance(seen, ReadResult):
-            raise TypeError(f"the store answered {seen!r} to Read")
-        return seen
-
     def _timed_out(self) -> Steps[LockTimeout]:
         """Return the error that says who has the lock, if that can be had at once."""
         limit, seen = self._timeout or 0.0, None
         try:
-            seen = yield from self._reading(CLEAN_UP, waiters=True)
+            seen = yield from reading(self.name, CLEAN_UP, waiters=True)
         except ClusterMutexError as error:
             log.debug("Who holds %r could not be asked: %s", self.name, error)
         if seen is None:
@@ -316,18 +256,31 @@ class Handle:
         waiting = len(seen.waiters) if self._store().can.queue else None
         return LockTimeout.after(limit, self.name, held_by(seen), waiting)
 
-    def _need_line(self) -> None:
-        self._store().can.require(
-            "queue",
-            "keeps no line: those that wait for a lock look from time to time whether it is free, "
-            "and nobody knows of them.",
-        )
-
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
             f"A {type(self).__name__} can't be copied or pickled, for its lock is had once: make "
             f"another one by its name, {self.name!r}."
         )
+
+
+def reading(
+    name: str, patience: float | None = None, *, waiters: bool = False
+) -> Steps[ReadResult]:
+    """Ask the store for a lock as it stands."""
+    limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else patience)
+    seen = yield RequestState(Read(name, waiters=waiters)), limit
+    if not isinstance(seen, ReadResult):
+        raise TypeError(f"the store answered {seen!r} to Read")
+    return seen
+
+
+def require_queue(store: MutexStore) -> None:
+    """Raise `StoreError` where nobody can be asked who waits."""
+    store.can.require(
+        "queue",
+        "keeps no line: those that wait for a lock look from time to time whether it is free, and "
+        "nobody knows of them.",
+    )
 
 
 def held_by(seen: ReadResult) -> Holder | None:
@@ -345,10 +298,3 @@ def _require_text(what: str, value: object, shortest: int = 0) -> str:
 
 
 _hostname = socket.gethostname()
-_mine: ContextVar[Mapping[Handle, Holding]] = ContextVar(
-    "clustermutex_mine", default=MappingProxyType({})
-)
-"""What the running thread, or task and those that it started, took by which object.
-
-Replaced and never changed, because tasks share what they inherit; without what has ended.
-"""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
-from collections.abc import Callable
+import time
+import warnings
+from contextlib import suppress
 from copy import copy
 from functools import partial
+from typing import Any, Protocol
+from weakref import ref
 
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
+from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import NotHolder, ReadResult
@@ -29,11 +35,24 @@ two transactions and not one request more."""
 PUSH_TRY = 2.0
 """Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
 
-OnLost = Callable[[LockLost], object]
+
+class Told(Protocol):
+    """The held lock that the program has."""
+
+    def _tell_loss(self, lost: LockLost) -> None:
+        """Tell the program of the loss."""
+
+
+class Register(Protocol):
+    """Where it is noted that a lock is held: by which mutex, in which context."""
+
+    taken: dict[str, Any]
 
 
 class Holding:
-    """One held lock, from its acquisition to its release.
+    """What goes on for one held lock, from its acquisition to its release.
+
+    The program has a `HeldLock`, to which this refers weakly.
 
     No lock of Python's is held while a store is asked, and at its deadline it is lost whatever may
     be under way: so neither a handler of a signal nor a store that is frozen can hold up anybody.
@@ -42,30 +61,55 @@ class Holding:
         store: where it is held.
         acquisition: its engine, in the state of being held.
         keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
-        on_lost: called once, in a thread of its own, when the lock is lost.
+        release_at_exit: whether to release it as the interpreter ends.
     """
+
+    __slots__ = (
+        "_keepalive",
+        "_over",
+        "_pushing",
+        "_task",
+        "_watch",
+        "_watch_at",
+        "acquisition",
+        "had_at",
+        "handle",
+        "in_block",
+        "line",
+        "noted_in",
+        "release_at_exit",
+        "still_to",
+        "store",
+    )
 
     def __init__(
         self,
         store: MutexStore,
         acquisition: Acquisition,
         keepalive: float | None,
-        on_lost: OnLost | None,
+        release_at_exit: bool = False,
     ) -> None:
         self.acquisition = acquisition
         self.store = store
+        self.release_at_exit = release_at_exit
+        self.handle: ref[Any] | None = None
+        self.line: str | None = None  # that took it, where no backtrace was captured
+        self.in_block = False
+        self.noted_in: tuple[ref[Register], ...] = ()
         self._keepalive = keepalive
-        self._on_lost = on_lost
         # Of all who take one of these out, one gets it: a step that needs no lock.
-        self._still_to = {"tell": True, "end": True}
+        self.still_to = {"tell": True, "end": True}
         self._over = False  # nothing of it is left, or is left to be cleaned up
         self._watch: Subscription | None = None
-        now = monotonic()
+        self.had_at = now = monotonic()
+        """When the program had it."""
         if store.can.pace:
             acquisition.keep_pace(store.can.pace, now)
         self._watch_at = now + WATCH_AFTER
         self._pushing = False
         own[acquisition.uuid] = self
+        if not _exit_hooks:  # now: what is registered later is called before, as stores still are
+            _exit_hooks.append(atexit.register(_at_exit))
         # What goes on in the background for it.
         self._task = Task(self._tick)
         first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
@@ -74,11 +118,11 @@ class Holding:
     @property
     def ended(self) -> bool:
         """Whether it was released or given up, or is a parent's, from before a fork."""
-        return "end" not in self._still_to
+        return "end" not in self.still_to
 
     def end(self) -> bool:
         """Tell whether it is the caller who ends it: of several, one is told so."""
-        return self._still_to.pop("end", False)
+        return self.still_to.pop("end", False)
 
     # ------------------------------------------------------------ signs of life
 
@@ -88,7 +132,7 @@ class Holding:
         A store that does not answer is no error before the deadline, unless `force`d: the lock is
         ours until then, and the next call tries again.
         """
-        self._check()
+        self.check()
         now = Now.read()
         acquisition = self.acquisition
         failure: ClusterMutexError | None = None
@@ -105,7 +149,7 @@ class Holding:
         except (StoreUnavailable, StoreError) as error:
             failure = error
         first, acquisition.trouble = not acquisition.trouble, str(failure or "")
-        self._check()  # no answer by the deadline is a loss
+        self.check()  # no answer by the deadline is a loss
         if failure is None:
             if self.store.can.pace:
                 acquisition.keep_pace(self.store.can.pace, monotonic())
@@ -131,7 +175,18 @@ class Holding:
             self._tell()
         return lost
 
-    def _check(self) -> None:
+    @property
+    def healthy(self) -> bool:
+        """Whether it is held and not lost."""
+        return not self.ended and self.loss() is None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nobody refers to the held lock any more."""
+        return self.handle is not None and self.handle() is None
+
+    def check(self) -> None:
+        """Raise `LockLost` if it is lost."""
         lost = self.loss()
         if lost is not None:
             # A copy each time: raised again and again, the same one would gather tracebacks.
@@ -208,26 +263,83 @@ class Holding:
     def _tell(self) -> None:
         """Log a loss and call `on_lost`, once, and watch the lock no longer."""
         lost = self.acquisition.loss
-        if lost is None or not self._still_to.pop("tell", False):  # somebody else tells it
-            return
+        if lost is None or self.handle is None or not self.still_to.pop("tell", False):
+            return  # somebody else tells it, or will as soon as there is somebody to be told
         self._unwatch()
+        own.pop(self.acquisition.uuid, None)
         # In a thread of its own: what the program does there must not stop anybody's pushes.
-        _tellers.submit(partial(self._tell_of, lost))
+        _tellers.submit(partial(self._tell_of, lost, self.handle()))
 
-    def _tell_of(self, lost: LockLost) -> None:
+    @staticmethod
+    def _tell_of(lost: LockLost, held: Told | None) -> None:
         try:
             log.error("%s", lost)  # first: who is called back may end the process
         finally:
-            if self._on_lost is not None:
-                self._call(self._on_lost, lost)
+            if held is not None:
+                held._tell_loss(lost)
 
-    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
-        on_lost(lost)
+    def yield_to(self, later: Holding) -> None:
+        """Take note that this very program has the lock by another acquisition: this one is lost.
+
+        Unless that one was granted before, or is another store's (`setup` has come in between).
+        """
+        if self.store is later.store and self.had_at <= later.acquisition.confirmed_at:
+            self.acquisition.overtaken_by(later.acquisition.uuid)
+            self._tell()
+
+    # ------------------------------------------------------------ nobody's any more
+
+    def stop_pushing(self) -> None:
+        """Push no more from the background."""
+        self._keepalive = None
+
+    def dropped(self) -> None:
+        """Nobody refers to it any more: leave it to alert and auto-unlock, and say whose it was.
+
+        It is still watched, and its uuid known, so that no other thread of the same identity takes
+        it over.
+        """
+        if self.ended or self.acquisition.loss is not None:
+            return
+        self.stop_pushing()
+        self.forget_owner()
+        where = self.taken_at
+        message = (
+            f"The lock {self.acquisition.name!r}, taken at {where}, was dropped without being "
+            f"released: {self._until}. Use `with`, or keep what acquire() returns."
+        )
+        log.warning("%s", message)
+        _tellers.submit(partial(_warn, message, where))
+
+    @property
+    def taken_at(self) -> str:
+        """The line of the program that took it: `report.py:7`."""
+        return self.line or innermost(self.acquisition.holder.backtrace) or "an unknown line"
+
+    @property
+    def _until(self) -> str:
+        unlock_at = self.acquisition.holder.auto_unlock_at
+        if unlock_at is None:
+            return "it stays locked until somebody unlocks it"
+        return f"it stays locked until {time.strftime('%H:%M', time.localtime(unlock_at))}"
+
+    def say_at_exit(self) -> None:
+        """Name what the interpreter leaves behind as it ends, or release it if that was asked."""
+        if self.release_at_exit:
+            self.let_go()
+        else:
+            log.warning(
+                "The program ends and still holds %r, taken at %s; unless its owner still releases "
+                "it, %s.",
+                self.acquisition.name,
+                self.taken_at,
+                self._until,
+            )
 
     # ------------------------------------------------------------ the end
 
-    def releasing(self) -> Steps[None]:
-        """Give the lock back; to be called by who `end`s it.
+    def releasing(self, timeout: float | None = None) -> Steps[None]:
+        """Give the lock back; to be called by who `end`s it. Wait so many seconds for an answer.
 
         Whatever happens to who waits for it, the lock is let go of, at last in the background.
 
@@ -240,6 +352,8 @@ class Holding:
         # Before the request is sent: no push may follow it, and its own event is no loss.
         self.forget()
         patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY
+        if timeout is not None:
+            patience = min(patience, timeout)
         try:
             outcome = yield RequestState(acquisition.release()), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
@@ -274,6 +388,13 @@ class Holding:
         if self._watch is not None:
             self._watch.close()
         own.pop(self.acquisition.uuid, None)
+        self.forget_owner()
+
+    def forget_owner(self) -> None:
+        """Take it out of the mutex's and the context's notes of what is not released."""
+        for noted_in in self.noted_in:
+            if (register := noted_in()) is not None:
+                register.taken.pop(self.acquisition.uuid, None)
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -284,7 +405,24 @@ own: dict[str, Holding] = {}
 """All locks that this process holds by their uuids: it takes none of them over, and a fork's child
 holds none of them and must not take them over either."""
 
+_exit_hooks: list[object] = []
 _tellers = WorkerPool("on-lost", 1000)
+
+
+def _warn(message: str, where: str) -> None:
+    """Warn as Python does of what was never closed, by the line that took it."""
+    filename, _, line = where.rpartition(":")
+    with suppress(ResourceWarning):  # where warnings are errors: nobody could catch it here
+        warnings.warn_explicit(
+            message, ResourceWarning, filename or where, int(line) if line.isdecimal() else 1
+        )
+
+
+def _at_exit() -> None:
+    """Say what is still held as the interpreter ends, before the stores are let go."""
+    for holding in list(own.values()):
+        if not holding.ended and holding.loss() is None:
+            holding.say_at_exit()
 
 
 def _start_afresh() -> None:

@@ -153,7 +153,8 @@ class Acquisition:
         self._awaited: WatchTarget | None = None
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
-        self._confirmed_at = -math.inf
+        self.confirmed_at = -math.inf
+        """Monotonic time at which the last request was sent that the store confirmed as ours."""
         self._tried_identity = holder.identity is None
         self._rival: Holder | None = None
         self._since: float | None = None
@@ -407,7 +408,7 @@ class Acquisition:
         """
         self._written_at = max(self._written_at, revision)
         # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
-        sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
+        sent_at = self.confirmed_at = max(sent_at, self.confirmed_at)
         if self._runtime.auto_unlock is not None:
             self.deadline = sent_at + self._runtime.auto_unlock
         self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
@@ -437,6 +438,11 @@ class Acquisition:
         uuid = None if seen.holder is None else seen.holder.uuid
         if not self._releasing and uuid != self.uuid:
             self._lose_to(uuid, seen.removal)
+
+    def overtaken_by(self, uuid: str) -> None:
+        """Take note that another acquisition of this program was granted after this one was had."""
+        if not self._releasing:
+            self._lose_to(uuid, None)
 
     def put_off(self, monotonic: float) -> None:
         """A push was not answered: no hot loop shall wait for another one until then.

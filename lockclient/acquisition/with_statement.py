@@ -1,10 +1,13 @@
-"""One `with` statement, so that no interrupt comes between a lock and its release.
+"""Gives each `with` its own `__exit__`: it releases what its enter took; Ctrl-C can't skip it.
 
 CPython looks whether a signal has come as a function in Python begins, and raises there what the
 signal's handler raises. So a Ctrl-C that comes while the last operation of a block runs is raised
 *instead of* `__exit__`, where no `try` can see it. But a statement looks up its `__exit__` before
 it calls `__enter__`, and keeps what it got until the call is over. So each gets one of its own
 here; when that dies, in the same instant, and the lock is still held, it is let go of.
+
+An `ExitStack` looks it up first, too, by the class, and keeps it. It is not let go of when that
+dies: a stack may be dropped whose lock goes on being used.
 """
 
 from __future__ import annotations
@@ -15,60 +18,68 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.threads import scheduler
 
 
-class Statement(weakref.ref["partial[None]"]):
+class Statement(weakref.ref["partial[Any]"]):
     """A statement, known by its exit: what it took."""
 
-    __slots__ = ("holding", "owner")
+    __slots__ = ("held", "owner")
 
-    holding: Holding | None
+    held: BaseHeldLock | None
     owner: object
 
     def let_go(self) -> None:
         """See `Undoing`: its exit has died, and it was not called to its end."""
-        if self.holding is not None and not self.holding.ended:
-            self.holding.let_go()
+        if self.held is not None:
+            self.held._abandon()
 
 
 class Exit:
     """A descriptor that gives each `with` statement an `__exit__` of its own.
 
     Args:
-        leave: the method to be called: `leave(self, statements, kind, error, trace)`, with one
-            statement, or none where it is not known.
+        leave: the method to be called: `leave(self, statement, kind, error, trace)`, with what this
+            exit is known by, in a list, which is empty where it is not known.
     """
 
-    def __init__(self, leave: Callable[..., None]) -> None:
+    def __init__(self, leave: Callable[..., Any]) -> None:
         self._leave = leave
         self.__doc__ = leave.__doc__
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Callable[..., None]:
-        if owner is None:  # by the class, as an ExitStack does: there is no statement
-            return self._leave_by_class
+    def __get__(self, owner: Any, kind: type | None = None) -> Callable[..., Any]:
         taken: list[Statement] = []
-        # Not a bound method: that would stand in the frame of what it calls, and with it in the
-        # traceback of the very interrupt.
-        leave = partial(self._leave, owner, taken)
-        # Called as it dies, with the statement: in C, where no handler of a signal is run.
-        statement = Statement(leave, scheduler.shared.undo)
-        statement.holding, statement.owner = None, owner
+        if owner is None:
+            leave = partial(_leave_by_class, self._leave, taken)
+            statement = Statement(leave)
+            statement.owner = kind
+        else:
+            # Not a bound method: that would stand in the frame of what it calls, and with it in
+            # the traceback of the very interrupt.
+            leave = partial(self._leave, owner, taken)
+            # Called as it dies, with the statement: in C, where no handler of a signal is run.
+            statement = Statement(leave, scheduler.shared.undo)
+            statement.owner = owner
+        statement.held = None
         taken.append(statement)
         _latest.statement = statement
         return leave
 
-    def _leave_by_class(self, owner: object, *how: object) -> None:
-        self._leave(owner, [], *how)
+
+def _leave_by_class(
+    leave: Callable[..., Any], taken: list[Statement], owner: object, *how: object
+) -> Any:
+    return leave(owner, taken, *how)
 
 
-def entered(owner: object, holding: Holding | None) -> None:
-    """Take note of what the statement took whose `__enter__` this is, if it is one."""
+def entering(owner: object) -> Statement | None:
+    """Return the statement whose `__enter__` this is; None: it is called by hand."""
     statement: Statement | None = getattr(_latest, "statement", None)
     _latest.statement = None
-    if statement is not None and statement.owner is owner and statement() is not None:
-        statement.holding = holding
+    if statement is None or statement() is None:
+        return None
+    return statement if statement.owner is owner or statement.owner is type(owner) else None
 
 
 _latest = threading.local()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -65,3 +66,20 @@ def _text(frame: FrameType) -> str:
     head = f'  File "{code.co_filename}", line {number}, in {code.co_name}\n'
     text = f"{head}    {line[:500]}\n" if line else head
     return text.encode(errors="replace").decode()
+
+
+def calling_line() -> str | None:
+    """Return the line of the program that has called this library, as `report.py:7`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def innermost(backtrace: str | None) -> str | None:
+    """Return the line of a captured backtrace that took the lock, as `report.py:7`."""
+    heads = _HEAD.findall(backtrace or "")
+    return None if not heads else f"{heads[-1][0]}:{heads[-1][1]}"
+
+
+_HEAD = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, Settings
+from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
@@ -25,7 +25,7 @@ from tests.support.terminal import called, in_terminal, one_line
 
 
 @pytest.fixture
-def held(store: EtcdStore) -> Iterator[ClusterMutex]:
+def held(store: EtcdStore) -> Iterator[HeldLock]:
     """A lock with a holder and one waiter."""
     with ClusterMutex("deploy/prod", reason="release 7", identity="me", store=store) as mutex:
         waiter = ClusterMutex("deploy/prod", reason="release 8", store=store)
@@ -33,17 +33,16 @@ def held(store: EtcdStore) -> Iterator[ClusterMutex]:
         thread.start()
         wait_until(waiter.waiters, what="the waiter in line")
         yield mutex
-        if mutex.locked() and mutex.healthy:
+        if mutex.healthy:
             mutex.release()
         thread.join(60)
         waiter.release()
-        mutex.acquire()
 
 
 # ---------------------------------------------------------------- show
 
 
-def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
+def test_all_facts(held: HeldLock, settings: Settings) -> None:
     """Holder, times as a bar, waiters, and the backtrace with its frames."""
     said = called(settings, "show", "deploy/prod").stdout
     record = held.record
@@ -71,14 +70,14 @@ def test_all_facts(held: ClusterMutex, settings: Settings) -> None:
     assert len(frames) > 3
 
 
-def test_on_a_terminal_it_has_colours(held: ClusterMutex, settings: Settings) -> None:
+def test_on_a_terminal_it_has_colours(held: HeldLock, settings: Settings) -> None:
     """The state in that of the list, the name and the innermost frame bold."""
     with in_terminal(settings, "show", "deploy/prod") as terminal:
         assert terminal.ended() == 0
         assert "\x1b[1mdeploy/prod\x1b[0m  \x1b[32mok" in terminal.raw
 
 
-def test_json_has_backtrace_and_queue(held: ClusterMutex, settings: Settings) -> None:
+def test_json_has_backtrace_and_queue(held: HeldLock, settings: Settings) -> None:
     """Beside what a lock of the list has, and whose deadlock it is in."""
     lock = json.loads(called(settings, "show", "--json", "deploy/prod").stdout)
     (listed,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
@@ -160,7 +159,7 @@ def test_what_is_undecided_is_told(needy: Holder, settings: Settings) -> None:
 # ---------------------------------------------------------------- force-unlock
 
 
-def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Settings) -> None:
+def test_it_shows_and_names_the_holder_and_asks(held: HeldLock, settings: Settings) -> None:
     """Yes removes it: the holder is told by whom and why, and the next in line gets it."""
     uuid, pid = held.uuid, held.record.pid
     with in_terminal(settings, "force-unlock", "deploy/prod") as terminal:
@@ -187,7 +186,7 @@ def test_it_shows_and_names_the_holder_and_asks(held: ClusterMutex, settings: Se
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "\x03"])
-def test_no_removes_nothing(held: ClusterMutex, settings: Settings, answer: str) -> None:
+def test_no_removes_nothing(held: HeldLock, settings: Settings, answer: str) -> None:
     """Nor does Enter alone, nor Ctrl-C."""
     with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
         terminal.wait_for("[y/N]")
@@ -198,7 +197,7 @@ def test_no_removes_nothing(held: ClusterMutex, settings: Settings, answer: str)
 
 
 def test_a_lock_that_changed_hands_is_not_removed(
-    held: ClusterMutex, settings: Settings, store: EtcdStore
+    held: HeldLock, settings: Settings, store: EtcdStore
 ) -> None:
     """Between showing and answering: the one that was shown is gone, the next one stays."""
     with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
@@ -219,7 +218,7 @@ def test_a_lock_that_changed_hands_is_not_removed(
     assert json.loads(called(settings, "removed", "--json").stdout)["removed"] == []
 
 
-def test_without_a_terminal_it_wants_yes(held: ClusterMutex, settings: Settings) -> None:
+def test_without_a_terminal_it_wants_yes(held: HeldLock, settings: Settings) -> None:
     """A script says --yes, or nothing happens; a reason is needed either way."""
     words = ["force-unlock", "deploy/prod"]
     assert "--yes" in one_line(called(settings, *words, "--reason", "x", status=2))
@@ -228,7 +227,7 @@ def test_without_a_terminal_it_wants_yes(held: ClusterMutex, settings: Settings)
     held.alive(force=True)
 
 
-def test_a_script_may_name_the_holder_it_means(held: ClusterMutex, settings: Settings) -> None:
+def test_a_script_may_name_the_holder_it_means(held: HeldLock, settings: Settings) -> None:
     """--uuid: only if that one still has it."""
     words = ["force-unlock", "deploy/prod", "--yes", "--reason", "x"]
     told = one_line(called(settings, *words, "--uuid", "another", status=1))

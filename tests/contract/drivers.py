@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from lockclient import AsyncClusterMutex, ClusterMutex
+from lockclient import AsyncClusterMutex, AsyncHeldLock, ClusterMutex
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 
@@ -22,8 +22,11 @@ class Mutex(Protocol):
 
     @property
     def facts(self) -> Any: ...
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Any: ...
     def release(self) -> None: ...
+    def release_held(self) -> None:
+        """Release what was acquired last, from whichever thread."""
+
     def alive(self, *, force: bool = False) -> None: ...
     def holder(self) -> Holder | None: ...
     def waiters(self) -> list[Ticket]: ...
@@ -37,11 +40,18 @@ Make = Callable[..., Mutex]
 
 
 class InThreads(ClusterMutex):
-    """`ClusterMutex` as it is."""
+    """`ClusterMutex` as it is, but that a block gives the mutex again."""
 
     @property
     def facts(self) -> ClusterMutex:
         return self
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return self
+
+    def release_held(self) -> None:
+        self.release()
 
 
 class OnALoop:
@@ -50,15 +60,21 @@ class OnALoop:
     def __init__(self, loop: asyncio.AbstractEventLoop, *args: Any, **how: Any) -> None:
         self.facts = AsyncClusterMutex(*args, **how)
         self._loop = loop
+        self._held: AsyncHeldLock | None = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        return self._run(self.facts.acquire(blocking, timeout))
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncHeldLock | None:
+        self._held = self._run(self.facts.acquire(blocking, timeout))
+        return self._held
 
     def release(self) -> None:
         self._run(self.facts.release())
+
+    def release_held(self) -> None:
+        assert self._held is not None
+        self._run(self._held.release())
 
     def alive(self, *, force: bool = False) -> None:
         self._run(self.facts.alive(force=force))

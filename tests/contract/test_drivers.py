@@ -64,7 +64,7 @@ class TestGetting:
         """Everyone can see who has it, where and what for; afterwards nobody has."""
         one, other = make(reason="why ✓", expected_runtime=60), make()
         assert not one.locked()
-        assert one.acquire() is True
+        assert one.acquire()
         assert (one.locked(), one.facts.healthy) == (True, True)
         seen = other.holder()
         assert seen is not None
@@ -153,7 +153,7 @@ class TestGetting:
         """Neither lock nor ticket, and the holder is not disturbed."""
         with make() as held:
             began = time.monotonic()
-            assert make(timeout=0.1).acquire(**how) is False  # type: ignore[arg-type]
+            assert make(timeout=0.1).acquire(**how) is None  # type: ignore[arg-type]
             assert time.monotonic() - began < 20
             assert line(subject, held) == []
             seen = held.holder()
@@ -225,14 +225,18 @@ class TestGetting:
         """It is told that the tickets are gone, or finds out, and gets the lock all the same."""
         first, second = make(), make()
         first.acquire()
-        thread = start(second.acquire)
+
+        def wait() -> None:
+            with second:
+                assert second.locked()
+
+        thread = start(wait)
         wait_until(first.waiters, what="the ticket")
         subject.lose_tickets()
         assert first.waiters() == []
         first.release()
         thread.join(PATIENCE)
-        assert second.locked()
-        second.release()
+        assert not thread.is_alive()
 
     def test_a_crashed_holder_of_the_same_identity_is_succeeded(self, make: Make, ask: Ask) -> None:
         """At once; any other identity has to wait."""
@@ -268,10 +272,10 @@ class TestGetting:
 
 class TestReleasing:
     def test_anyone_may_release_it_once(self, make: Make) -> None:
-        """From another thread, another task; a second release is told off."""
+        """From another thread, another task that has the held lock; a second one is told off."""
         one = make()
         one.acquire()
-        together(one.release)
+        together(one.release_held)
         assert not one.locked()
         assert one.holder() is None
         with pytest.raises(LockNotHeld, match="'x' is not held by this object: release"):
@@ -283,7 +287,7 @@ class TestReleasing:
 
         def release() -> None:
             try:
-                one.release()
+                one.release_held()
             except LockNotHeld as error:
                 told_off.append(error)
 

@@ -42,7 +42,7 @@ Life = Callable[["Client"], None]
 class Lock(Protocol):
     """What a life does with a mutex; of an asynchronous one, an adapter that blocks."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> object: ...
     def release(self) -> None: ...
     def alive(self, *, force: bool = False) -> None: ...
     def check_health(self) -> None: ...
@@ -159,7 +159,7 @@ class _BlockingLock:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(180)
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> object:
         return self._run(self._mutex.acquire(blocking, timeout))
 
     def release(self) -> None:

@@ -602,5 +602,5 @@ class TestErrors:
 
 def _tries(lock: ClusterMutex) -> bool:
     with suppress(StoreUnavailable):
-        return lock.acquire(timeout=0.1)
+        return bool(lock.acquire(timeout=0.1))
     return False

@@ -43,8 +43,8 @@ def main() -> None:
 
     def cycles(number: int) -> None:
         for _ in range(number):
-            mutex.acquire()
-            mutex.release()
+            with mutex:
+                pass
 
     def counted() -> None:
         nonlocal counting

@@ -16,7 +16,7 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.rpc_methods import RANGE
 
-MOST_CALLS = 90
+MOST_CALLS = 95
 
 
 @pytest.mark.parametrize("where", ["main", "thread"])

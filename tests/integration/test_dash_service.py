@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, HeldLock
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
@@ -32,7 +32,7 @@ def dash(settings: Settings) -> Iterator[Service]:
 
 
 @contextmanager
-def lock(store: EtcdStore, name: str, **options: Any) -> Iterator[ClusterMutex]:
+def lock(store: EtcdStore, name: str, **options: Any) -> Iterator[HeldLock]:
     with ClusterMutex(name, store=store, **options) as mutex:
         yield mutex
 

@@ -108,9 +108,10 @@ class TestTwoStores:
         self, own_store: EtcdStore, own_etcd: Etcd
     ) -> None:
         """A push that failed puts the next one off, but not what `alive()` says at the deadline."""
-        held = ClusterMutex("x", store=own_store, expected_runtime=1, auto_unlock_after=2.6)
-        held.acquire()
-        confirmed = held._held("").acquisition
+        mutex = ClusterMutex("x", store=own_store, expected_runtime=1, auto_unlock_after=2.6)
+        held = mutex.acquire()
+        assert held is not None
+        confirmed = held._acquisition
         with frozen(own_etcd):
             late, losses = 0, list[LockLost]()
             while not losses and time.monotonic() < confirmed.deadline + 5:
@@ -285,9 +286,9 @@ class TestTimeouts:
             store = etcd_store(Settings(endpoints=(proxy.endpoint,)))
             for _ in range(5):
                 free, held = ClusterMutex("free", store=store), ClusterMutex("held", store=store)
-                assert free.acquire(timeout=timeout) is True
-                assert held.acquire() is True
-                assert ClusterMutex("held", store=store).acquire(timeout=timeout) is False
+                assert free.acquire(timeout=timeout)
+                assert held.acquire()
+                assert ClusterMutex("held", store=store).acquire(timeout=timeout) is None
                 assert held.waiters() == []
                 free.release()
                 held.release()
@@ -436,7 +437,7 @@ class TestNames:
         etcdctl("put", f"--lease={lease}", key, '{"hostname": "go-service"}')
         got: list[float] = []
         waiter = ClusterMutex("x", store=store)
-        thread = start(lambda: got.append(waiter.acquire() and time.monotonic()))
+        thread = start(lambda: got.append(bool(waiter.acquire()) and time.monotonic()))
         wait_until(lambda: len(waiter.waiters()) == 2, what="the line")
         time.sleep(0.5)
         etcdctl("del", key)
@@ -520,7 +521,7 @@ def test_a_predecessor_that_is_still_dying_is_asked_for_again(
         assert old.stdout is not None
         assert old.stdout.readline() == "held\n"
         heir, got = ClusterMutex("x", store=store, identity="worker-7"), list[float]()
-        thread = start(lambda: got.append(heir.acquire(timeout=60) and time.monotonic()))
+        thread = start(lambda: got.append(bool(heir.acquire(timeout=60)) and time.monotonic()))
         wait_until(heir.waiters, what="the new one in line")
         time.sleep(0.5)
         assert not got, "not from a process that lives"

@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, LockNotHeld, LockTimeout, Removal, StoreUnavailable
+from lockclient import (
+    ClusterMutex,
+    HeldLock,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    Removal,
+    StoreUnavailable,
+)
 from lockclient.acquisition import holding
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
@@ -49,7 +57,7 @@ class TestRemoved:
         wait_until(lambda: not held.healthy, what="the loss to be noticed")
         figure(f"the loss was noticed after {(time.monotonic() - deleted_at) * 1000:.0f} ms")
         wait_until(lambda: losses, what="on_lost")
-        assert held.locked(), "it must be released all the same"
+        assert not held.locked(), "though it must be released all the same"
         raised: list[LockLost] = []
         for call in (held.check_health, held.alive, lambda: held.alive(force=True), held.release):
             with pytest.raises(LockLost, match="'x' was removed from this holder") as caught:
@@ -89,7 +97,7 @@ class TestLeavingWith:
     def leave(self, store: EtcdStore, delete: Delete) -> Callable[..., LockLost]:
         """Lose the lock in a block that then does `end`; return what comes out of it."""
 
-        def run(end: Callable[[ClusterMutex], object]) -> LockLost:
+        def run(end: Callable[[HeldLock], object]) -> LockLost:
             def block() -> None:
                 with ClusterMutex("x", store=store) as held:
                     delete()

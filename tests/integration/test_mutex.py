@@ -61,10 +61,11 @@ class TestDecorator:
 class TestAsALock:
     def test_it_is_not_reentrant(self, mutex: Make) -> None:
         """Who has it and asks again waits for itself; the first acquisition stands."""
-        with mutex() as held:
+        shared = mutex()
+        with shared as held:
             uuid = held.uuid
-            assert not held.acquire(timeout=0.3)
-            assert not held.acquire(blocking=False)
+            assert not shared.acquire(timeout=0.3)
+            assert not shared.acquire(blocking=False)
             assert held.uuid == uuid
             assert held.healthy
 

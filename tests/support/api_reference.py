@@ -20,7 +20,7 @@ from lockclient.model.holder import FACTS
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 SECTIONS = {
-    "Locks": ("ClusterMutex", "AsyncClusterMutex"),
+    "Locks": ("ClusterMutex", "HeldLock", "AsyncClusterMutex", "AsyncHeldLock"),
     "What is known of a lock": ("Holder", "Ticket", "Removal", "Guard"),
     "Where locks are": ("Settings", "open_store"),
     "Errors": (
@@ -42,7 +42,10 @@ Made of the docstrings by `make reference`. All names are had by `from lockclien
 `lockclient.__version__` is the release. What else is in the package may change with any release. \
 How locks are used is in the [README](../README.md), which times to choose in [times.md](times.md).
 """
-_GIVEN = (lockclient.Holder, lockclient.Ticket, lockclient.Removal, lockclient.Guard)
+_GIVEN = (
+    *(lockclient.Holder, lockclient.Ticket, lockclient.Removal, lockclient.Guard),
+    *(lockclient.HeldLock, lockclient.AsyncHeldLock),
+)
 """What users are given and do not make: of these, what they ask them is told."""
 _ASKED = ("alive_at", "state", "facts", "describe")
 _TITLE = re.compile(r"^(Args|Returns|Raises|Attributes):$", re.MULTILINE)
@@ -92,7 +95,9 @@ def _one(name: str, thing: Any) -> Iterator[str]:
             yield _documented(f"{name}.{member}", value.fget)
         else:
             function = getattr(thing, member)
-            word = "await " if inspect.iscoroutinefunction(function) else ""
+            returned = str(inspect.signature(function).return_annotation)
+            asynchronous = inspect.iscoroutinefunction(function) or "Coroutine" in returned
+            word = "await " if asynchronous else ""
             yield f"#### `{word}{name}.{member}{_signature(function)}`\n"
             yield _documented(f"{name}.{member}", function)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from lockclient.acquisition.holding import Holding
 from lockclient.cli.scripts.shell_mutex import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, Stamps, monotonic
@@ -32,7 +33,7 @@ class OutputHeartbeats:
             self._printed.wait()
             self._printed.clear()
             try:
-                self._mutex.alive()
+                self._mutex.held.alive()
             except ClusterMutexError:
                 return  # whoever waits for the command is told by `on_lost`, or has released
 
@@ -47,12 +48,12 @@ class FollowedMutex(ShellMutex):
         threading.Thread(target=self._follow, name="clustermutex-follow", daemon=True).start()
 
     def _follow(self) -> None:
-        holding = self._holding
+        holding = self.held.holding
         # Often enough to be late by a small part of the time that a push is good for.
         pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
         looked_at = monotonic()
-        known = 0 if holding is None else holding.acquisition.token
-        while holding is not None and holding.loss() is None:
+        known = holding.acquisition.token
+        while not holding.ended and holding.loss() is None:
             asked_at = monotonic()
             limit = Deadline(min(holding.acquisition.deadline, asked_at + 2.0))
             try:
@@ -60,23 +61,23 @@ class FollowedMutex(ShellMutex):
             except ClusterMutexError:
                 seen = None  # the deadline does not wait for an answer
             if isinstance(seen, ReadResult):
-                known, looked_at = self._note_push(seen, known, looked_at), asked_at
+                known, looked_at = _note_push(holding, seen, known, looked_at), asked_at
             time.sleep(pause)
-            holding = self._holding
 
-    def _note_push(self, seen: ReadResult, known: int, looked_at: float) -> int:
-        """Move the deadline if there was a push since we last looked; return its revision.
 
-        A push that the last look did not see reached the store after that look was sent, and so
-        does an unlocker's count of it: ours from the moment of that look is never later.
-        """
-        holding, holder = self._holding, seen.holder
-        if holding is None or holder is None or holder.uuid != holding.acquisition.uuid:
-            return known
-        revision = holder.stamp_revisions[0]
-        if holder.alert_at is None or revision == known:
-            return known
-        stamps = Stamps(holder.alert_at, holder.auto_unlock_at)
-        push = Push(self.name, holder.uuid, stamps, known)
-        holding.acquisition.pushed(push, Done(revision), looked_at)
-        return revision
+def _note_push(holding: Holding, seen: ReadResult, known: int, looked_at: float) -> int:
+    """Move the deadline if there was a push since we last looked; return its revision.
+
+    A push that the last look did not see reached the store after that look was sent, and so
+    does an unlocker's count of it: ours from the moment of that look is never later.
+    """
+    holder = seen.holder
+    if holder is None or holder.uuid is None or holder.uuid != holding.acquisition.uuid:
+        return known
+    revision = holder.stamp_revisions[0]
+    if holder.alert_at is None or revision == known:
+        return known
+    stamps = Stamps(holder.alert_at, holder.auto_unlock_at)
+    push = Push(holder.name, holder.uuid, stamps, known)
+    holding.acquisition.pushed(push, Done(revision), looked_at)
+    return revision

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
+from lockclient.acquisition.holding import Holding
 from lockclient.cli.exit_status import SIGNALLED, UNAVAILABLE
 from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
@@ -23,8 +24,24 @@ from lockclient.errors import (
 )
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
-from lockclient.mutex import ClusterMutex
+from lockclient.mutex import ClusterMutex, HeldLock
 from lockclient.stores.common.background import AT_EXIT_S
+
+
+class ShellHeldLock(HeldLock):
+    """A lock that is held for a shell."""
+
+    __slots__ = ()
+
+    @property
+    def holding(self) -> Holding:
+        """What goes on for it."""
+        return self._holding
+
+    def hand_over(self) -> None:
+        """Leave it held when this process ends: from now on it is the shell's."""
+        self._holding.end()
+        self._holding.forget()
 
 
 class ShellMutex(ClusterMutex):
@@ -35,6 +52,10 @@ class ShellMutex(ClusterMutex):
         pid: which process people should look for, if it is not this one.
         options: the values of `lock_options`, and arguments of `ClusterMutex`.
     """
+
+    _held_type = ShellHeldLock
+    held: ShellHeldLock
+    """What the last `take` had."""
 
     def __init__(self, name: str, *, pid: int | None = None, **options: Any) -> None:
         no_wait = options.pop("no_wait")
@@ -59,7 +80,7 @@ class ShellMutex(ClusterMutex):
         with errors_as_statuses():
             try:
                 with showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid):
-                    self.__enter__()
+                    self.held = cast(ShellHeldLock, self.__enter__())
             except LockTimeout as error:
                 raise Failure(str(error), self._conflict_status) from error
             except StoreUnavailable as error:
@@ -76,14 +97,14 @@ class ShellMutex(ClusterMutex):
     @property
     def token(self) -> str:
         """The fencing token; empty where the store has none, and never that of a command around."""
-        return str(self.fencing_token) if self._store().can.fencing else ""
+        return str(self.held.fencing_token) if self._store().can.fencing else ""
 
     def may_be_out_there(self) -> bool:
         """Tell whether a second sending of what took the lock may still arrive, ever so late."""
-        return self._held("may_be_out_there()").acquisition.may_be_out_there
+        return self.held.holding.acquisition.may_be_out_there
 
-    def _new_holder(self, now: Now) -> Holder:
-        holder = super()._new_holder(now)
+    def _new_holder(self, now: Now, backtrace: str | None) -> Holder:
+        holder = super()._new_holder(now, backtrace)
         self._ticket_uuid = holder.uuid
         # Which thread it was says something about programs only.
         return replace(holder, pid=self._pid or holder.pid, thread=None)

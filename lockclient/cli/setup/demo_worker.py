@@ -9,13 +9,13 @@ import sys
 import time
 from contextlib import suppress
 
-from lockclient import ClusterMutex, StoreError
+from lockclient import ClusterMutex, HeldLock, StoreError
 
 
-def _say_taken(mutex: ClusterMutex) -> None:
+def _say_taken(held: HeldLock) -> None:
     """Say with which fencing token, where the store has such."""
     with suppress(StoreError):
-        print(f"took {mutex.fencing_token}", flush=True)
+        print(f"took {held.fencing_token}", flush=True)
         return
     print("took it", flush=True)
 
@@ -24,11 +24,11 @@ def rebuild_nightly_report() -> None:
     """Take the lock, work in steps, say after each that the work goes on."""
     with ClusterMutex(
         "nightly-report", reason="rebuild totals", expected_runtime=3, auto_unlock_after=9
-    ) as mutex:
-        _say_taken(mutex)
+    ) as held:
+        _say_taken(held)
         for _ in range(40):
             time.sleep(0.2)
-            mutex.alive()
+            held.alive()
     print("released", flush=True)
 
 
@@ -39,8 +39,8 @@ def run_invoices_and_forget() -> None:
         reason="month end, customer 4711 (calls no alive())",
         expected_runtime=4,
         auto_unlock_after=3600,
-    ) as mutex:
-        _say_taken(mutex)
+    ) as held:
+        _say_taken(held)
         time.sleep(3600)
 
 
@@ -52,8 +52,8 @@ def deploy_and_die() -> None:
         expected_runtime=4,
         auto_unlock_after=8,
         keepalive=True,
-    ) as mutex:
-        _say_taken(mutex)
+    ) as held:
+        _say_taken(held)
         time.sleep(3600)
 
 
@@ -67,8 +67,8 @@ def deploy_after(number: str) -> None:
         keepalive=True,
     )
     print("waits", flush=True)
-    with mutex:
-        _say_taken(mutex)
+    with mutex as held:
+        _say_taken(held)
         time.sleep(1 if number != "4" else 3600)
     print("released", flush=True)
 

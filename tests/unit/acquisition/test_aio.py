@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
+from lockclient import AsyncClusterMutex, AsyncHeldLock, ClusterMutex, LockLost
 from lockclient.aio import LoopInbox
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.wire.async_channels import _Turns
@@ -82,7 +83,8 @@ def end_everywhere(how: End, beside: Beside, work: Work) -> int:
     number = 0
     while True:
         number += 1
-        mutex = AsyncClusterMutex(NAME, store=store)
+        mutex, kept = AsyncClusterMutex(NAME, store=store), list[AsyncHeldLock]()
+        mutex._held_type = functools.partial(make_kept, kept)  # type: ignore[assignment]
         ended = Ended(number, how)
 
         async def main(mutex: AsyncClusterMutex = mutex, ended: Ended = ended) -> None:
@@ -99,17 +101,24 @@ def end_everywhere(how: End, beside: Beside, work: Work) -> int:
         over.clear()
         with suppress(asyncio.CancelledError):
             asyncio.run(main())
-        if mutex.locked():
-            assert lock.uuid() == mutex.uuid
-            asyncio.run(mutex.release())
+        for held in kept:
+            if not held._holding.ended:
+                assert lock.uuid() == held.uuid
+                asyncio.run(held.release())
         wait_until(
             lambda: lock.holder is None and not lock.tickets and not store.watching(),
             timeout=10,
             what=f"the end of all traces of one {how.value} at its await {number}",
         )
-        assert not any(each.inboxes for each in store.background.tickets._groups.values())
+        assert not any(group.inboxes for group in store.background.tickets._groups.values())
         if not ended.reached:
             return number - 1
+
+
+def make_kept(kept: list[AsyncHeldLock], *how: Any) -> AsyncHeldLock:
+    """Make a held lock that is not dropped when its task is gone."""
+    kept.append(AsyncHeldLock(*how))
+    return kept[-1]
 
 
 over = threading.Event()
@@ -194,7 +203,7 @@ def _quiet() -> Any:
 def test_an_end_at_any_await_leaves_nothing(
     how: End, beside: Beside, work: Work, awaits: int
 ) -> None:
-    """Neither lock nor ticket, watch nor place in line; `locked()` tells the truth."""
+    """Neither lock nor ticket, watch nor place in line; what is held is told by the held lock."""
     assert end_everywhere(how, beside, work) >= awaits
 
 
@@ -285,8 +294,10 @@ class TestOnLost:
             auto_unlock_after=0.2,
             on_lost=later if asynchronous else at_once,
         )
-        asyncio.run(acquire(mutex))
+        held = asyncio.run(mutex.acquire())
         wait_until(lambda: told == [NAME], what="on_lost")
+        assert held is not None
+        assert not held.healthy
         assert not mutex.healthy
 
 

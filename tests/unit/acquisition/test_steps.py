@@ -56,7 +56,7 @@ def taken(store: Store) -> Store:
 def test_time_that_is_up_says_nothing_about_the_store() -> None:
     """Once it has answered, who runs out of time did not get the lock: that is no failure."""
     store = taken(SlowStore(TakeOrQueue))
-    assert ClusterMutex("x", store=store).acquire(timeout=0.2) is False
+    assert ClusterMutex("x", store=store).acquire(timeout=0.2) is None
 
 
 def test_a_store_that_never_answered_is_unavailable() -> None:

@@ -1,0 +1,178 @@
+"""`HeldLock`: one acquisition as an object, which means the same lock whoever calls it.
+
+References run from the mutex to its held lock, and from that to what is called back; all that works
+in the background refers to it weakly. So a lock that nobody can release any more is known as such:
+nobody pushes it from then on, and the line that took it is named.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
+
+from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
+from lockclient.threads import scheduler
+
+if TYPE_CHECKING:
+    from lockclient.acquisition.holding import Holding
+    from lockclient.model.holder import Holder
+    from lockclient.stores.protocol import Guard
+
+log = logging.getLogger(__name__)
+
+OnLost = Callable[[LockLost], object]
+
+NO_FENCING = (
+    "has no number that only grows, so that it can't tell an earlier holder from a later one: "
+    "fence by the lock's uuid, or by storage's own conditions, or use etcd."
+)
+NO_GUARD = (
+    "has no transactions over several objects, so that none of yours can be bound to a lock: "
+    "check_health() before each write is what there is, or use etcd."
+)
+
+
+class Handle(ref["BaseHeldLock"]):
+    """The background's reference to a held lock; as that dies, it rings the scheduler's bell."""
+
+    __slots__ = ("holding",)
+
+    holding: Holding
+
+    def let_go(self) -> None:
+        """Called by the scheduler's thread: nobody refers to the held lock any more."""
+        self.holding.dropped()
+
+
+class BaseHeldLock:
+    """What the held locks of threads and of asyncio have in common: all that needs no waiting."""
+
+    __slots__ = ("__weakref__", "_acquisition", "_entered", "_holding", "_on_lost")
+
+    def __init__(self, holding: Holding, on_lost: OnLost | None, in_block: bool) -> None:
+        self._holding = holding
+        self._acquisition = holding.acquisition
+        self._on_lost = on_lost
+        holding.in_block = self._entered = in_block
+        handle = Handle(self, scheduler.shared.undo)
+        handle.holding = holding
+        holding.handle = handle
+        if holding.acquisition.loss is not None:  # lost before there was anybody to be told
+            holding.loss()
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._acquisition.name
+
+    @property
+    def uuid(self) -> str:
+        """The id of this acquisition."""
+        return self._acquisition.uuid
+
+    @property
+    def fencing_token(self) -> int:
+        """The store's revision at which this holder got the lock; it only ever grows.
+
+        Hand it to storage with every write, and let storage refuse a lower one than it has seen.
+
+        Raises:
+            StoreError: the store has no number that only grows.
+        """
+        self._holding.store.can.require("fencing", NO_FENCING)
+        return self._acquisition.token
+
+    @property
+    def guard(self) -> Guard:
+        """The comparison that holds as long as this holder has the lock.
+
+        Put it into your own transaction on the same etcd: the key `guard.key` has the value
+        `guard.value`.
+
+        Raises:
+            StoreError: the store has no transactions.
+        """
+        self._holding.store.can.require("guard", NO_GUARD)
+        return self._holding.store.guard(self.name, self.uuid)
+
+    @property
+    def record(self) -> Holder:
+        """What this holder has written into the store, as far as it was confirmed."""
+        return self._acquisition.holder
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the lock is held and not lost, as far as anyone can know without asking."""
+        return self._holding.healthy
+
+    def check_health(self) -> None:
+        """Raise `LockLost` if the lock was lost, `LockNotHeld` if it was released; no request."""
+        self._require_held("check_health()")
+
+    def _require_held(self, what: str) -> None:
+        self._holding.check()
+        if self._holding.ended:
+            raise LockNotHeld(
+                f"The lock {self.name!r} is not held any more: it was released before {what}.",
+                name=self.name,
+                uuid=self.uuid,
+            )
+
+    def __repr__(self) -> str:
+        holding = self._holding
+        state = "lost" if holding.loss() else "released" if holding.ended else "held"
+        return f"<{state} {type(self).__name__} {self.name!r} uuid={self.uuid}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"A {type(self).__name__} can't be copied or pickled: the lock is had once, by this "
+            "process."
+        )
+
+    def _abandon(self) -> None:
+        """Release it in the background, waiting for nothing; twice does no harm."""
+        if not self._holding.ended:
+            self._holding.let_go()
+
+    def _tell_loss(self, lost: LockLost) -> None:
+        """Tell the program of the loss, in a thread in which it may do what it likes."""
+        if self._on_lost is not None:
+            self._call(self._on_lost, lost)
+
+    def _call(self, on_lost: OnLost, lost: LockLost) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ as a context manager
+
+    def _enter(self, statement: Any) -> None:
+        """Begin a block at whose end it is released.
+
+        Raises:
+            RuntimeError: it has one already.
+            LockNotHeld: it was released.
+        """
+        self._require_held("the block")
+        if self._entered:
+            raise RuntimeError(
+                f"The held lock {self.name!r} is in a block already, whose end releases it."
+            )
+        self._entered = True
+        if statement is not None:
+            statement.held = self
+
+    def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
+        """Raise the error of a release after a body; what the body raised is never hidden.
+
+        Where that is the same loss, or an interrupt, it goes on as it is; else it becomes the cause
+        of the loss that is reported.
+        """
+        if error is None:
+            raise failure
+        if not isinstance(failure, LockLost):
+            log.warning("Releasing %r failed and is tried on: %s", self.name, failure)
+        elif isinstance(error, Exception) and not isinstance(error, LockLost):
+            raise failure from error

@@ -1,0 +1,41 @@
+"""Reentry: whether a release runs on top of this library's own code, in one thread.
+
+The garbage collector runs finalizers in whichever thread allocates, in the middle of anything, and
+a signal's handler runs between any two steps of the main thread. A `with` of a generator that is
+collected there releases its lock. If it waited, it would wait for what its own thread was about to
+do, or for a lock of Python's that this has: so it hands over, and returns at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+Argument = TypeVar("Argument")
+
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+_FRONT = tuple(f"{_LIBRARY}{module}.py" for module in ("mutex", "aio", "acquisition/reentry"))
+_CLI = f"{_LIBRARY}cli{os.sep}"
+"""The command is a user of the library like any other."""
+
+
+def called_by_library() -> bool:
+    """Tell whether this release was begun by a finalizer or handler on top of our own code."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename in _FRONT:
+        frame = frame.f_back  # the call itself
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith(_CLI):
+            return code is not call_user.__code__
+        frame = frame.f_back
+    return False
+
+
+def call_user(function: Callable[[Argument], object], argument: Argument) -> object:
+    """Call what the program gave us, in a thread that nobody waits for: there it may wait."""
+    return function(argument)
