@@ -94,7 +94,7 @@ def fork(store: lockclient.stores.protocol.MutexStore) -> None:
         if child == 0:
             with ClusterMutex("y", store=store, timeout=30) as own:
                 own.alive(force=True)
-            os._exit(1 if held.locked() else 0)
+            os._exit(1 if held.healthy else 0)
         wait_until(lambda: has_ended(child), "the child ends")
         held.alive(force=True)
 

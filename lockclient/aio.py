@@ -15,7 +15,7 @@ from contextlib import AsyncContextDecorator, suppress
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from weakref import ref
 
 from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
@@ -27,7 +27,7 @@ from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
-from lockclient.model.clocks import Now, monotonic
+from lockclient.model.clocks import Duration, Now, monotonic, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import task_actor, this_thread
 from lockclient.model.ticket import Ticket
@@ -153,14 +153,14 @@ class AsyncHeldLock(BaseHeldLock):
         self._require_held("alive()")
         await _drive(holding.pushing(force=force), holding.store)
 
-    async def release(self, timeout: float | None = None) -> None:
+    async def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back; see `HeldLock.release`."""
-        holding = self._holding
+        holding, seconds = self._holding, require_timeout("timeout", timeout)
         if not holding.end():
             self._require_held("release()")
             return
         try:
-            await _drive(holding.releasing(timeout), holding.store)
+            await _drive(holding.releasing(seconds), holding.store)
         except BaseException:
             holding.let_go()
             raise
@@ -242,7 +242,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
     # ------------------------------------------------------------ asyncio.Lock
 
     def acquire(
-        self, blocking: bool = True, timeout: float = -1
+        self, blocking: bool = True, timeout: Duration = -1
     ) -> Coroutine[Any, Any, AsyncHeldLock | None]:
         """Take the lock; wait for it in line unless `blocking` is False.
 
@@ -258,7 +258,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
     async def _acquire(
         self,
         blocking: bool,
-        timeout: float,
+        timeout: Duration,
         scope: Scope,
         backtrace: str | None,
         *,
@@ -342,6 +342,16 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
         return cast(Function, super().__call__(function))
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            """Say what to use."""
+            raise TypeError(
+                "An AsyncClusterMutex is for `async with`: use ClusterMutex for `with`."
+            )
+
+        __exit__ = __enter__
 
     # ------------------------------------------------------------ asking the store
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from contextlib import ContextDecorator
-from functools import partial
+from functools import cache, partial, wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
@@ -18,7 +18,7 @@ from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
-from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.model.clocks import Deadline, Duration, Now, monotonic, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
@@ -62,7 +62,7 @@ class HeldLock(BaseHeldLock):
         self._require_held("alive()")
         run(holding.pushing(force=force), holding.store)
 
-    def release(self, timeout: float | None = None) -> None:
+    def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back.
 
         Args:
@@ -75,6 +75,7 @@ class HeldLock(BaseHeldLock):
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
         holding, undo = self._holding, scheduler.shared.undo
+        seconds = None if timeout is None else require_timeout("timeout", timeout)
         try:
             if not holding.end():  # of two that release, one is told off
                 self._require_held("release()")
@@ -84,8 +85,10 @@ class HeldLock(BaseHeldLock):
                 # or the very thread that would do it, may be what it has interrupted.
                 undo(holding)
                 return
+            if sys.is_finalizing():
+                seconds = min(END_TIMEOUT_S if seconds is None else seconds, _end().remaining())
             store = holding.store
-            store.background.run_shielded(drive, holding.releasing(timeout), store)
+            store.background.run_shielded(drive, holding.releasing(seconds), store)
         except LockNotHeld:
             raise
         except BaseException:  # no answer, or an interrupt between any two lines here
@@ -134,12 +137,35 @@ class HeldLock(BaseHeldLock):
         call_back(self._holding, partial(call_user, on_lost, lost))()
 
 
+END_TIMEOUT_S = 1.0
+"""Seconds that releases may take all in all that finalizers do as the interpreter ends."""
+
+
+@cache
+def _end() -> Deadline:
+    return Deadline.after(END_TIMEOUT_S)
+
+
 def run(steps: Steps[Result], store: MutexStore) -> Result:
     """Drive steps where no signal can land."""
     return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
 
 
-class ClusterMutex(BaseMutex[HeldLock], ContextDecorator):
+def _runs_later(function: Any) -> bool:
+    """Tell whether the body of a function runs after its call has returned, as far as it shows."""
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    called = type(function).__call__
+    return any(kind(part) for kind in kinds for part in (function, called))
+
+
+def _unprotected(function: object) -> TypeError:
+    return TypeError(
+        f"{function!r} runs after its call has returned, when the lock would be released already: "
+        "use `with` inside it, or AsyncClusterMutex for `async def`."
+    )
+
+
+class ClusterMutex(BaseMutex[HeldLock]):
     """A distributed lock that people can see.
 
         with ClusterMutex("nightly-report", reason="rebuild totals", expected_runtime=300) as held:
@@ -158,16 +184,17 @@ class ClusterMutex(BaseMutex[HeldLock], ContextDecorator):
 
     Args:
         name: 1 to 255 bytes in UTF-8, no control characters.
-        timeout: seconds to wait for the lock; None waits for ever.
-        expected_runtime: seconds without `alive()` after which people are alerted.
-        auto_unlock_after: seconds without `alive()` after which the unlocker removes the lock, more
-            than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
+        timeout: how long to wait for the lock; None waits for ever. All durations are seconds, a
+            `timedelta`, or text like "90s", "5m" or "1h30m".
+        expected_runtime: the time without `alive()` after which people are alerted.
+        auto_unlock_after: the time without `alive()` after which the unlocker removes the lock,
+            more than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
         reason: what the lock is used for, for the people who see it.
         identity: a name for this worker: when it crashed and comes back with the same identity, it
             takes its own lock over at once. Two live processes on different machines must not
             share one: each would take the lock from the other.
         keepalive: push from the background instead of by `alive()`. A worker that hangs then looks
-            alive for ever.
+            alive for ever; or for as long as is said here by a duration.
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
         capture_backtrace: whether to record the stack that took the lock.
         release_at_exit: release what is still held as the interpreter ends; without it that is
@@ -182,12 +209,13 @@ class ClusterMutex(BaseMutex[HeldLock], ContextDecorator):
 
     # ------------------------------------------------------------ threading.Lock
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> HeldLock | None:
+    def acquire(self, blocking: bool = True, timeout: Duration = -1) -> HeldLock | None:
         """Take the lock; wait for it in line unless `blocking` is False.
 
         Args:
             blocking: False tries once and does not wait.
-            timeout: seconds to wait; -1 waits as long as the constructor's `timeout` says.
+            timeout: how long to wait (seconds, a `timedelta`, "5m"); -1 waits as long as the
+                constructor's `timeout` says.
 
         Returns:
             The held lock, which means this acquisition whoever has it; None: the time was up.
@@ -255,17 +283,32 @@ class ClusterMutex(BaseMutex[HeldLock], ContextDecorator):
     __exit__ = Exit(_leave)
 
     def __call__(self, function: Function) -> Function:
-        """Use the mutex as a decorator: each call of `function` holds the lock."""
-        if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
-        ):
-            raise TypeError(
-                f"{function!r} runs after its call has returned, when the lock would be released "
-                "already: use `with` inside it."
-            )
-        return super().__call__(function)
+        """Use the mutex as a decorator: each call of `function` holds the lock.
+
+        Raises:
+            TypeError: its body runs after the call has returned, as of `async def`. Where that
+                shows only at the call, the call raises it, and the coroutine is closed.
+        """
+        if any(_runs_later(part) for part in (function, inspect.unwrap(function))):
+            raise _unprotected(function)
+
+        def call(*args: Any, **how: Any) -> Any:
+            with self:
+                result = function(*args, **how)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise _unprotected(function)
+                return result
+
+        return cast(Function, wraps(function)(call))
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            """Say what to use."""
+            raise TypeError("A ClusterMutex is for `with`: use AsyncClusterMutex for `async with`.")
+
+        __aexit__ = __aenter__
 
     # ------------------------------------------------------------ asking the store
 

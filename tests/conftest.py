@@ -19,6 +19,7 @@ import pytest
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd, find_etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
+from lockclient.threads import log_queue
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.etcd_store import etcd_store
 
@@ -43,6 +44,22 @@ def _keep_files_in_memory() -> None:
 
 
 _keep_files_in_memory()
+
+
+class _FlushedCapture(pytest.LogCaptureFixture):  # type: ignore[misc]
+    """What was logged, with what the library's own thread has still to handle."""
+
+    @property
+    def handler(self) -> Any:
+        log_queue.flush(10)
+        return super().handler
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    caplog.__class__ = _FlushedCapture
+    yield caplog
+    log_queue.flush(10)
 
 
 @pytest.fixture

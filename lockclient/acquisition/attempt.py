@@ -11,7 +11,6 @@ was asked, the store is asked again. Who stands further back can wait for those 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from uuid import uuid4
@@ -41,8 +40,9 @@ from lockclient.stores.protocol import (
 )
 from lockclient.stores.requests import GetPosition, Request, RequestState, TakeOrQueue
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CLEAN_UP = 1.0
 """Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""

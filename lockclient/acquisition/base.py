@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Hashable
+from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 from uuid import uuid4
@@ -26,10 +26,13 @@ from lockclient.model.clocks import (
     AUTO,
     AutoUnlockAfter,
     Deadline,
+    Duration,
     Now,
     Runtime,
     monotonic,
+    require_seconds,
     require_timeout,
+    to_seconds,
 )
 from lockclient.model.fields import size_of
 from lockclient.model.holder import NO_PROBLEMS, Holder
@@ -40,9 +43,10 @@ from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read, RequestState
+from lockclient.threads.log_queue import get_logger
 from lockclient.version import __version__
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _CLIENT = f"clustermutex/{__version__} python/{'.'.join(map(str, sys.version_info[:3]))}"
 
@@ -62,12 +66,12 @@ class BaseMutex(Generic[Held]):
         self,
         name: str,
         *,
-        timeout: float | None = None,
-        expected_runtime: float = 300.0,
+        timeout: Duration | None = None,
+        expected_runtime: Duration = 300.0,
         auto_unlock_after: AutoUnlockAfter = AUTO,
         reason: str = "",
         identity: str | None = None,
-        keepalive: bool = False,
+        keepalive: bool | Duration = False,
         on_lost: OnLost | None = None,
         capture_backtrace: bool = True,
         release_at_exit: bool = False,
@@ -78,7 +82,6 @@ class BaseMutex(Generic[Held]):
         self._timeout = require_timeout("timeout", timeout)
         self._reason = _require_text("reason", reason)
         self._identity = None if identity is None else _require_text("identity", identity, 1)
-        self._keepalive = expected_runtime / 8 if keepalive else None
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
         self._capture_backtrace = capture_backtrace
@@ -91,8 +94,16 @@ class BaseMutex(Generic[Held]):
         self._acquisitions: Acquisitions[Held] = Acquisitions(self.name, weakly=self._weakly)
         # What makes the holding of an acquisition that has the lock.
         self._holding_of = partial(
-            Holding, keepalive=self._keepalive, release_at_exit=release_at_exit
+            Holding,
+            keepalive=None if keepalive is False else self._runtime.expected / 8,
+            keepalive_for=math.inf
+            if isinstance(keepalive, bool)
+            else require_seconds("keepalive", keepalive),
+            release_at_exit=release_at_exit,
         )
+
+    # What an unknown keyword's error names: the class that people know.
+    __init__.__qualname__ = "ClusterMutex.__init__"
 
     @staticmethod
     def setup(
@@ -172,8 +183,10 @@ class BaseMutex(Generic[Held]):
 
     # ------------------------------------------------------------ inside
 
-    def _limit(self, blocking: bool, timeout: float) -> tuple[bool, Deadline]:
+    def _limit(self, blocking: bool, timeout: Duration) -> tuple[bool, Deadline]:
         """Return whether to wait, and until when; the arguments are those of `threading.Lock`."""
+        if isinstance(timeout, str | timedelta):
+            timeout = to_seconds("timeout", timeout)
         if not blocking and timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
         if not (timeout >= 0 or timeout == -1):  # not a number, too

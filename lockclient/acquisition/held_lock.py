@@ -7,20 +7,20 @@ nobody pushes it from then on, and the line that took it is named.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.acquisition.holding import Holding
     from lockclient.model.holder import Holder
     from lockclient.stores.protocol import Guard
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 OnLost = Callable[[LockLost], object]
 

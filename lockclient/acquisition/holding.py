@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import math
 import os
 import time
@@ -23,15 +22,20 @@ from lockclient.stores import protocol
 from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
-from lockclient.threads import scheduler
+from lockclient.threads import log_queue, scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, Task
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WATCH_AFTER = 1.0
 """Seconds for which a lock is held before its loss is watched for: a short critical section costs
 two transactions and not one request more."""
+FINALIZERS_S = 1.0
+"""Seconds after which what was dropped, and not released by a finalizer, is complained about."""
+LOG_FLUSH_S = 0.1
+"""Seconds that a loss is waited for to be in the log before `on_lost` is called."""
 PUSH_TRY = 2.0
 """Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
 
@@ -61,11 +65,13 @@ class Holding:
         store: where it is held.
         acquisition: its engine, in the state of being held.
         keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
+        keepalive_for: seconds for which it is pushed from the background at most.
         release_at_exit: whether to release it as the interpreter ends.
     """
 
     __slots__ = (
         "_keepalive",
+        "_keepalive_until",
         "_over",
         "_pushing",
         "_task",
@@ -87,6 +93,7 @@ class Holding:
         store: MutexStore,
         acquisition: Acquisition,
         keepalive: float | None,
+        keepalive_for: float = math.inf,
         release_at_exit: bool = False,
     ) -> None:
         self.acquisition = acquisition
@@ -106,6 +113,7 @@ class Holding:
         if store.can.pace:
             acquisition.keep_pace(store.can.pace, now)
         self._watch_at = now + WATCH_AFTER
+        self._keepalive_until = now + keepalive_for
         self._pushing = False
         own[acquisition.uuid] = self
         if not _exit_hooks:  # now: what is registered later is called before, as stores still are
@@ -201,6 +209,13 @@ class Holding:
         now = monotonic()
         if self._watch is None and now >= self._watch_at:
             self._watch_from(self.acquisition.token + 1)
+        if self._keepalive is not None and now >= self._keepalive_until:
+            self.stop_pushing()
+            log.warning(
+                "%r is not kept alive in the background any more: keepalive= allows no more. "
+                "Without alive() people are alerted next.",
+                self.acquisition.name,
+            )
         due = self._keepalive is not None and now >= self.acquisition.quiet_until
         if due and not self._pushing:
             self._pushing = True
@@ -274,6 +289,7 @@ class Holding:
     def _tell_of(lost: LockLost, held: Told | None) -> None:
         try:
             log.error("%s", lost)  # first: who is called back may end the process
+            log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:
                 held._tell_loss(lost)
@@ -299,9 +315,13 @@ class Holding:
         It is still watched, and its uuid known, so that no other thread of the same identity takes
         it over.
         """
+        self.stop_pushing()
+        # A finalizer of what it was dropped with may be about to release it.
+        scheduler.shared.after(FINALIZERS_S, self._say_dropped)
+
+    def _say_dropped(self) -> None:
         if self.ended or self.acquisition.loss is not None:
             return
-        self.stop_pushing()
         self.forget_owner()
         where = self.taken_at
         message = (

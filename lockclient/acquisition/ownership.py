@@ -16,7 +16,6 @@ threads share are dictionaries, of whose operations each is one step.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -26,8 +25,9 @@ from weakref import ref
 from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.acquisition.holding import Holding
 from lockclient.errors import LockNotHeld
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MAX_LOST = 16
 """Lost and unreleased acquisitions that a mutex remembers. Beyond that it forgets the oldest, and
@@ -103,8 +103,13 @@ class Acquisitions(Generic[Held]):
 
     def unreleased(self) -> list[Holding]:
         """Return what is not released, the oldest first."""
-        noted = [holding for holding, _ in list(self.taken.values())]
-        return [holding for holding in noted if not (holding.ended or holding.is_dropped)]
+        # Not by the weak reference where there is a strong one: for a finalizer that releases what
+        # it was given, the garbage collector has cleared it already.
+        return [
+            holding
+            for holding, held in list(self.taken.values())
+            if not holding.ended and not (held is None and holding.is_dropped)
+        ]
 
     def add(self, held: Held, holding: Holding, scope: Scope) -> None:
         """Take note of an acquisition that has just succeeded.
@@ -239,8 +244,10 @@ class Acquisitions(Generic[Held]):
         raise self._refusal(what, unreleased, inherited=inherited)
 
     def _held(self, holding: Holding, what: str) -> Held:
-        held: Held | None = None if holding.handle is None else holding.handle()
-        if held is None:  # dropped, in this very moment
+        _, held = self.taken.get(holding.acquisition.uuid, (holding, None))
+        if held is None and holding.handle is not None:
+            held = holding.handle()
+        if held is None:  # released, or dropped, in this very moment
             raise self._nothing_held(what)
         return held
 

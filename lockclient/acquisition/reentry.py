@@ -18,7 +18,10 @@ from typing import TypeVar
 Argument = TypeVar("Argument")
 
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
-_FRONT = tuple(f"{_LIBRARY}{module}.py" for module in ("mutex", "aio", "acquisition/reentry"))
+_FRONT = tuple(
+    f"{_LIBRARY}{module}.py"
+    for module in ("mutex", "aio", "acquisition/reentry", "acquisition/with_statement")
+)
 _CLI = f"{_LIBRARY}cli{os.sep}"
 """The command is a user of the library like any other."""
 

@@ -18,7 +18,6 @@ keeps no line each waiter looks for itself, less and less often.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Container
 from dataclasses import dataclass, replace
@@ -56,8 +55,9 @@ from lockclient.stores.requests import (
 )
 from lockclient.text.durations import period
 from lockclient.threads.backoff import Backoff
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOK_INTERVAL = 60.0
 """Seconds after which a waiter looks for itself, in case a watch lied."""

@@ -49,10 +49,13 @@ def capture() -> str:
     return "".join(parts)
 
 
+def is_internal(filename: str) -> bool:
+    """Tell whether a file is this library's own."""
+    return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
+
+
 def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
-    file = frame.f_code.co_filename
-    internal = file.startswith(_LIBRARY) and not file.startswith(_COMMANDS)
-    text = "" if internal else _text(frame)
+    text = "" if is_internal(frame.f_code.co_filename) else _text(frame)
     known = (frame.f_code, text, size_of(text))
     if len(_known) >= _KNOWN_AT_MOST:
         _known.clear()
@@ -71,7 +74,7 @@ def _text(frame: FrameType) -> str:
 def calling_line() -> str | None:
     """Return the line of the program that has called this library, as `report.py:7`."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _internal(frame.f_code.co_filename):
+    while frame is not None and is_internal(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from lockclient.text.durations import period
+from lockclient.text.durations import parse_duration, period
 
 monotonic = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -71,8 +72,10 @@ class Stamps(NamedTuple):
 
 
 AUTO: Final = "auto"
-AutoUnlockAfter = float | Literal["auto"] | None
-"""Seconds; None: never; `AUTO`, where nothing is said: see `Runtime.of`."""
+Duration = float | timedelta | str
+"""Seconds, or text as the command takes it, like "5m"."""
+AutoUnlockAfter = Duration | None
+"""None: never; `AUTO`, where nothing is said: see `Runtime.of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +88,21 @@ class Runtime:
     """Seconds after a push within which `alive()` need not push again."""
 
     @classmethod
-    def of(cls, expected: float, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
+    def of(cls, expected: Duration, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
         """Return one; "auto" is three times the expected runtime."""
-        _require_seconds("expected_runtime", expected)
-        return cls(
-            expected, min(3 * expected, MAX_DURATION_S) if auto_unlock == AUTO else auto_unlock
-        )
+        seconds = require_seconds("expected_runtime", expected)
+        if auto_unlock is None:
+            return cls(seconds, None)
+        if auto_unlock == AUTO:
+            return cls(seconds, min(3 * seconds, MAX_DURATION_S))
+        return cls(seconds, require_seconds("auto_unlock_after", auto_unlock))
 
     def __post_init__(self) -> None:
-        _require_seconds("expected_runtime", self.expected)
+        require_seconds("expected_runtime", self.expected)
         object.__setattr__(self, "push_interval", min(1.0, self.expected / 50))
         if self.auto_unlock is None:
             return
-        _require_seconds("auto_unlock_after", self.auto_unlock)
+        require_seconds("auto_unlock_after", self.auto_unlock)
         if self.auto_unlock <= self.expected:
             raise ValueError(
                 f"auto_unlock_after ({period(self.auto_unlock)}) must exceed expected_runtime "
@@ -117,19 +122,40 @@ MAX_STAMP = 253_402_300_799
 """The last stamp that can be shown, the end of the year 9999, in Unix seconds."""
 
 
-def _require_seconds(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{what} must be a number of seconds, not {value!r}.")
+def require_seconds(what: str, value: object) -> float:
+    """Return a duration in seconds, more than none and at most ten years."""
+    value = to_seconds(what, value)
     if not 0 < value <= MAX_DURATION_S:
         raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
+    return value
 
 
-def require_timeout(what: str, value: float | None) -> float | None:
-    """Return `value` if it is a timeout (None, or seconds from 0 on), else raise ValueError."""
+def to_seconds(what: str, value: object, otherwise: str = "") -> float:
+    """Return a duration in seconds: given as such, as a `timedelta`, or as text like "5m".
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(
+            f'{what} must be a number of seconds, a timedelta or text like "5m"{otherwise}, not '
+            f"{value!r}."
+        )
+    return value
+
+
+def require_timeout(what: str, value: Duration | None) -> float | None:
+    """Return a timeout in seconds (from 0 on, or None), else raise ValueError."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{what} must be a number of seconds or None, not {value!r}.")
+    value = to_seconds(what, value, " or None")
     if not 0 <= value <= MAX_DURATION_S:
         raise ValueError(f"{what} must be from 0 s to ten years, or None, not {value!r}.")
     return value

@@ -20,7 +20,6 @@ the watch itself has brought something.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
@@ -28,8 +27,9 @@ from collections.abc import Callable
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LATE = 2.0
 """Seconds for which a watch may be late. With something to expect every 3 s no picture is older

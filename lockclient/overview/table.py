@@ -11,7 +11,6 @@ unchanged rows stay what they are, so that whoever counts time by `Row.seen_at` 
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -43,8 +42,9 @@ from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READING_TIMEOUT_S = 1800.0
 """For reading everything: the store gives up on a page that does not come much sooner."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
 from lockclient.model.removal import Removal
 from lockclient.overview.rows import Transition
 from lockclient.stores.service_protocol import Change
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 ChangeListener = Callable[[list[Transition]], None]
 RemovalListener = Callable[[list[Removal], bool], None]

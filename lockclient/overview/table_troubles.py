@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 
 from lockclient.model.clocks import monotonic
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 READ, FOLLOWED = "read", "followed"
 

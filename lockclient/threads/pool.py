@@ -6,7 +6,6 @@ scheduler's thread. They may, unharmed, wait too long for work (see there).
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections import deque
@@ -15,8 +14,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 IDLE_S = 5.0
 """Seconds without work after which a thread of a pool ends."""

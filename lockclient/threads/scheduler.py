@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import math
 import os
 import signal
@@ -32,8 +31,9 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from lockclient.model.clocks import monotonic
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Job = Callable[[], float | None]
 

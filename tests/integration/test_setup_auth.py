@@ -245,7 +245,7 @@ from lockclient import ClusterMutex
 
 mutex = ClusterMutex(sys.argv[1], identity=sys.argv[2] or None, expected_runtime=0.5,
                      auto_unlock_after=float(sys.argv[3]))
-print(mutex.acquire(timeout=30), "http://held", flush=True)
+print(bool(mutex.acquire(timeout=30)), "http://held", flush=True)
 time.sleep(300)
 """
 

@@ -10,6 +10,7 @@ from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
 
 from lockclient.cli.scripts.errors import print_message
+from lockclient.threads import log_queue
 
 
 class WarningLog(QueueHandler):
@@ -50,6 +51,7 @@ class WarningLog(QueueHandler):
 
     def end(self) -> None:
         """Wait until all is told; no more after that."""
+        log_queue.flush(log_queue.AT_EXIT_S)
         with self.lock or nullcontext():
             listener, self._listener = self._listener, None
         if listener is not None:

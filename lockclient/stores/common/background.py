@@ -8,7 +8,8 @@ asked by deputies. An idle store has no thread.
 
 from __future__ import annotations
 
-import logging
+import os
+import sys
 import threading
 import time
 from _thread import allocate_lock
@@ -24,10 +25,11 @@ from lockclient.stores.common.ticket_keeper import TicketKeeper
 from lockclient.stores.protocol import ONE_ANSWER_S, MutexStore
 from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, NoThread
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Result = TypeVar("Result")
 
@@ -73,9 +75,11 @@ class Background:
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
         """
+        if sys.is_finalizing():  # no other thread runs any more
+            return work(*args)
         if scheduler.shared.missing:
             self.ready()
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != _main_thread:
             return work(*args)
         ended = allocate_lock()  # free when it is done
         ended.acquire()
@@ -159,6 +163,18 @@ class Background:
         self.settle(patience)
         for pool in (self.pushes, self._cleaners, self._shielded):
             pool.close()
+
+
+_main_thread = threading.main_thread().ident
+
+
+def _be_the_main_thread() -> None:
+    """After fork, in the child."""
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_be_the_main_thread)
 
 
 def _no_thread(why: object) -> StoreUnavailable:

@@ -7,14 +7,14 @@ from typing import Any, Final, get_args
 
 from lockclient.stores.requests import Request
 
-_METHODS: Final[dict[type[Request], str]] = {
+METHODS: Final[dict[type[Request], str]] = {
     kind: re.sub("(?<!^)([A-Z])", r"_\1", kind.__name__).lower() for kind in get_args(Request)
 }
 
 
 def dispatch(executor: object, request: Request, *args: object) -> Any:
     """Do a request by its method: a `Take` by `take`, a `TakeOrQueue` by `take_or_queue`."""
-    method = getattr(executor, _METHODS[type(request)], None)
+    method = getattr(executor, METHODS[type(request)], None)
     if method is None:
         raise AssertionError(f"a store without a line was asked {request}")
     return method(request, *args)

@@ -17,7 +17,6 @@ has changed: when its look began, on our monotonic clock.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Found
 from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 POLL_INTERVAL_S: Final = 5.0
 """Seconds from the begin of one look to that of the next, if nobody says otherwise."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Hashable
 from functools import partial
@@ -11,10 +10,11 @@ from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import Task
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class WaiterGroup:

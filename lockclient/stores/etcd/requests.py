@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
 from lockclient.stores import requests
-from lockclient.stores.common.dispatch import dispatch
+from lockclient.stores.common.dispatch import METHODS
 from lockclient.stores.etcd.keys import Keys, LockKeys
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.service_protocol import Change
@@ -41,7 +41,7 @@ class Transactions:
 
     def build(self, request: requests.Request, lease: int = 0) -> wire.Txn:
         """Return the transaction; `lease` is for the ticket or record that it may put."""
-        txn: wire.Txn = dispatch(self, request, lease)
+        txn: wire.Txn = getattr(self, METHODS[type(request)])(request, lease)
         return txn
 
     def forget(self, change: Change) -> wire.Txn:

@@ -18,7 +18,6 @@ came late, and proves as much.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Final
@@ -32,8 +31,9 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import MAX_PAGE_BYTES, HttpClient, HttpRequest
 from lockclient.stores.requests import Read, RequestState
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _PAGE_TIMEOUT_S: Final = 10.0
 """Seconds for a page of a listing."""

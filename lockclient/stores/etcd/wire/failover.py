@@ -7,7 +7,6 @@ asyncio drive the same `Tries`, and share what one of them has learnt about the 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +31,9 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata
 from lockclient.stores.requests import Read, RequestState
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FIRST_TRY_S = 1.0
 """Seconds that the first try may take; each later round of tries may take twice as long."""

@@ -12,7 +12,6 @@ to tell something tells it: that one of them is silent delays nobody.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Sequence
@@ -38,9 +37,10 @@ from lockclient.stores.etcd.wire.watch_state import (
     Watches,
 )
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RETRY_PAUSE_S = 1.0
 """Seconds from one try to open the stream to the next, and for which a refusal is kept back: told

@@ -6,7 +6,6 @@ other repeating is done here, where it is noted in the `RequestState` what is no
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.http_session import HttpAnswer, open_session
 from lockclient.stores.requests import RequestState
 from lockclient.threads.backoff import Backoff
+from lockclient.threads.log_queue import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _GOOGLE_URL = "https://storage.googleapis.com"
 

@@ -12,7 +12,6 @@ takes the lock finds that it is stale (`TakeExecutor._purge_stale`).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -23,9 +22,10 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S = 0.5, 30.0
 """Seconds between two tries with a server that answers, and does not do it."""

@@ -9,7 +9,6 @@ that waits.
 
 from __future__ import annotations
 
-import logging
 import select
 import time
 from collections import deque
@@ -27,9 +26,10 @@ from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable
 from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SLOW_CONNECT_S: Final = 2.0
 """Seconds in which a server has to let a client in, six answers: as long as one round lasts."""

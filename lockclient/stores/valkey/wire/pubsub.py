@@ -6,7 +6,6 @@ to, and may get lost with a connection: who waits looks for itself besides, from
 
 from __future__ import annotations
 
-import logging
 import select
 from collections import deque
 from collections.abc import Callable
@@ -18,9 +17,10 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import new_connection
 from lockclient.stores.valkey.wire.wakeup import WakeUp
+from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _RECONNECT_PAUSE_S: Final = 2.0
 """Seconds between two tries to reach a server."""
