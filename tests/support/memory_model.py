@@ -58,13 +58,11 @@ class Lock:
     tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)  # with its lease
     removals: dict[str, Removal] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)  # acquisitions that were given up
-    _holder: Holder | None = None
 
     @property
     def holder(self) -> Holder | None:
-        if self._holder is None and self.parts:
-            self._holder = Holder.read(self.name, dict(self.parts))  # one step: others write
-        return self._holder
+        parts = dict(self.parts)  # one step: others write
+        return Holder.read(self.name, parts) if parts else None
 
     def uuid(self) -> str | None:
         value, _ = self.parts.get("uuid", (None, 0))
@@ -82,7 +80,6 @@ class Lock:
     def note(self, change: Change, lease: int) -> None:
         part, value = change.part, change.value
         if change.kind == "locks":
-            self._holder = None
             self.parts[part] = value, change.revision
             if value is None:
                 del self.parts[part]
