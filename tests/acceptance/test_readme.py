@@ -63,3 +63,11 @@ def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path
         assert "released" not in said("report_async.py")
         assert second.wait(180) == 0, said("report_async.py")
         assert said("report_async.py").startswith("I have the lock, and am known by ")
+
+
+def test_the_held_lock(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+    """The third one, of which the text tells what its block does."""
+    subprocess.run(
+        [sys.executable, "-c", PROGRAMS[2]], cwd=tmp_path, env=environment(settings), check=True
+    )
+    assert store.names("", 9, Deadline.after(20)) == []

@@ -1,0 +1,129 @@
+"""docs/recipes.md and docs/runbook.md: what stands there in Python, run as it stands."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.setup.processes import end
+from lockclient.stores.etcd.store import EtcdStore
+from tests.acceptance.shells import environment, holder_of, remove
+from tests.support.processes import wait_until
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+GIVEN = """
+import time
+
+items = [1, 2, 3]
+
+def work(item, held=None):
+    print("item", item, flush=True)
+
+def serve():
+    print("serving", flush=True)
+    time.sleep(60)
+"""
+ASYNC = """
+import asyncio
+from lockclient import AsyncClusterMutex
+
+async def main():
+    async with AsyncClusterMutex("work"):
+        await asyncio.to_thread(print, "serving", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+THREADS = """
+from lockclient import ClusterMutex
+
+with ClusterMutex("work"):
+    serve()
+"""
+
+
+def blocks(page: str) -> list[str]:
+    """Return a page's programs in Python."""
+    found = BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    return [re.sub(f"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+TRY, AS_LONG_AS_IT_LIVES, ELSEWHERE = blocks("recipes.md")
+(SIGTERM,) = blocks("runbook.md")
+
+
+def _done(program: str, settings: Settings) -> str:
+    return subprocess.check_output(
+        [sys.executable, "-c", GIVEN + program], env=environment(settings), text=True, timeout=60
+    )
+
+
+def test_try(settings: Settings, store: EtcdStore) -> None:
+    assert _done(TRY, settings) == "item 1\nitem 2\nitem 3\n"
+    with ClusterMutex("nightly-report", store=store, reason="by hand"):
+        said = _done(TRY, settings)
+    assert said.startswith("somebody else is at it: ")
+    assert "by hand" in said
+
+
+def test_released_elsewhere(settings: Settings, store: EtcdStore) -> None:
+    assert sorted(_done(ELSEWHERE, settings).split("\n")) == ["", "item 1", "item 2", "item 3"]
+    assert holder_of(store, "import") is None
+
+
+@contextmanager
+def _serving(
+    program: str, settings: Settings, folder: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A program that has its lock, and the file of what it says."""
+    said = folder / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", GIVEN + program],
+            env=environment(settings),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_until(lambda: said.read_text() == "serving\n", what="the lock")
+        yield process, said
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("leader", AS_LONG_AS_IT_LIVES),
+        ("work", SIGTERM + THREADS),
+        ("work", SIGTERM + ASYNC),
+    ],
+    ids=["as-long-as-it-lives", "with", "async-with"],
+)
+def test_sigterm_gives_it_back(
+    name: str, program: str, settings: Settings, store: EtcdStore, tmp_path: Path
+) -> None:
+    with _serving(program, settings, tmp_path) as (process, said):
+        assert holder_of(store, name) is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        assert holder_of(store, name) is None
+        assert said.read_text() == "serving\n"
+
+
+def test_a_leader_that_was_replaced_ends(
+    settings: Settings, store: EtcdStore, tmp_path: Path
+) -> None:
+    with _serving(AS_LONG_AS_IT_LIVES, settings, tmp_path) as (process, said):
+        remove(store, "leader")
+        assert process.wait(60) == 143
+        assert "was removed" in said.read_text()
