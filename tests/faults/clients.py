@@ -154,26 +154,30 @@ class _BlockingLock:
     def __init__(self, loop: asyncio.AbstractEventLoop, mutex: AsyncClusterMutex) -> None:
         self._loop = loop
         self._mutex = mutex
+        self._held: Any = mutex  # once it was acquired, that acquisition
         self.locked = mutex.locked
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(180)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> object:
-        return self._run(self._mutex.acquire(blocking, timeout))
+        held = self._run(self._mutex.acquire(blocking, timeout))
+        self._held = held or self._mutex
+        return held
 
     def release(self) -> None:
-        self._run(self._mutex.release())
+        self._run(self._held.release())
 
     def alive(self, *, force: bool = False) -> None:
-        self._run(self._mutex.alive(force=force))
+        self._run(self._held.alive(force=force))
 
     def check_health(self) -> None:
-        self._mutex.check_health()
+        self._held.check_health()
 
     @property
     def record(self) -> Holder:
-        return self._mutex.record
+        record: Holder = self._held.record
+        return record
 
 
 class Others:

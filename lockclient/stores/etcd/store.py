@@ -38,6 +38,8 @@ from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchE
 from lockclient.stores.service_protocol import Batch, Change
 from lockclient.threads.pool import WorkerPool
 
+_LEASED = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
+"""What may write something that is bound to a lease."""
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
 """Seconds for which an acquisition that was given up stays marked: a take of it that is still under
@@ -90,7 +92,10 @@ class EtcdStore(EtcdListing):
     # ------------------------------------------------------------ MutexStore
 
     def send(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
-        lease, number = self._lease_for(sending.request, self._tickets), 0
+        request, number = sending.request, 0
+        if self._closing:
+            self._check_open(request)
+        lease = self._lease_for(request, self._tickets) if isinstance(request, _LEASED) else None
         while True:
             try:
                 if lease is not None:
@@ -106,7 +111,10 @@ class EtcdStore(EtcdListing):
 
     async def send_async(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         channels = self._on_this_loop()
-        lease, number = self._lease_for(sending.request, channels.tickets), 0
+        request, number = sending.request, 0
+        if self._closing:
+            self._check_open(request)
+        lease = self._lease_for(request, channels.tickets) if isinstance(request, _LEASED) else None
         while True:
             try:
                 if lease is not None:
@@ -131,7 +139,6 @@ class EtcdStore(EtcdListing):
         return channels
 
     def _lease_for(self, request: requests.Request, tickets: Lease) -> Lease | None:
-        self._check_open(request)
         if isinstance(request, requests.TakeOrQueue):
             return tickets
         if isinstance(request, requests.Withdraw):

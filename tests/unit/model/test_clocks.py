@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ MILLISECONDS = 600_000_000.0
 
 NONSENSE = [
     *(math.nan, math.inf, -math.inf, -1, -0.001, MILLISECONDS, MAX_DURATION_S * 1.001),
-    *(True, False, "5", b"5", [5], 5j, object()),
+    *(True, False, b"5", [5], 5j, object()),
 ]
 
 
@@ -46,6 +47,16 @@ class TestDurations:
         if value is not None and (value or value is False):
             with pytest.raises(ValueError, match=r"^timeout must be .*not "):
                 require_timeout("timeout", value)
+
+    def test_as_text_it_has_units(self) -> None:
+        """As the command takes it; a `timedelta` is one, too."""
+        assert Runtime.of("5m", "1h30m") == Runtime(300, 5400)
+        assert require_timeout("timeout", "0.5") == 0.5
+        assert require_timeout("timeout", timedelta(minutes=2)) == 120
+        with pytest.raises(ValueError, match=r"^timeout: 'soon' is no duration: .* like 90, 90s"):
+            require_timeout("timeout", "soon")
+        with pytest.raises(ValueError, match="at most ten years"):
+            Runtime.of("9999d")
 
     def test_what_makes_sense_is_taken(self) -> None:
         """Integers and floats, up to ten years."""

@@ -258,13 +258,16 @@ def test_a_run_leaves_what_it_has_no_time_for_to_the_next(
     assert case.store.tried == ["a"]
 
 
-def test_the_record_of_a_lock_that_says_too_much_fits_into_a_request(case: Case) -> None:
+def test_the_record_of_a_lock_that_says_too_much_fits_into_a_request(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Six bytes of JSON for each of the characters that it takes the most for."""
     text = "\x01" * 64_000
     facts = ("hostname", "reason", "thread", "identity", "client", "process", "backtrace")
     due, lock = case.due("a"), case.store.model.lock("a")
     assert lock.holder is not None
-    lock._holder = replace(lock.holder, **dict.fromkeys(facts, text))  # type: ignore[arg-type]
+    holder = replace(lock.holder, **dict.fromkeys(facts, text))  # type: ignore[arg-type]
+    monkeypatch.setattr(type(lock), "holder", holder)
     case.remover.run(due)
     removal = case.store.model.removal("a", "uuid-a")
     assert removal is not None
