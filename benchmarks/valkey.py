@@ -156,6 +156,7 @@ def _handover(holder: Any, pipe: Any) -> float:
 def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: Connection) -> None:
     """Be the one who waits; runs in a child of the benchmark."""
     acquire: Callable[[], object]
+    release: Callable[[], object]
     if kind == OURS:
         mutex = ClusterMutex("handover", store=ValkeyStore(place))
         acquire, release = mutex.acquire, mutex.release
@@ -166,7 +167,7 @@ def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: 
     pipe.send("ready")
     while True:
         pipe.recv()
-        if acquire() is False:
+        if not acquire():
             raise AssertionError("the lock was told to be free, and is not")
         pipe.send(monotonic())
         release()

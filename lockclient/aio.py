@@ -13,15 +13,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AsyncContextDecorator, suppress
 from functools import partial
-from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
-from weakref import ref
 
 from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.holding import Holding
-from lockclient.acquisition.ownership import Scope, call_back, enter_scope
+from lockclient.acquisition.holding import Block, Holding
+from lockclient.acquisition.ownership import Scope, call_back, current_owner, enter_scope
 from lockclient.acquisition.reentry import call_user
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import Exit, Statement, entering
@@ -118,15 +116,6 @@ _running: set[asyncio.Task[Any]] = set()
 """What `on_lost` has begun: a loop alone does not keep its tasks."""
 
 
-def _owner() -> object:
-    """Return who calls, as `Scope.owner`: the running task, without one the thread."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return get_ident() if task is None else ref(task)
-
-
 class AsyncHeldLock(BaseHeldLock):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
@@ -136,9 +125,9 @@ class AsyncHeldLock(BaseHeldLock):
 
     __slots__ = ("_loop",)
 
-    def __init__(self, holding: Holding, on_lost: OnLost | None, in_block: bool) -> None:
+    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(holding, on_lost, in_block)
+        super().__init__(holding, on_lost, block)
 
     async def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on; see `HeldLock.alive`."""
@@ -200,7 +189,7 @@ class AsyncHeldLock(BaseHeldLock):
         """Call back on the loop, or in a thread when that is over."""
 
         def call() -> None:
-            result = on_lost(lost)
+            result = call_user(on_lost, lost)
             if inspect.iscoroutine(result):
                 task = self._loop.create_task(result)
                 _running.add(task)
@@ -236,7 +225,6 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
 
     _held_type = AsyncHeldLock
     _caller = staticmethod(_this_task)
-    _owner = staticmethod(_owner)
     _weakly = True
 
     # ------------------------------------------------------------ asyncio.Lock
@@ -249,11 +237,11 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         Args, returns, errors: see `ClusterMutex.acquire`.
         """
         blocking, _ = self._limit(blocking, timeout)  # bad arguments are refused at once
-        return self._acquire(blocking, timeout, *self._from_here(), in_block=False)
+        return self._acquire(blocking, timeout, *self._from_here(), block=None)
 
     def _from_here(self) -> tuple[Scope, str | None]:
         """Return whose acquisition it is that is called for here, and by which stack."""
-        return enter_scope(_owner()), capture() if self._capture_backtrace else None
+        return enter_scope(), capture() if self._capture_backtrace else None
 
     async def _acquire(
         self,
@@ -262,7 +250,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         scope: Scope,
         backtrace: str | None,
         *,
-        in_block: bool,
+        block: Block,
     ) -> AsyncHeldLock | None:
         blocking, deadline = self._limit(blocking, timeout if blocking else -1)
         now = Now.read()
@@ -273,18 +261,19 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         try:
             if not await _drive(attempt.steps(now, deadline), attempt.store):
                 return None
-            return self._adopt(attempt.holding, scope, in_block)
+            return self._adopt(attempt.holding, scope, block)
         except BaseException:
             attempt.let_go()
             raise
 
-    def release(self) -> Coroutine[Any, Any, None]:
+    def release(self, timeout: Duration | None = None) -> Coroutine[Any, Any, None]:
         """Give the lock back that the calling task took.
 
-        Errors: see `ClusterMutex.release`.
+        Args, errors: see `ClusterMutex.release`.
         """
         return self._resolved(
-            partial(self._acquisitions.meant_by_release, _owner()), AsyncHeldLock.release
+            partial(self._acquisitions.meant_by_release, current_owner()),
+            partial(AsyncHeldLock.release, timeout=timeout),
         )
 
     def alive(self, *, force: bool = False) -> Coroutine[Any, Any, None]:
@@ -310,7 +299,8 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
     async def _enter(
         self, statement: Statement | None, scope: Scope, backtrace: str | None
     ) -> AsyncHeldLock:
-        held = await self._acquire(True, -1, scope, backtrace, in_block=True)
+        block: Block = "hand" if statement is None else "statement"
+        held = await self._acquire(True, -1, scope, backtrace, block=block)
         if held is None:
             raise await _drive(self._timed_out(), self._store())
         if statement is not None:
@@ -325,12 +315,14 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         _trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         """Give back what the statement took, or nothing."""
-        held = statement[0].held if statement else None
-        statement.clear()  # from here on it is the coroutine's
+        if statement[0].done:  # it is called a second time
+            return _nothing()
+        held = statement[0].held
+        statement[0].done = True  # from here on it is the coroutine's
         if isinstance(held, AsyncHeldLock):
             return held._end_block(error)
         try:
-            left = self._acquisitions.left(_owner())
+            left = self._acquisitions.left(current_owner())
         except ClusterMutexError as refusal:
             return _refuse(refusal)
         return _nothing() if left is None else left._end_block(error)

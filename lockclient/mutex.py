@@ -6,14 +6,14 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import cache, partial, wraps
-from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.ownership import call_back, enter_scope
+from lockclient.acquisition.holding import Block
+from lockclient.acquisition.ownership import call_back, current_owner, enter_scope
 from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import Exit, Statement, entering
@@ -84,10 +84,13 @@ class HeldLock(BaseHeldLock):
                 # A finalizer, or a signal's handler, on top of our own code: what that waits for,
                 # or the very thread that would do it, may be what it has interrupted.
                 undo(holding)
+                holding.check()
                 return
-            if sys.is_finalizing():
-                seconds = min(END_TIMEOUT_S if seconds is None else seconds, _end().remaining())
             store = holding.store
+            if sys.is_finalizing():  # there are no other threads any more
+                seconds = min(END_TIMEOUT_S if seconds is None else seconds, _end().remaining())
+                drive(holding.releasing(seconds), store)
+                return
             store.background.run_shielded(drive, holding.releasing(seconds), store)
         except LockNotHeld:
             raise
@@ -117,7 +120,7 @@ class HeldLock(BaseHeldLock):
         try:
             if "end" in self._holding.still_to:
                 self.release()
-            statement.clear()  # it has done its work: nothing is to happen when its exit dies
+            statement[0].done = True  # nothing is to happen when its exit dies
         except ClusterMutexError as failure:
             self._left(failure, error)
 
@@ -228,28 +231,29 @@ class ClusterMutex(BaseMutex[HeldLock]):
         now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
-            return self._go(attempt, now, deadline, in_block=False)
+            return self._go(attempt, now, deadline, None)
         except BaseException:  # an interrupt may come between any two lines here, and another here
             undo(attempt)
             raise
 
-    def _go(
-        self, attempt: Attempt, now: Now, deadline: Deadline, *, in_block: bool
-    ) -> HeldLock | None:
+    def _go(self, attempt: Attempt, now: Now, deadline: Deadline, block: Block) -> HeldLock | None:
         store = attempt.store
         if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
             return None
-        return self._adopt(attempt.holding, enter_scope(get_ident()), in_block)
+        return self._adopt(attempt.holding, enter_scope(), block)
 
-    def release(self) -> None:
+    def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back: what the caller took, or the only one that any thread took by this.
+
+        Args:
+            timeout: as of `HeldLock.release`.
 
         Raises:
             LockNotHeld: nothing is held, or it can't be known which acquisition is meant.
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is tried on in the background.
         """
-        self._acquisitions.meant_by_release(get_ident()).release()
+        self._acquisitions.meant_by_release(current_owner()).release(timeout)
 
     def __enter__(self) -> HeldLock:
         statement = entering(self)
@@ -257,7 +261,7 @@ class ClusterMutex(BaseMutex[HeldLock]):
         now, undo = Now.read(), scheduler.shared.undo
         attempt = self._attempt(blocking, now, ThreadInbox)
         try:
-            held = self._go(attempt, now, deadline, in_block=True)
+            held = self._go(attempt, now, deadline, "hand" if statement is None else "statement")
             if held is None:
                 raise run(self._timed_out(), attempt.store)
             if statement is not None:
@@ -275,8 +279,11 @@ class ClusterMutex(BaseMutex[HeldLock]):
         _trace: TracebackType | None,
     ) -> None:
         """Give back what the statement took, or nothing."""
-        taken = statement[0].held if statement else None
-        held = self._acquisitions.left(get_ident()) if taken is None else taken
+        if statement[0].done:  # it is called a second time
+            return
+        if statement[0].held is None:
+            statement[0].held = self._acquisitions.left(current_owner())
+        held = statement[0].held
         if isinstance(held, HeldLock):
             held._end_block(statement, error)
 
@@ -294,7 +301,7 @@ class ClusterMutex(BaseMutex[HeldLock]):
 
         def call(*args: Any, **how: Any) -> Any:
             with self:
-                result = function(*args, **how)
+                result = call_user(function, *args, **how)
                 if inspect.iscoroutine(result):
                     result.close()
                     raise _unprotected(function)

@@ -16,8 +16,8 @@ from uuid import uuid4
 from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
-from lockclient.acquisition.holding import Holding, own
-from lockclient.acquisition.ownership import Acquisitions, Scope
+from lockclient.acquisition.holding import Block, Holding, own
+from lockclient.acquisition.ownership import Acquisitions, Scope, current_owner
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.errors import ClusterMutexError, LockTimeout
@@ -59,7 +59,6 @@ class BaseMutex(Generic[Held]):
 
     _held_type: type[Held]
     _caller = staticmethod(this_thread)
-    _owner: Callable[[], object] = staticmethod(threading.get_ident)
     _weakly = False
 
     def __init__(
@@ -142,7 +141,7 @@ class BaseMutex(Generic[Held]):
         Raises:
             LockNotHeld: several were acquired by it, and it can't be known which one is meant.
         """
-        return self._acquisitions.locked(self._owner())
+        return self._acquisitions.locked(current_owner())
 
     @property
     def healthy(self) -> bool:
@@ -217,17 +216,17 @@ class BaseMutex(Generic[Held]):
         )
         return Attempt(store, acquisition, inbox, self._holding_of)
 
-    def _adopt(self, holding: Holding | None, scope: Scope, in_block: bool) -> Held:
+    def _adopt(self, holding: Holding | None, scope: Scope, block: Block) -> Held:
         """Make the held lock of a caller's successful acquisition."""
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
-        held = self._held_type(holding, self._on_lost, in_block)
+        held = self._held_type(holding, self._on_lost, block)
         self._acquisitions.add(held, holding, scope)
         return held
 
     def _meant(self, what: str) -> Held:
-        return self._acquisitions.meant(what, self._owner())
+        return self._acquisitions.meant(what, current_owner())
 
     def _new_holder(self, now: Now, backtrace: str | None) -> Holder:
         pid = os.getpid()

@@ -16,7 +16,7 @@ from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
-    from lockclient.acquisition.holding import Holding
+    from lockclient.acquisition.holding import Block, Holding
     from lockclient.model.holder import Holder
     from lockclient.stores.protocol import Guard
 
@@ -51,11 +51,12 @@ class BaseHeldLock:
 
     __slots__ = ("__weakref__", "_acquisition", "_entered", "_holding", "_on_lost")
 
-    def __init__(self, holding: Holding, on_lost: OnLost | None, in_block: bool) -> None:
+    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
         self._holding = holding
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
-        holding.in_block = self._entered = in_block
+        holding.block = block
+        self._entered = block is not None
         handle = Handle(self, scheduler.shared.undo)
         handle.holding = holding
         holding.handle = handle

@@ -10,7 +10,7 @@ import warnings
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from weakref import ref
 
 from lockclient.acquisition.state_machine import Acquisition
@@ -38,6 +38,11 @@ LOG_FLUSH_S = 0.1
 """Seconds that a loss is waited for to be in the log before `on_lost` is called."""
 PUSH_TRY = 2.0
 """Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
+
+
+Block = Literal["statement", "hand"] | None
+"""Whether a block took it: a statement, whose own exit will come; or one that was entered by hand,
+whose exit says the mutex only."""
 
 
 class Told(Protocol):
@@ -78,9 +83,9 @@ class Holding:
         "_watch",
         "_watch_at",
         "acquisition",
+        "block",
         "had_at",
         "handle",
-        "in_block",
         "line",
         "noted_in",
         "release_at_exit",
@@ -101,7 +106,7 @@ class Holding:
         self.release_at_exit = release_at_exit
         self.handle: ref[Any] | None = None
         self.line: str | None = None  # that took it, where no backtrace was captured
-        self.in_block = False
+        self.block: Block = None
         self.noted_in: tuple[ref[Register], ...] = ()
         self._keepalive = keepalive
         # Of all who take one of these out, one gets it: a step that needs no lock.
@@ -320,9 +325,9 @@ class Holding:
         scheduler.shared.after(FINALIZERS_S, self._say_dropped)
 
     def _say_dropped(self) -> None:
+        self.forget_owner()
         if self.ended or self.acquisition.loss is not None:
             return
-        self.forget_owner()
         where = self.taken_at
         message = (
             f"The lock {self.acquisition.name!r}, taken at {where}, was dropped without being "

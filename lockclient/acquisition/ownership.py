@@ -16,9 +16,11 @@ threads share are dictionaries, of whose operations each is one step.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from functools import partial
+from threading import get_ident
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -51,19 +53,38 @@ class Scope:
     __slots__ = ("__weakref__", "outer", "owner", "taken", "told")
 
     def __init__(self, owner: object, outer: Scope | None) -> None:
-        while outer is not None and not outer.taken and outer.told is None:
-            outer = outer.outer  # a chain of tasks that start each other must not grow for ever
         self.owner = owner
         self.outer: Scope | None = outer
         self.taken: dict[str, Any] = {}
         self.told: Holding | None = None
+        # A chain of tasks that start each other must not grow for ever.
+        scope: Scope | None = self
+        while scope is not None:
+            around = scope.outer
+            while around is not None and not around.taken and around.told is None:
+                around = around.outer
+            scope.outer = around
+            scope = around
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("clustermutex_scope", default=None)
 
 
-def enter_scope(owner: object) -> Scope:
+def current_owner() -> object:
+    """Return who calls, as `Scope.owner`: the running task, or else the thread."""
+    module = sys.modules.get("_asyncio")
+    if module is not None and module._get_running_loop() is not None:
+        task = sys.modules["asyncio"].current_task()
+        if task is not None:
+            return ref(task)
+    return get_ident()
+
+
+def enter_scope() -> Scope:
     """Return the caller's own scope, made where the context has none or has inherited one."""
+    module = sys.modules.get("_asyncio")  # as `current_owner`, without its call
+    no_loop = module is None or module._get_running_loop() is None
+    owner = get_ident() if no_loop else current_owner()
     scope = current_scope.get()
     if scope is None or scope.owner != owner or scope.told is not None:
         scope = Scope(owner, scope)
@@ -196,14 +217,16 @@ class Acquisitions(Generic[Held]):
         return holding.healthy
 
     def left(self, owner: object) -> Held | None:
-        """Return whose block ends where Python tells only the object; None: no block is open.
+        """Return whose block ends where Python tells only the object; None: nobody's.
+
+        The caller's own; or the only one that was entered by hand. A statement has its own exit.
 
         Raises:
             LockNotHeld: several are open, and which of them ends can't be known.
         """
         holding, is_own = self._of_caller(owner)
-        if holding is None or not (is_own and holding.in_block):
-            blocks = [holding for holding in self.unreleased() if holding.in_block]
+        if holding is None or not is_own:
+            blocks = [holding for holding in self.unreleased() if holding.block == "hand"]
             if not blocks:
                 return None
             if len(blocks) > 1 or self._forgotten:
@@ -239,7 +262,7 @@ class Acquisitions(Generic[Held]):
         if not unreleased and not self._forgotten:
             raise self._nothing_held(what)
         alone = len(unreleased) == 1 and not self._forgotten and not self._weakly
-        if alone and not unreleased[0].in_block:
+        if alone and unreleased[0].block is None:
             return unreleased[0]
         raise self._refusal(what, unreleased, inherited=inherited)
 
@@ -261,7 +284,8 @@ class Acquisitions(Generic[Held]):
         """Return the error of a call that may mean any of these, or none.
 
         Whoever believes to have released it releases it no more: so none of them is pushed in the
-        background from then on, and alert and auto-unlock take their course.
+        background from then on, and alert and auto-unlock take their course. But what a statement
+        took, its own exit releases.
         """
         why = (
             "was taken by the task that started the caller, which may not release it"
@@ -277,5 +301,6 @@ class Acquisitions(Generic[Held]):
         log.warning("%s", refusal)  # a pool of threads would hide it in a future
         if what == "release()":
             for holding in meant:
-                holding.stop_pushing()
+                if holding.block != "statement":
+                    holding.stop_pushing()
         return refusal

@@ -13,9 +13,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
-
-Argument = TypeVar("Argument")
 
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 _FRONT = tuple(
@@ -39,6 +36,6 @@ def called_by_library() -> bool:
     return False
 
 
-def call_user(function: Callable[[Argument], object], argument: Argument) -> object:
-    """Call what the program gave us, in a thread that nobody waits for: there it may wait."""
-    return function(argument)
+def call_user(function: Callable[..., object], *args: object, **how: object) -> object:
+    """Call what the program gave us (`on_lost`, what is decorated), where it may wait."""
+    return function(*args, **how)

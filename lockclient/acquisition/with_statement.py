@@ -12,10 +12,12 @@ dies: a stack may be dropped whose lock goes on being used.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import CodeType, FrameType
 from typing import Any
 
 from lockclient.acquisition.held_lock import BaseHeldLock
@@ -23,16 +25,19 @@ from lockclient.threads import scheduler
 
 
 class Statement(weakref.ref["partial[Any]"]):
-    """A statement, known by its exit: what it took."""
+    """A statement, known by its exit: what it took, and whether that has been left."""
 
-    __slots__ = ("held", "owner")
+    __slots__ = ("code", "done", "frame", "held", "owner")
 
     held: BaseHeldLock | None
     owner: object
+    done: bool
+    frame: int
+    code: CodeType
 
     def let_go(self) -> None:
         """See `Undoing`: its exit has died, and it was not called to its end."""
-        if self.held is not None:
+        if self.held is not None and not self.done:
             self.held._abandon()
 
 
@@ -40,8 +45,8 @@ class Exit:
     """A descriptor that gives each `with` statement an `__exit__` of its own.
 
     Args:
-        leave: the method to be called: `leave(self, statement, kind, error, trace)`, with what this
-            exit is known by, in a list, which is empty where it is not known.
+        leave: the method to be called: `leave(self, statements, kind, error, trace)`, with what
+            this exit is known by, in a list of one.
     """
 
     def __init__(self, leave: Callable[..., Any]) -> None:
@@ -61,7 +66,10 @@ class Exit:
             # Called as it dies, with the statement: in C, where no handler of a signal is run.
             statement = Statement(leave, scheduler.shared.undo)
             statement.owner = owner
-        statement.held = None
+        statement.held, statement.done = None, False
+        # Who looks it up; not the frame itself, which would keep alive what it refers to.
+        frame = sys._getframe(1)
+        statement.frame, statement.code = id(frame), frame.f_code
         taken.append(statement)
         _latest.statement = statement
         return leave
@@ -74,12 +82,27 @@ def _leave_by_class(
 
 
 def entering(owner: object) -> Statement | None:
-    """Return the statement whose `__enter__` this is; None: it is called by hand."""
+    """Return the statement whose `__enter__` this is; None: it is called by hand.
+
+    It is entered by who has looked it up: of many tasks in a thread, and where an exit was looked
+    up without an entry (`ExitStack.push`), the one that was looked up last may be another's.
+    """
     statement: Statement | None = getattr(_latest, "statement", None)
     _latest.statement = None
     if statement is None or statement() is None:
         return None
-    return statement if statement.owner is owner or statement.owner is type(owner) else None
+    if statement.owner is not owner and statement.owner is not type(owner):
+        return None
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if id(frame) == statement.frame and frame.f_code is statement.code:
+            return statement
+        frame = frame.f_back
+    return None
 
 
+_MOST_FRAMES = 8
+"""Between who looks up and the entry: subclasses that call `super().__enter__()`."""
 _latest = threading.local()

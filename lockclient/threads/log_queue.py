@@ -16,6 +16,7 @@ import atexit
 import logging
 import os
 import signal
+import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections import deque
@@ -53,6 +54,7 @@ class LogQueue:
             return
         self._queue.put(handle)
         if self._missing:
+            _flush_with_multiprocessing()
             with suppress(RuntimeError):  # the system gives no thread: the next record asks again
                 start_new_thread(self._run, ())
 
@@ -99,7 +101,8 @@ class LogQueue:
                 self._handle(self._queue.get_nowait())
 
     def _handle(self, handle: Callable[[], object]) -> None:
-        with suppress(Exception):  # whatever the program's own handlers may raise
+        # Whatever the program's own handlers raise, `SystemExit` as well: the thread is needed.
+        with suppress(BaseException):
             handle()
         if dropped := len(self._dropped):
             for _ in range(dropped):
@@ -110,7 +113,7 @@ class LogQueue:
                 (dropped,),
                 None,
             )
-            with suppress(Exception):
+            with suppress(BaseException):
                 logging.Logger.handle(_log, record)
 
 
@@ -148,6 +151,13 @@ shared = LogQueue()
 def flush(seconds: float) -> None:
     """Wait until what was logged so far is handled, but not longer than that."""
     shared.flush(seconds)
+
+
+def _flush_with_multiprocessing() -> None:
+    """Its children end without `atexit`, and know finalizers of their own."""
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        with suppress(Exception):
+            util.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:

@@ -75,8 +75,8 @@ class Background:
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
         """
-        if sys.is_finalizing():  # no other thread runs any more
-            return work(*args)
+        if sys.is_finalizing():  # no other thread runs any more: only releases are worth a wait
+            raise _no_thread("the interpreter ends")
         if scheduler.shared.missing:
             self.ready()
         if threading.get_ident() != _main_thread:
