@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -265,7 +266,7 @@ def test_what_a_lock_needs_is_asked_for_a_second_time(
             asked = "Take the lock despite that?" in terminal.text
             assert asked == (" " in answers or bool(more))
     assert not has(store, "new")
-    take(store, needy)
+    take(store, replace(needy, uuid="u2"))
     called(settings, *words, "--yes", "--yes")
     assert not has(store, "new")
 
