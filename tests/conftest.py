@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -172,19 +173,16 @@ def _started(binary: str, folder: Path) -> Etcd:
 
 @pytest.fixture
 def root() -> str:
-    """A root of the test's own."""
     return f"/t-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def settings(etcd: Etcd, root: str) -> Settings:
-    """Settings for the shared etcd and the test's own root."""
     return Settings(endpoints=(etcd.endpoint,), root=root)
 
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[EtcdStore]:
-    """A store of the test's own."""
     opened = etcd_store(settings)
     yield opened
     opened.close()
@@ -198,13 +196,18 @@ def etcdctl(etcd: Etcd) -> Etcdctl:
 
 @pytest.fixture
 def own_etcdctl(own_etcd: Etcd) -> Etcdctl:
-    """The same for the test's own etcd."""
     return etcdctl_of(own_etcd)
 
 
 @pytest.fixture
+def opened() -> Iterator[Callable[[Settings], EtcdStore]]:
+    """A function that opens stores, which are closed with the test."""
+    with ExitStack() as exits:
+        yield lambda settings: exits.enter_context(closing(etcd_store(settings)))
+
+
+@pytest.fixture
 def own_store(own_etcd: Etcd) -> Iterator[EtcdStore]:
-    """A store on the test's own etcd."""
     opened = etcd_store(Settings(endpoints=(own_etcd.endpoint,)))
     yield opened
     opened.close()

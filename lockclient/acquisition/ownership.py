@@ -219,13 +219,14 @@ class Acquisitions(Generic[Held]):
     def left(self, owner: object) -> Held | None:
         """Return whose block ends where Python tells only the object; None: nobody's.
 
-        The caller's own; or the only one that was entered by hand. A statement has its own exit.
+        The caller's own block; or the only one that was entered by hand: a statement has its own
+        exit.
 
         Raises:
             LockNotHeld: several are open, and which of them ends can't be known.
         """
         holding, is_own = self._of_caller(owner)
-        if holding is None or not is_own:
+        if holding is None or not is_own or holding.block is None:
             blocks = [holding for holding in self.unreleased() if holding.block == "hand"]
             if not blocks:
                 return None

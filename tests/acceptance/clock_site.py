@@ -17,16 +17,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done, Taken
+from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, Take, Unlock
 from tests.support.clock_shim import Clock
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import ask, take
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.unlocker_process import figure, ready, unlocker
@@ -116,9 +117,8 @@ class Site:
         sent = time.monotonic() - ago
         runtime, wall = Runtime(lasts * ALERT, lasts), time.time() - ago + ahead
         holder = taker(name, runtime, wall, hostname=f"host{ahead:+g}")
-        answer = self._store.ask(Take(holder), Deadline.after(30))
-        assert isinstance(answer, Taken)
-        self._holders[name], self._pushed_at[name] = holder, answer.token
+        self._holders[name] = holder
+        _, self._pushed_at[name] = take(self._store, holder)
         self.promises[name] = Promise(lasts, sent, time.monotonic() - ago, ahead)
 
     def push(self, *names: str) -> None:
@@ -129,7 +129,7 @@ class Site:
                 time.time() + promise.ahead
             )
             push = Push(name, self._holders[name].uuid or "", stamps, self._pushed_at[name])
-            done = self._store.ask(push, Deadline.after(30))
+            done = ask(self._store, push)
             if isinstance(done, Done):
                 self._pushed_at[name] = done.revision
                 answered = time.monotonic()
@@ -147,10 +147,9 @@ class Site:
         for _ in range(20):
             noise = taker("noise", Runtime(1000, 2000), backtrace="x" * 100_000)
             for request in (Take(noise), Unlock("noise", noise.uuid or "")):
-                self._store.ask(request, Deadline.after(30))
+                ask(self._store, request)
 
     def alerts(self) -> set[str]:
-        """Return the locks of which the unlocker's log says that they are past their alert."""
         return set(re.findall(r"Lock '([^']*)' is past its alert", self.service.log_text()))
 
     def wait_for_the_end(self) -> None:

@@ -200,7 +200,6 @@ class Client:
             self.write({key: self._large})
 
     def mark(self) -> None:
-        """Marks of uuids that nobody has."""
         self.write({self._key("withdrawn", self._name(), self._word()): b"" for _ in range(50)})
 
     def contradict(self) -> None:

@@ -42,13 +42,11 @@ def hit(error: BaseException) -> str:
 
 
 def say(word: str) -> None:
-    """Tell the test."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
 
 def main(url: str, name: str, path: str, kind: str) -> None:
-    """Work on after each interrupt."""
     raised, other = RAISED[kind], f"handler-{time.time()}"
 
     def come(_number: int, _frame: object) -> None:

@@ -13,7 +13,6 @@ from lockclient import ClusterMutex, Settings, open_store
 
 
 def wait(number: str, timeout: float) -> None:
-    """Wait in line, take the lock, let it go."""
     mutex = ClusterMutex(NAME, reason=number, store=STORE, capture_backtrace=False)
     try:
         if not mutex.acquire(timeout=timeout):

@@ -7,19 +7,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lockclient import Settings
-from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.model.removal import Removal
-from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, Remove
-from tests.support import terminal
-from tests.support.processes import BIN, wait_until
+from lockclient.stores.protocol import MutexStore
+from tests.support import locks, terminal
+from tests.support.locks import read
+from tests.support.processes import BIN, run_to_end, wait_until
 from tests.support.terminal import COMMAND
 
 PATIENCE = 30.0
@@ -36,43 +32,62 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def finished(
-    words: Sequence[str], env: Mapping[str, str], typed: str = "", timeout: float = PATIENCE
+    words: Sequence[str], env: Mapping[str, str], typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; `clustermutex` unless it is a path or `sh`."""
     program = list(words) if words[0].startswith(("/", "sh")) else [COMMAND, *words]
-    return subprocess.run(
-        program, env=env, input=typed, capture_output=True, text=True, timeout=timeout
-    )
+    return run_to_end(*program, env=env, typed=typed, status=None)
 
 
-@contextmanager
-def running(
-    words: Sequence[str], env: Mapping[str, str], folder: Path
-) -> Iterator[subprocess.Popen[str]]:
-    """A `clustermutex` that runs; what it says on stderr is in `folder/said`.
+class Running(subprocess.Popen[str]):
+    """A `clustermutex` that runs in a folder; a context manager that ends it.
 
     It has a process group of its own. What is left of its command at the end is killed by the
     number that the command left in `folder/pid`, if it did.
     """
-    with (folder / "said").open("w") as said:
-        process = subprocess.Popen(
-            [COMMAND, *words],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            cwd=folder,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        left = folder / "pid"
+
+    def __init__(self, words: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        self._folder = folder
+        with (folder / "said").open("w") as said:
+            super().__init__(
+                [COMMAND, *words],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return (self._folder / "said").read_text()
+
+    def up(self) -> None:
+        """Wait until its command has written a line to the file `up`."""
+        written(self._folder / "up")
+
+    def ends(self, status: int) -> None:
+        assert self.wait(PATIENCE) == status, self.said
+
+    def go(self, status: int = 0) -> None:
+        """Let its command see the file `go`, and end."""
+        (self._folder / "go").touch()
+        self.ends(status)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        left = self._folder / "pid"
         if left.exists() and not gone(int(left.read_text())):
             os.kill(int(left.read_text()), signal.SIGKILL)
-        process.communicate(timeout=PATIENCE)  # what still runs has the pipe, too
+        self.communicate(timeout=PATIENCE)  # what still runs has the pipe, too
+
+
+Start = Callable[..., Running]
 
 
 def gone(pid: int) -> bool:
@@ -89,35 +104,20 @@ def written(file: Path) -> str:
     return file.read_text()
 
 
-# ---------------------------------------------------------------- what stands in etcd
+# ---------------------------------------------------------------- what stands in the store
 
 
-def seen(store: EtcdStore, name: str) -> ReadResult:
-    """Return what stands in etcd for a lock."""
-    answer = store.ask(Read(name, waiters=True), Deadline.after(10))
-    assert isinstance(answer, ReadResult)
-    return answer
-
-
-def holder_of(store: EtcdStore, name: str) -> Holder | None:
-    """Return who holds a lock."""
-    return seen(store, name).holder
-
-
-def held(store: EtcdStore, name: str) -> Holder:
+def held(store: MutexStore, name: str) -> Holder:
     """Wait until somebody holds the lock; return who."""
-    return wait_until(lambda: holder_of(store, name), PATIENCE, f"{name} to be held")
+    return wait_until(lambda: read(store, name).holder, PATIENCE, f"{name} to be held")
 
 
-def in_line(store: EtcdStore, name: str, number: int = 1) -> None:
-    """Wait until so many are in line."""
-    wait_until(lambda: len(seen(store, name).waiters) == number, PATIENCE, "the line")
+def in_line(store: MutexStore, name: str, number: int = 1) -> None:
+    wait_until(lambda: len(read(store, name).waiters) == number, PATIENCE, "the line")
 
 
-def remove(store: EtcdStore, name: str) -> None:
-    """Take a lock from its holder, as `force-unlock` does."""
-    removal = Removal(held(store, name), time.time(), "a person", "force-unlock", "to see it")
-    store.ask(Remove(removal, None), Deadline.after(10))
+def remove(store: MutexStore, name: str) -> None:
+    locks.remove(store, held(store, name), "to see it", "a person")
 
 
 # ---------------------------------------------------------------- a terminal
@@ -140,8 +140,11 @@ class Terminal(terminal.Terminal):
         self._looked += found.end()
         return found
 
+    def runs(self, line: str) -> None:
+        self.enter(f"{line}\n")
+        self.shows("up\r+\n")
+
     def hang_up(self) -> None:
-        """Close the terminal's window."""
         if self._open:
             self._open = False
             os.close(self._master)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lockclient.cli.setup.etcd_server import embedded_etcd
+from tests.support.processes import run_to_end
 from tests.support.soak import soaking
 
 CHECKOUT = Path(__file__).parents[2]
@@ -28,32 +26,13 @@ PEERS = {
 }
 
 
-@pytest.fixture
-def _path(etcd_binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the benchmark find the etcd that is being tested with.
-
-    With the embedded one it finds nothing else, so that all peers with a server are missing.
-    """
-    if etcd_binary == embedded_etcd():
-        monkeypatch.setenv("PATH", "/nowhere")
-    else:
-        monkeypatch.setenv("PATH", f"{Path(etcd_binary).parent}:{os.environ['PATH']}")
-
-
 @pytest.mark.usefixtures("_path")
 @pytest.mark.parametrize("only", [("cycle",), *soaking(((),))], ids=["cycle", "all"])
 def test_a_quick_run_measures_every_section(tmp_path: Path, only: tuple[str, ...]) -> None:
     """All sections are in results.json, each peer is measured or named as missing, none both."""
     words = [word for section in only for word in ("--only", section)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--output", str(tmp_path), *words],
-        cwd=CHECKOUT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+    program = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(tmp_path), *words]
+    done = run_to_end(*program, env={"TMPDIR": str(tmp_path)}, folder=CHECKOUT)
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     sections, missing = results["sections"], set(results["missing"])
     assert set(sections) == (set(only) or SECTIONS)

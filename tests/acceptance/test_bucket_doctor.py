@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.stores.gcs.store import GcsStore
+from tests.acceptance.test_command_doctor import examine, of
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.processes import wait_until
-from tests.support.terminal import called
 from tests.support.unlocker_process import unlocker
 
 
@@ -29,28 +27,17 @@ def store(settings: Settings) -> Iterator[GcsStore]:
     opened.close()
 
 
-def examine(settings: Settings, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the exit status and what was found."""
-    done = called(settings, "doctor", "--json", *words, status=None)
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)["findings"]
-
-
-def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
-    return [
-        (finding["level"], finding["text"]) for finding in findings if finding["check"] == check
-    ]
-
-
 def test_a_healthy_one(settings: Settings, server: BucketServer, store: GcsStore) -> None:
     """With an unlocker, and a lock that somebody has: nothing is written by it."""
-    with unlocker(settings, "--poll", "0.5") as running, ClusterMutex("x", store=store):
+    with (
+        unlocker(settings, "--poll", "0.5") as running,
+        ClusterMutex("x", store=store),
+    ):
         assert running.url
         wait_until(lambda: len(server.bucket.names()) == 2, what="the unlocker's sign of life")
         before = server.bucket.names()
-        status, found = examine(settings, "--listen", "20s")
+        found = examine(settings, "--listen", "20s", status=0)
         assert server.bucket.names() == before
-    assert status == 0, found
     checks = ["bucket", "rights", "settings", "latency", "unlocker", "clock", "locks"]
     assert [finding["check"] for finding in found] == checks
     assert "1 running: unlocker@" in of(found, "unlocker")[0][1]
@@ -67,9 +54,7 @@ def test_an_ill_one(settings: Settings, server: BucketServer) -> None:
         "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 3}}]},
         "versioning": {"enabled": True},
     }
-    status, found = examine(settings, "--listen", "0")
-    assert status == 2
-    assert all(finding["advice"] for finding in found if finding["level"] != "ok")
+    found = examine(settings, status=2)
     assert [level for level, _ in of(found, "settings")] == ["error", "warning"]
     ((level, text),) = of(found, "rights")
     assert (level, "storage.objects.update" in text) == ("error", True)
@@ -82,18 +67,12 @@ def test_an_ill_one(settings: Settings, server: BucketServer) -> None:
 
 def test_no_bucket_and_no_right_to_list(settings: Settings, server: BucketServer) -> None:
     """What can be looked at is; the rest is left out with the reason."""
-    status, found = examine(settings_of_another(), "--listen", "0")
-    assert status == 2
+    found = examine(Settings.load("gs://another"), status=2)
     ((level, text),) = of(found, "gcs")
     assert (level, "Create the bucket" in text) == ("error", True)
     assert len(found) == 1
     server.denied = {"storage.objects.list"}
-    status, found = examine(settings, "--listen", "0")
-    assert status == 2
+    found = examine(settings, status=2)
     assert of(found, "rights")[0][0] == "error"
     ((level, text),) = of(found, "gcs")
     assert (level, "storage.objects.list" in text) == ("error", True)
-
-
-def settings_of_another() -> Settings:
-    return Settings.load("gs://another")

@@ -10,24 +10,29 @@ from contextlib import ExitStack
 import pytest
 from click.testing import CliRunner
 
-from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient import ClusterMutex, Settings
+from lockclient.model.clocks import Runtime
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Take
 from mutexdash.cli import main as mutexdash_command
-from tests.acceptance.polled import is_alerted_on_and_removed, watch_tells
 from tests.support.bucket.server import BucketServer, Fault
-from tests.support.bucket_store import die_with, settings_of, store_of
-from tests.support.http_requests import read
-from tests.support.processes import Service, start_service, wait_until
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.locks import read, soon, take
+from tests.support.processes import Figure, Service, wait_until
 from tests.support.records import taker
 from tests.support.terminal import called, one_line
-from tests.support.unlocker_process import REMOVED, fetch, figure, figures, ready, unlocker
+from tests.support.unlocker_process import (
+    REMOVED,
+    fetch,
+    figure,
+    figures,
+    mutexdash,
+    ready,
+    unlocker,
+    when_ready,
+)
 from unlocker.cli import main as unlocker_command
 
 POLL = 1.0
-_SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
 
 
 @pytest.fixture
@@ -47,50 +52,25 @@ def start(settings: Settings, *options: str, poll: float = POLL) -> Service:
 
 
 class TestUnlocker:
-    def test_a_killed_holder_is_alerted_on_and_removed(
-        self, settings: Settings, store: GcsStore
-    ) -> None:
-        """With a record, which has the code that took the lock."""
-        with start(settings) as service:
-            wait_until(lambda: ready(service))
-            uuid = die_with(settings, "nightly", 1, 4)
-            is_alerted_on_and_removed(service, store, "nightly", uuid)
-            wait_until(lambda: figure(service, _SEEN))
-            with ClusterMutex("nightly", store=store):
-                assert read(store, "nightly").holder is not None
-
-    def test_who_gives_signs_of_life_keeps_its_lock(
-        self, settings: Settings, store: GcsStore
-    ) -> None:
-        """Each push is seen by a look, and its time counts from then."""
-        mutex = ClusterMutex(
-            "kept", expected_runtime=2, auto_unlock_after=4, keepalive=True, store=store
-        )
-        with start(settings) as service, mutex:
-            wait_until(lambda: ready(service))
-            other = die_with(settings, "dead", 1, 6)
-            wait_until(lambda: read(store, "dead", other).removal)
-            assert mutex.healthy
-            assert "kept" not in service.log_text()
-
     def test_due_to_removed(
-        self, settings: Settings, store: GcsStore, server: BucketServer, figure: object
+        self,
+        settings: Settings,
+        store: GcsStore,
+        server: BucketServer,
+        figure: Figure,
     ) -> None:
         """A look later at most, and a sweep; with 50 ms for each answer."""
         late = []
-        with start(settings) as service:
-            wait_until(lambda: ready(service))
+        with when_ready(start(settings)):
             server.delay = 0.05
             for number in range(3):
                 name = f"lock-{number}"
                 holder = taker(name, Runtime(1.0, 2.0))
-                outcome = store.ask(Take(holder), Deadline.after(60))
-                assert isinstance(outcome, Taken)
+                take(store, holder)
                 due = time.monotonic() + 2.0
                 wait_until(lambda name=name: read(store, name).holder is None)  # type: ignore[misc]
                 late.append(time.monotonic() - due)
         assert min(late) >= 0
-        assert callable(figure)
         figure(
             f"due to removed with a look each {POLL:g} s and 50 ms of delay: "
             f"{min(late):.2f} to {max(late):.2f} s"
@@ -100,30 +80,32 @@ class TestUnlocker:
         """Each looks after a removal of its own, and so counts the other's."""
         for number in range(12):
             name = f"lock-{number:02}"
-            store.ask(Take(taker(name, Runtime(1.0, 2.0))), Deadline.after(60))
-        one, two = start(settings, "--max-removals", "4"), start(settings, "--max-removals", "4")
+            take(store, taker(name, Runtime(1.0, 2.0)))
+        one, two = (
+            start(settings, "--max-removals", "4"),
+            start(settings, "--max-removals", "4"),
+        )
         with one, two:
             wait_until(lambda: "The brake is on" in one.log_text() + two.log_text())
             wait_until(lambda: figures(one)["clustermutex_unlockers"] == 2)
-            held = store.names("", 100, Deadline.after(60))
+            held = store.names("", 100, soon())
             assert 12 - 4 - 1 <= len(held) <= 12 - 4
 
     def test_removals_do_not_wait_a_look_each(self, settings: Settings, store: GcsStore) -> None:
         """With a minute between looks, ten that are due go one after the other."""
         for number in range(10):
-            store.ask(Take(taker(f"lock-{number}", Runtime(1.0, 2.0))), Deadline.after(60))
+            take(store, taker(f"lock-{number}", Runtime(1.0, 2.0)))
         with start(settings, poll=60) as service:
-            wait_until(lambda: not store.names("", 100, Deadline.after(60)))
+            wait_until(lambda: not store.names("", 100, soon()))
             wait_until(lambda: figure(service, REMOVED) == 10)
 
     def test_a_bucket_that_takes_no_more_is_told(
         self, settings: Settings, store: GcsStore, server: BucketServer
     ) -> None:
         """Nothing is removed until it does; then what has come due is, with its record."""
-        with start(settings) as service:
-            wait_until(lambda: ready(service))
+        with when_ready(start(settings)) as service:
             holder = taker("due", Runtime(1.0, 2.0))
-            store.ask(Take(holder), Deadline.after(60))
+            take(store, holder)
             server.trouble = lambda _: Fault("", 429)
             wait_until(lambda: not ready(service))
             wait_until(lambda: "asks us to slow down" in service.log_text())
@@ -144,63 +126,23 @@ class TestUnlocker:
                 assert said in done.stderr
 
 
-class TestCommand:
-    def test_ls_and_show(self, settings: Settings, store: GcsStore) -> None:
-        """No line, so nobody is said to wait or not to; no number that is no fencing token."""
-        with ClusterMutex("deploy/prod", reason="release 7", store=store) as mutex:
-            said = called(settings, "ls").stdout
-            assert "deploy/prod" in said
-            (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
-            assert (lock["uuid"], lock["fencing_token"]) == (mutex.uuid, 0)
-            assert lock["waiters"] is None
-            lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
-            assert (lock["waiters"], lock["queue"]) == (None, [])
-            said = called(settings, "show", "deploy/prod").stdout
-            assert "release 7" in said
-            assert "test_ls_and_show" in said  # the backtrace, out of the body
-            assert "waiters" not in said
-            assert "Fencing" not in said
-        assert "Nobody holds" in one_line(called(settings, "show", "deploy/prod", status=1))
-
-    def test_force_unlock_and_removed(self, settings: Settings, store: GcsStore) -> None:
-        """The holder is told; the list has it, and `show` names it."""
-        mutex = ClusterMutex("deploy/prod", store=store)
-        mutex.acquire()
-        words = ("--reason", "it hangs", "--yes")
-        called(settings, "force-unlock", "deploy/prod", *words)
-        with pytest.raises(LockLost):
-            mutex.alive(force=True)
-        (gone,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
-        assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
-        assert gone["how"] == "force-unlock"
-        assert "it hangs" in one_line(called(settings, "show", "deploy/prod", status=1))
-
-    def test_watch(self, settings: Settings, store: GcsStore) -> None:
-        """What is held at the begin, what is taken, and what is released."""
-        watch_tells(settings, store)
-
-    def test_roles_of_etcd_s_are_not_for_it(self, settings: Settings) -> None:
-        """But who runs an etcd beside it gets them by its root."""
-        said = one_line(called(settings, "setup-auth", status=1))
-        assert "docs/stores.md says which, under Rights" in said
-        assert "etcdctl role add" in called(settings, "setup-auth", "--root", "/r").stdout
-
-    def test_restored_need_not_be_told(self, settings: Settings) -> None:
-        said = one_line(called(settings, "restored", status=69))
-        assert "need not be told" in said
+def test_roles_of_etcd_s_are_not_for_it(settings: Settings) -> None:
+    """But who runs an etcd beside it gets them by its root."""
+    said = one_line(called(settings, "setup-auth", status=1))
+    assert "docs/stores.md says which, under Rights" in said
+    assert "etcdctl role add" in called(settings, "setup-auth", "--root", "/r").stdout
 
 
 class TestDashboard:
     def test_pages_and_api(self, settings: Settings, store: GcsStore, server: BucketServer) -> None:
         """Each page answers, and says nothing of lines, tokens or etcd."""
-        command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", "--poll", "0.5"]
         uuid = _removed(settings, store)
         with ExitStack() as stack:
             stack.enter_context(ClusterMutex("deploy/prod", reason="release 7", store=store))
             # It gets by with what only reads: the bucket's rights, docs/stores.md.
             server.denied = {f"storage.objects.{verb}" for verb in ("create", "update", "delete")}
             stack.callback(server.denied.clear)
-            service = stack.enter_context(start_service(command))
+            service = stack.enter_context(mutexdash(settings, "--poll", "0.5"))
             wait_until(lambda: "deploy/prod" in _get(service, "/"))
             for path in (
                 *("/", "/lock/deploy%2Fprod", "/removed", "/timeline", "/host?name=host"),
@@ -224,8 +166,10 @@ class TestDashboard:
         self, settings: Settings, store: GcsStore, server: BucketServer
     ) -> None:
         """And never to be there and silent: each look is a question of its own."""
-        command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", "--poll", "0.5"]
-        with ClusterMutex("a", store=store), start_service(command) as service:
+        with (
+            ClusterMutex("a", store=store),
+            mutexdash(settings, "--poll", "0.5") as service,
+        ):
             wait_until(lambda: "Google Cloud Storage connected" in _get(service, "/"))
             server.trouble = lambda _: Fault("", 503)
             wait_until(lambda: "Google Cloud Storage is away." in _get(service, "/"))
@@ -236,9 +180,8 @@ class TestDashboard:
 
 def _removed(settings: Settings, store: GcsStore) -> str:
     holder = taker("old", Runtime(1.0, 2.0), backtrace="File old\n" * 200)
-    store.ask(Take(holder), Deadline.after(60))
-    words = ("--reason", "it was old", "--yes")
-    called(settings, "force-unlock", "old", *words)
+    take(store, holder)
+    called(settings, "force-unlock", "old", "--reason", "it was old", "--yes")
     return holder.uuid or ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.cli.store_access import MAX_NAMES
-from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.processes import BIN, needed, wait_until
+from tests.support.processes import BIN, needed, run_to_end, wait_until
 from tests.support.soak import soaking
 from tests.support.terminal import Terminal, called, environment
 
@@ -98,15 +95,7 @@ def test_fish(env: dict[str, str], tmp_path: Path) -> None:
 
     def offered(line: str) -> list[str]:
         script = f'clustermutex completion fish | source; complete -C "{line}"'
-        done = subprocess.run(
-            [needed("fish"), "--no-config", "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-            env=env,
-            cwd=tmp_path,
-        )
+        done = run_to_end(needed("fish"), "--no-config", "-c", script, env=env, folder=tmp_path)
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
     assert sorted(offered("clustermutex show ")) == sorted(NAMES)
@@ -134,16 +123,3 @@ def test_an_etcd_that_is_away_costs_a_second_and_no_error(own_etcd: Etcd) -> Non
     line = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": "clustermutex show x"}
     done = called(Settings((own_etcd.endpoint,)), status=0, **line, COMP_CWORD="x")
     assert (done.stdout.strip(), done.stderr) == ("", "")
-
-
-def test_names_of_many_locks(store: EtcdStore) -> None:
-    """Those that begin so, and no more than were asked for."""
-    with ExitStack() as exits:
-        for name in ("a", "b/1", "b/2", "b/3", "b:", "Ü", "c"):
-            exits.enter_context(ClusterMutex(name, store=store))
-        soon = Deadline.after(10)
-        assert store.names("b/", MAX_NAMES, soon) == ["b/1", "b/2", "b/3"]
-        assert store.names("b", 2, soon) == ["b/1", "b/2"]
-        assert set(store.names("", MAX_NAMES, soon)) == {"a", "b/1", "b/2", "b/3", "b:", "c", "Ü"}
-        assert store.names("Ü", MAX_NAMES, soon) == ["Ü"]
-        assert store.names("z", MAX_NAMES, soon) == []

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +16,18 @@ from lockclient.cli.setup.etcd_server import Etcd, etcd_version
 from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.clock_shim import Clock, compile_library
-from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, frozen, path_with_etcdctl
-from tests.support.processes import Service, start_service, wait_until
-from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line, piped
+from tests.support.etcd_binary import (
+    OPEN,
+    Etcdctl,
+    etcdctl_of,
+    exhaust_space,
+    frozen,
+    path_with_etcdctl,
+)
+from tests.support.locks import HolderProcess, read
+from tests.support.processes import Service, run_to_end, wait_until
+from tests.support.terminal import called, in_terminal, one_line, piped
+from tests.support.unlocker_process import unlocker as unlocker_on
 
 
 def examine(
@@ -49,7 +55,7 @@ def of(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def unlocker(settings: Settings) -> Iterator[Service]:
-    with start_service(["unlocker", "--listen", "127.0.0.1:0"], environment(settings)) as service:
+    with unlocker_on(settings) as service:
         yield service
         assert service.terminate() == 0
 
@@ -140,17 +146,7 @@ def test_an_etcd_that_is_away_or_hangs(own_etcd: Etcd) -> None:
 
 def test_out_of_space(own_etcd: Etcd) -> None:
     """The alarm is told, with how to be rid of it."""
-    own_etcd.stop()
-    own_etcd.extra = ["--quota-backend-bytes=65536"]
-    own_etcd.start()
-    etcdctl = etcdctl_of(own_etcd)
-
-    def fill() -> None:
-        for number in range(100):
-            etcdctl("put", f"/fill/{number}", input="x" * 60_000)
-
-    with pytest.raises(AssertionError, match="space"):
-        fill()
+    exhaust_space(own_etcd)
     found = examine(Settings((own_etcd.endpoint,)), status=2)
     assert any("NOSPACE" in text for _, text in of(found, "member"))
     assert "can't be told: etcd is out of space" in of(found, "rights")[0][1]
@@ -168,7 +164,7 @@ def test_an_etcd_that_does_not_compact(own_etcd: Etcd, own_store: EtcdStore) -> 
             for _ in range(20):
                 mutex.alive(force=True)
         if number == 0:
-            middle = revision_of(etcdctl)
+            middle = read(own_store, "x").revision
     ((level, text),) = of(examine(settings), "history")
     assert level == "warning"
     assert re.search(
@@ -178,15 +174,10 @@ def test_an_etcd_that_does_not_compact(own_etcd: Etcd, own_store: EtcdStore) -> 
     ((level, text),) = of(examine(settings), "history")
     assert level == "warning", "an hour ago still begins with what was six hours ago"
     assert text.endswith("It is not compacted.")
-    etcdctl("compaction", str(revision_of(etcdctl)))
+    etcdctl("compaction", str(read(own_store, "x").revision))
     ((level, text),) = of(examine(settings), "history")
     assert level == "ok"
     assert re.search(r"keeps \d revisions of history, at least (1 h|59 min)", text)
-
-
-def revision_of(etcdctl: Etcdctl) -> int:
-    """Return the revision that etcd is at."""
-    return int(json.loads(etcdctl("get", "x", "-w", "json"))["header"]["revision"])
 
 
 @pytest.mark.parametrize(
@@ -239,20 +230,10 @@ def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
     words = [word for user, (role, _) in ROLES.items() for word in (f"--{role}", user)]
     root = Settings().root
     with server:
-        script = subprocess.run(
-            [COMMAND, "setup-auth", "--root", root, *words],
-            capture_output=True,
-            check=True,
-        )
+        script = called(Settings(), "setup-auth", "--root", root, *words).stdout
         passwords = {f"{role.upper()}_PASSWORD": "secret" for role, _ in ROLES.values()}
         endpoint = {"ETCDCTL_ENDPOINTS": server.endpoint, "PATH": path_with_etcdctl(server)}
-        subprocess.run(
-            ["sh"],
-            input=script.stdout,
-            capture_output=True,
-            check=True,
-            env={**os.environ, **passwords, **endpoint},
-        )
+        run_to_end("sh", typed=script, env={**passwords, **endpoint})
         etcdctl = etcdctl_of(server)
         etcdctl("user", "add", "nobody:secret")
         etcdctl("user", "add", "root:secret")
@@ -276,30 +257,17 @@ def test_bad_settings_are_one_line(settings: Settings) -> None:
     assert "etcd://" in told
 
 
-HOLDER = """
-import time
-from lockclient import ClusterMutex
-
-with ClusterMutex("x") as mutex:
-    print("http://held", flush=True)
-    while True:
-        mutex.alive(force=True)
-        time.sleep(0.2)
-"""
-
-
 def test_clocks_that_are_wrong(settings: Settings, tmp_path: Path) -> None:
     """The unlocker's and the holders' against this machine's, by what they write while it looks."""
     library = compile_library(tmp_path)
     warden, worker, doctor = (Clock(library) for _ in range(3))
     warden.move(100)
     worker.move(-50)
-    holder, unlocker = [sys.executable, "-c", HOLDER], ["unlocker", "--listen", "127.0.0.1:0"]
+    pushing = {"keepalive": True, "expected_runtime": 1.6, "auto_unlock_after": 600}
     with (
-        start_service(unlocker, {**environment(settings), **warden.env}),
-        start_service(holder, {**environment(settings), **worker.env}) as held,
+        unlocker_on(settings, env=warden.env),
+        HolderProcess(settings, "x", worker.env, **pushing),
     ):
-        assert held.url
         wait_until(lambda: of(examine(settings), "unlocker")[0][0] == "ok", what="the unlocker")
         found = of(examine(settings, "--listen", "8"), "clock")
         assert [level for level, _ in found] == ["warning", "warning"]

@@ -15,7 +15,7 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.group import SECTIONS
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.command_reference import renewed
-from tests.support.processes import Figure
+from tests.support.processes import Figure, run_to_end
 from tests.support.soak import soaking
 from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line, piped
 
@@ -37,7 +37,7 @@ def test_it_starts_quickly(
     needed: list[float] = []
     with ClusterMutex("x", store=store):
         while len(ours) < 3 or (len(ours) < 20 and min(ours) > MOST * min(needed)):
-            ours.append(spent(lambda: called(settings, *words)))
+            ours.append(spent(lambda: piped(settings, *words)))
             needed.append(spent(lambda: subprocess.run(bare, check=True)))
     figure(
         f"`clustermutex {' '.join(words)}` took {min(ours):.2f} s of a processor, its imports "
@@ -107,6 +107,17 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
         (["ls", "--url", "http://x"], "It must begin with etcd://"),
         (["doctor", "--listen", "soon"], "'soon' is no duration: give seconds or units, like 90"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["run", "x"], "COMMAND"),
+        (["run", "x", "--timeout", "soon", "--", "true"], "--timeout"),
+        (["run", "x", "--timeout", "-1", "--", "true"], "--timeout"),
+        (["run", "x", "--timeout", "5", "--no-wait", "--", "true"], "--no-wait"),
+        (["run", "x", "--auto-unlock-after", "soon", "--", "true"], "never"),
+        (["run", "x", "--auto-unlock-after", "inf", "--", "true"], "is no duration"),
+        (["run", "x", "--auto-unlock-after", "0", "--", "true"], "--auto-unlock-after must be"),
+        (["run", "x", "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (5 min)"),
+        (["run", "x", "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
+        (["run", "x", "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
+        (["run", "x", "--url", "http://x", "--", "true"], "etcd://"),
     ],
 )
 def test_a_wrong_line_is_one_line(settings: Settings, words: list[str], told: str) -> None:
@@ -115,6 +126,13 @@ def test_a_wrong_line_is_one_line(settings: Settings, words: list[str], told: st
     assert told in said
     assert said.startswith("clustermutex: ")
     assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "n" * 256])
+def test_a_bad_name_to_run_under_is_one_line(name: str) -> None:
+    """Before etcd is asked."""
+    nowhere = Settings.load("etcd://127.0.0.1:1")
+    assert "name" in one_line(called(nowhere, "run", name, "--", "true", status=69))
 
 
 def test_the_url_stands_before_the_command_or_after_it(
@@ -166,14 +184,8 @@ def test_a_mistake_of_ours_is_one_line_too(settings: Settings) -> None:
         "sys.argv[0] = 'clustermutex'\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "ls"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(settings),
-    )
-    assert done.returncode == 70
+    env = environment(settings)
+    done = run_to_end(sys.executable, "-c", program, "ls", env=env, status=70)
     assert "RuntimeError: unforeseen. Add --debug" in one_line(done)
 
 

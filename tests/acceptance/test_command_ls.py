@@ -6,20 +6,20 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
-from tests.support.processes import Service, start_service, wait_until
+from tests.support.locks import ask
+from tests.support.pages import request
+from tests.support.processes import start_service, wait_until
 from tests.support.terminal import COMMAND, called, environment, in_terminal
+from tests.support.unlocker_process import mutexdash, when_ready
 
 HOSTILE = "na\u202eme\u200b [red]x[/red]"
 
@@ -103,8 +103,8 @@ def test_hostile_texts_show_and_steer_nothing(held: Settings) -> None:
 def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
     """Lock by lock and field by field."""
     said = json.loads(called(held, "ls", "--json").stdout)
-    with start_service(["mutexdash", "--listen", "127.0.0.1:0"], environment(held)) as board:
-        api = wait_until(lambda: _ready(board), what="the dashboard")
+    with when_ready(mutexdash(held)) as board:
+        api = request(board.url, "/api/locks?sort=state").json
     assert said["locks"] == api["locks"]
     assert said.keys() == api.keys()
     assert said["total"] == 3
@@ -118,14 +118,6 @@ def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
         *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
         *("auto_unlock_after", "needs", "fencing_token", "waiters"),
     ]
-
-
-def _ready(board: Service) -> Any:
-    try:
-        with urlopen(f"{board.url}/api/locks?sort=state", timeout=60) as answer:
-            return json.load(answer)
-    except OSError:
-        return None
 
 
 def test_filter_and_sort(held: Settings) -> None:
@@ -224,7 +216,7 @@ def test_removed(settings: Settings, store: EtcdStore) -> None:
         mutex.acquire()
         how = "auto-unlock" if number == 1 else "force-unlock"
         removal = Removal(mutex.record, time.time(), who, how, f"why {number}")
-        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
+        assert isinstance(ask(store, Remove(removal, None)), Done)
     titles, *rows = _rows(called(settings, "removed").stdout)
     assert titles == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]
     assert [row[1] for row in rows] == ["lock 2", "lock 1", "lock 0"]

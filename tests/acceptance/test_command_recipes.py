@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
+from lockclient import ClusterMutex
 from lockclient.stores.etcd.store import EtcdStore
-from tests.acceptance.shells import PATIENCE, environment, held, holder_of, in_line, seen
-from tests.support.processes import wait_until
+from tests.acceptance.shells import PATIENCE, held, in_line
+from tests.support.locks import has, read
+from tests.support.processes import run_to_end, wait_until
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 BLOCKS = re.findall(r"^```(?:sh|crontab)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
@@ -22,17 +23,15 @@ Make = Callable[..., None]
 
 
 def recipe(words: str) -> str:
-    """Return the one recipe that has these words in it."""
     (found,) = [block for block in BLOCKS if words in block]
     return str(found)
 
 
 @pytest.fixture
-def env(settings: Settings, tmp_path: Path) -> dict[str, str]:
+def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """The environment of a shell that finds the programs of the recipes in `bin`."""
     (tmp_path / "bin").mkdir()
-    found = environment(settings)
-    return found | {"PATH": f"{tmp_path / 'bin'}:{found['PATH']}"}
+    return env | {"PATH": f"{tmp_path / 'bin'}:{env['PATH']}"}
 
 
 @pytest.fixture
@@ -49,9 +48,7 @@ def program(tmp_path: Path) -> Make:
 
 
 def _sh(script: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/sh", "-c", script], env=env, cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    return run_to_end("/bin/sh", "-c", script, env=env, folder=folder, status=None)
 
 
 def _done(folder: Path) -> list[str]:
@@ -86,7 +83,7 @@ def test_ci(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make
     with ClusterMutex("deploy/prod", store=store):
         job = subprocess.Popen(["/bin/sh", "-c", recipe("$CI_JOB_URL")], env=env, cwd=tmp_path)
         in_line(store, "deploy/prod")
-        assert seen(store, "deploy/prod").waiters[0].reason == "https://ci.example/7"
+        assert read(store, "deploy/prod").waiters[0].reason == "https://ci.example/7"
         assert not _done(tmp_path)
     assert job.wait(PATIENCE) == 3
     assert _done(tmp_path) == ["deploy.sh prod"]
@@ -113,11 +110,11 @@ def test_steps(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: M
     assert _done(tmp_path) == ["build ", "upload ", "restart "]
     stamps = (tmp_path / "stamps").read_text().splitlines()
     assert len(set(stamps)) == 3
-    assert holder_of(store, "deploy/shop") is None
+    assert has(store, "deploy/shop") is None
     program("upload", "exit 9")
     assert _sh(recipe("./restart"), env, tmp_path).returncode == 9
     assert _done(tmp_path)[3:] == ["build ", "upload "]
-    assert holder_of(store, "deploy/shop") is None
+    assert has(store, "deploy/shop") is None
 
 
 def test_steps_that_are_interrupted(
@@ -134,7 +131,7 @@ def test_steps_that_are_interrupted(
     (tmp_path / "go").touch()
     assert deploy.wait(PATIENCE) == 143
     assert _done(tmp_path) == ["build "]
-    assert holder_of(store, "deploy/shop") is None
+    assert has(store, "deploy/shop") is None
 
 
 def test_exported(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
@@ -143,7 +140,7 @@ def test_exported(env: dict[str, str], store: EtcdStore, tmp_path: Path, program
     script = recipe("--export")
     assert _sh(script, env, tmp_path).returncode == 0
     assert re.fullmatch(r"upload --if-newer-than \d+", _done(tmp_path)[0])
-    assert holder_of(store, "deploy/shop") is None
+    assert has(store, "deploy/shop") is None
     with ClusterMutex("deploy/shop", store=store):
         done = _sh(script.replace("--timeout 60", "--timeout 0"), env, tmp_path)
     assert done.returncode == 75

@@ -13,31 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
+from lockclient import ClusterMutex
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
-    environment,
+    Start,
     finished,
     held,
-    holder_of,
     in_line,
-    running,
-    seen,
     written,
 )
-from tests.support.processes import wait_until
+from tests.support.locks import has, read
+from tests.support.processes import run_to_end, wait_until
 from tests.support.soak import soaking
-from tests.support.terminal import COMMAND, called
+from tests.support.terminal import COMMAND
 
 NAME = "deploy/prod"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
-
-
-@pytest.fixture
-def env(settings: Settings) -> dict[str, str]:
-    """The environment of a shell."""
-    return environment(settings)
 
 
 @pytest.fixture
@@ -51,21 +43,18 @@ def blocked(store: EtcdStore) -> ClusterMutex:
 # ---------------------------------------------------------------- while it runs
 
 
-def test_the_lock_is_held_while_the_command_runs(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
-) -> None:
+def test_the_lock_is_held_while_the_command_runs(start: Start, store: EtcdStore) -> None:
     """And shows who holds it, and why; it is free when the command has ended."""
     words = ["run", NAME, "--reason", "v42", "--", "sh", "-c", UNTIL_GO]
-    with running(words, env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start(*words) as run:
+        run.up()
         holder = held(store, NAME)
         assert holder.hostname == socket.gethostname()
         assert (holder.pid, holder.reason) == (run.pid, "v42")
         assert not holder.faults()
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 0
-    assert holder_of(store, NAME) is None
-    assert (tmp_path / "said").read_text() == ""
+        run.go()
+    assert has(store, NAME) is None
+    assert run.said == ""
 
 
 @pytest.mark.parametrize("how", ["signal(SIGCHLD, SIG_IGN)", "pthread_sigmask(0, [SIGCHLD])"])
@@ -76,9 +65,8 @@ def test_its_end_is_seen_where_a_parent_hears_nothing_of_the_ends_of_children(
     words = [COMMAND, "run", NAME, "--", "sh", "-c", "exit 3"]
     program = f"import os, sys; from signal import *; {how}; os.execv(sys.argv[1], sys.argv[1:])"
     deaf = [sys.executable, "-c", program, *words]
-    done = subprocess.run(deaf, env=env, capture_output=True, timeout=PATIENCE)
-    assert (done.returncode, done.stderr) == (3, b"")
-    assert holder_of(store, NAME) is None
+    assert run_to_end(*deaf, env=env, status=3).stderr == ""
+    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize("before", [[], ["--"]])
@@ -107,24 +95,21 @@ def test_a_lock_is_not_kept_for_a_command_whose_output_goes_nowhere(
     """Whatever it is that keeps it from being started."""
     command = shlex.join([COMMAND, "run", NAME, "--alive-on-output", "--", "true"])
     script = f"exec {command} >&-"
-    subprocess.run(["sh", "-c", script], env=env, capture_output=True, timeout=PATIENCE)
-    assert holder_of(store, NAME) is None
+    run_to_end("sh", "-c", script, env=env, status=None)
+    assert has(store, NAME) is None
 
 
-def test_the_stamps_are_pushed_as_long_as_the_command_lives(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
-) -> None:
+def test_the_stamps_are_pushed_as_long_as_the_command_lives(start: Start, store: EtcdStore) -> None:
     """Longer than the lock would be kept without."""
     words = ["run", NAME, "--expected-runtime", "0.8", "--auto-unlock-after", "2"]
-    with running([*words, "--", "sh", "-c", UNTIL_GO], env, tmp_path) as run:
+    with start(*words, "--", "sh", "-c", UNTIL_GO) as run:
         first = held(store, NAME)
         assert (first.alert_at or 0) - (first.alive_at or 0) == pytest.approx(0.8, abs=0.01)
         assert (first.auto_unlock_at or 0) - (first.alive_at or 0) == pytest.approx(2, abs=0.01)
         kept_until = first.auto_unlock_at or 0
         wait_until(lambda: (held(store, NAME).alive_at or 0) > kept_until, PATIENCE, "pushes")
         assert held(store, NAME).uuid == first.uuid
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 0
+        run.go()
 
 
 @pytest.mark.parametrize(
@@ -137,11 +122,11 @@ def test_the_stamps_are_pushed_as_long_as_the_command_lives(
     ],
 )
 def test_how_long_it_is_kept_without_a_sign_of_life(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, options: list[str], lasts: float | None
+    start: Start, store: EtcdStore, options: list[str], lasts: float | None
 ) -> None:
     """By default three times the expected runtime."""
     words = ["run", NAME, *options, "--", "sh", "-c", "echo begins; exec sleep 60"]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "begins\n"
         holder = held(store, NAME)
@@ -150,7 +135,7 @@ def test_how_long_it_is_kept_without_a_sign_of_life(
         else:
             assert (holder.auto_unlock_at or 0) - (holder.alive_at or 0) == pytest.approx(lasts)
         run.terminate()
-        assert run.wait(PATIENCE) == 128 + signal.SIGTERM
+        run.ends(128 + signal.SIGTERM)
 
 
 def test_the_command_knows_its_lock(env: dict[str, str]) -> None:
@@ -174,7 +159,7 @@ def test_where_the_locks_are_is_passed_on(env: dict[str, str], store: EtcdStore)
     words = ["run", "--url", url, NAME, "--", "clustermutex", "alive"]
     done = finished(words, env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1/nowhere"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert holder_of(store, NAME) is None
+    assert has(store, NAME) is None
 
 
 def test_its_streams_are_its_own(env: dict[str, str]) -> None:
@@ -206,7 +191,7 @@ def test_its_exit_status_is_ours(env: dict[str, str], store: EtcdStore, status: 
     """Also one that we have a meaning for: only we say something on stderr, too."""
     done = finished(["run", NAME, "--", "sh", "-c", f"exit {status}"], env)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
-    assert holder_of(store, NAME) is None
+    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize("name", ["KILL", "INT", *soaking("SEGV", "TERM")])
@@ -241,32 +226,30 @@ def test_a_command_that_cannot_be_started(
     assert done.stderr.startswith("clustermutex: ")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
-    assert holder_of(store, NAME) is None
+    assert has(store, NAME) is None
 
 
 # ---------------------------------------------------------------- signals
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "TERM", "USR1", *soaking("QUIT", "USR2", "WINCH")])
-def test_signals_are_passed_on(env: dict[str, str], tmp_path: Path, name: str) -> None:
+def test_signals_are_passed_on(start: Start, tmp_path: Path, name: str) -> None:
     """To the command and all that it has started; the lock is held until they are done with it."""
     child = f"trap 'echo child >> told; exit 0' {name}; echo > up; while :; do sleep 0.05; done"
     script = f"trap 'echo parent >> told; exit 7' {name}; sh -c \"$1\"; sleep 1"
-    with running(["run", NAME, "--", "sh", "-c", script, "sh", child], env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start("run", NAME, "--", "sh", "-c", script, "sh", child) as run:
+        run.up()
         run.send_signal(signal.Signals[f"SIG{name}"])
-        assert run.wait(PATIENCE) == 7
+        run.ends(7)
     assert sorted((tmp_path / "told").read_text().split()) == ["child", "parent"]
 
 
 def test_what_we_were_told_to_ignore_the_command_ignores(
-    env: dict[str, str], tmp_path: Path
+    env: dict[str, str], start: Start, tmp_path: Path
 ) -> None:
     """`nohup clustermutex run …` survives the end of its terminal, command included."""
-    with running(
-        ["run", NAME, "--", "sh", "-c", "grep SigIgn /proc/self/status > ignored"], env, tmp_path
-    ) as plain:
-        assert plain.wait(PATIENCE) == 0
+    with start("run", NAME, "--", "sh", "-c", "grep SigIgn /proc/self/status > ignored") as plain:
+        plain.ends(0)
     ours = ignored_by(Path("/proc/self/status").read_text())
     assert ignored_by(written(tmp_path / "ignored")) == ours - {signal.SIGPIPE, signal.SIGXFSZ}
     script = "trap '' HUP; exec clustermutex run x -- grep SigIgn /proc/self/status"
@@ -284,20 +267,17 @@ def ignored_by(status: str) -> set[int]:
     return {number for number in range(1, 32) if int(found[1], 16) >> (number - 1) & 1}
 
 
-def test_a_stopped_command_keeps_its_lock(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
-) -> None:
+def test_a_stopped_command_keeps_its_lock(start: Start, store: EtcdStore, tmp_path: Path) -> None:
     """SIGSTOP by somebody is not our business; SIGTSTP and SIGCONT are passed on."""
     script = f"echo $$ > pid; {UNTIL_GO}"
     words = ["run", NAME, "--expected-runtime", "0.5", "--", "sh", "-c", script]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         pid = int(written(tmp_path / "pid"))
         os.kill(pid, signal.SIGSTOP)
         until = held(store, NAME).auto_unlock_at or 0
         wait_until(lambda: (held(store, NAME).alive_at or 0) > until, PATIENCE, "pushes")
         run.send_signal(signal.SIGCONT)
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 0
+        run.go()
 
 
 # ---------------------------------------------------------------- not acquired
@@ -317,7 +297,7 @@ def test_not_acquired_is_75(
         done.stderr,
     )
     assert not (tmp_path / "ran").exists()
-    assert not seen(store, NAME).waiters
+    assert not read(store, NAME).waiters
 
 
 @pytest.mark.usefixtures("blocked")
@@ -328,13 +308,11 @@ def test_another_status_for_not_acquired(env: dict[str, str]) -> None:
     assert done.stderr.startswith("clustermutex: The lock")
 
 
-def test_it_waits_in_line(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, blocked: ClusterMutex
-) -> None:
+def test_it_waits_in_line(start: Start, store: EtcdStore, blocked: ClusterMutex) -> None:
     """Without a timeout for ever, and visibly: reason and pid stand in the ticket."""
-    with running(["run", NAME, "--reason", "next", "--", "echo", "ran"], env, tmp_path) as run:
+    with start("run", NAME, "--reason", "next", "--", "echo", "ran") as run:
         in_line(store, NAME)
-        ticket = seen(store, NAME).waiters[0]
+        ticket = read(store, NAME).waiters[0]
         assert (ticket.pid, ticket.reason) == (run.pid, "next")
         blocked.release()
         assert run.communicate(timeout=PATIENCE)[0] == "ran\n"
@@ -344,47 +322,13 @@ def test_it_waits_in_line(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("blocked")
 def test_a_signal_while_waiting_leaves_no_ticket(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, number: signal.Signals
+    start: Start, store: EtcdStore, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Gone before the process is, though its lease lasts for ten seconds; we die of the signal."""
-    with running(["run", NAME, "--", "touch", "ran"], env, tmp_path) as run:
+    with start("run", NAME, "--", "touch", "ran") as run:
         in_line(store, NAME)
         run.send_signal(number)
-        assert run.wait(PATIENCE) == -number
-        assert not seen(store, NAME).waiters
-    assert f"{number.name} came while waiting" in (tmp_path / "said").read_text()
+        run.ends(-number)
+        assert not read(store, NAME).waiters
+    assert f"{number.name} came while waiting" in run.said
     assert not (tmp_path / "ran").exists()
-
-
-# ---------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize("name", ["", "two\nlines", "n" * 256])
-def test_a_bad_name_is_one_line(name: str) -> None:
-    """Before etcd is asked."""
-    nowhere = Settings.load("etcd://127.0.0.1:1")
-    done = called(nowhere, "run", name, "--", "true", status=69)
-    assert re.fullmatch(r"clustermutex: .*name.*\n", done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([NAME], "COMMAND"),
-        ([NAME, "--timeout", "soon", "--", "true"], "--timeout"),
-        ([NAME, "--timeout", "-1", "--", "true"], "--timeout"),
-        ([NAME, "--timeout", "5", "--no-wait", "--", "true"], "--no-wait"),
-        ([NAME, "--auto-unlock-after", "soon", "--", "true"], "never"),
-        ([NAME, "--auto-unlock-after", "inf", "--", "true"], "is no duration"),
-        ([NAME, "--auto-unlock-after", "0", "--", "true"], "--auto-unlock-after must be"),
-        ([NAME, "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (5 min)"),
-        ([NAME, "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
-        ([NAME, "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
-        ([NAME, "--url", "http://x", "--", "true"], "etcd://"),
-    ],
-)
-def test_a_bad_option_is_one_line(settings: Settings, words: list[str], told: str) -> None:
-    """A usage error has the status 2."""
-    done = called(settings, "run", *words, status=2)
-    assert told in done.stderr
-    assert done.stderr.count("\n") == 1

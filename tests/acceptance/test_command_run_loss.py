@@ -18,18 +18,19 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
+    Start,
     environment,
     finished,
     gone,
     held,
-    holder_of,
     remove,
-    running,
     written,
 )
 from tests.support.etcd_binary import Etcdctl, frozen
-from tests.support.processes import Figure, Service, start_service, wait_until
+from tests.support.locks import has
+from tests.support.processes import Figure, Service, wait_until
 from tests.support.terminal import COMMAND
+from tests.support.unlocker_process import unlocker as unlocker_on
 
 NAME = "deploy/prod"
 BEATING = """
@@ -45,14 +46,15 @@ while True:
 
 
 @pytest.fixture
-def env(settings: Settings) -> dict[str, str]:
-    """The environment of a shell."""
+def env(settings: Settings, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of a shell, for a test of an etcd of its own that of this one."""
+    if "own_etcd" in request.fixturenames:
+        settings = Settings(endpoints=(request.getfixturevalue("own_etcd").endpoint,))
     return environment(settings)
 
 
 @pytest.fixture
 def beating(tmp_path: Path) -> list[str]:
-    """The words of `BEATING`."""
     program = tmp_path / "beating.py"
     program.write_text(BEATING)
     return [sys.executable, str(program)]
@@ -67,84 +69,73 @@ def _beats(folder: Path) -> list[float]:
 
 
 def test_a_lost_lock_ends_the_command(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, figure: Figure
+    start: Start, store: EtcdStore, tmp_path: Path, figure: Figure
 ) -> None:
     """SIGTERM to all of its process group, which may clean up; then status 76."""
     child = "trap 'echo child >> told; exit' TERM; echo > up; while :; do sleep 0.05; done"
     script = "trap 'echo parent >> told; exit 0' TERM; sh -c \"$1\"; sleep 60"
-    with running(["run", NAME, "--", "sh", "-c", script, "sh", child], env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start("run", NAME, "--", "sh", "-c", script, "sh", child) as run:
+        run.up()
         time.sleep(1.2)  # the loss of one that was taken just now is watched for a second later
         removed_at = time.monotonic()
         remove(store, NAME)
-        assert run.wait(PATIENCE) == 76
+        run.ends(76)
         figure(f"a removed lock ended its command after {time.monotonic() - removed_at:.2f} s")
     assert sorted((tmp_path / "told").read_text().split()) == ["child", "parent"]
-    said = (tmp_path / "said").read_text()
+    said = run.said
     assert "force-unlock by a person" in said
     assert "SIGTERM" in said
 
 
 def test_who_does_not_listen_is_killed_after_the_grace(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, beating: list[str]
+    start: Start, store: EtcdStore, tmp_path: Path, beating: list[str]
 ) -> None:
     """The command and what it has started, be it that only that does not listen."""
     # The command itself ends by SIGTERM; what it leaves in the background does not.
     script = 'trap "" TERM; "$@" deaf & trap - TERM; echo $! > pid; wait'
     words = ["run", NAME, "--grace", "1", "--", "sh", "-c", script, "sh", *beating]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         pid = int(written(tmp_path / "pid"))
         wait_until(lambda: _beats(tmp_path), what="the first beat")
         remove(store, NAME)
-        wait_until(lambda: "SIGTERM" in (tmp_path / "said").read_text(), what="the loss")
+        wait_until(lambda: "SIGTERM" in run.said, what="the loss")
         told_at = time.monotonic()
-        assert run.wait(PATIENCE) == 76
+        run.ends(76)
         wait_until(lambda: gone(pid), what="the last of the group to be gone")
     assert _beats(tmp_path)[-1] > told_at + 0.5, "it had its grace"
 
 
-def test_the_command_may_go_on_without_its_lock(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
-) -> None:
+def test_the_command_may_go_on_without_its_lock(start: Start, store: EtcdStore) -> None:
     """--on-lost ignore: it is said, and the status stays the command's own."""
     script = "echo > up; until test -e go; do sleep 0.05; done; exit 3"
     words = ["run", NAME, "--on-lost", "ignore", "--", "sh", "-c", script]
-    with running(words, env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start(*words) as run:
+        run.up()
         remove(store, NAME)
-        wait_until(lambda: "goes on" in (tmp_path / "said").read_text(), what="the loss")
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 3
+        wait_until(lambda: "goes on" in run.said, what="the loss")
+        run.go(3)
 
 
-def test_a_loss_in_the_last_moment_is_told(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
-) -> None:
+def test_a_loss_in_the_last_moment_is_told(start: Start, store: EtcdStore, tmp_path: Path) -> None:
     """A command that ended well, but without its lock, has not been protected: 76."""
     words = ["run", NAME, "--", "sh", "-c", "echo $$ > pid; until test -e go; do :; done"]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         written(tmp_path / "pid")
         os.kill(run.pid, signal.SIGSTOP)  # so that it can't notice before the command has ended
         remove(store, NAME)
         (tmp_path / "go").touch()
         wait_until(lambda: gone(int((tmp_path / "pid").read_text())), what="the command's end")
         os.kill(run.pid, signal.SIGCONT)
-        assert run.wait(PATIENCE) == 76
-    assert "removed" in (tmp_path / "said").read_text()
+        run.ends(76)
+    assert "removed" in run.said
 
 
 # ---------------------------------------------------------------- etcd is away
 
 
-@pytest.fixture
-def own_env(own_etcd: Etcd) -> dict[str, str]:
-    """The environment of a shell that has an etcd of its own."""
-    return environment(Settings(endpoints=(own_etcd.endpoint,)))
-
-
 @pytest.mark.promise(number=3)
 def test_etcd_away_ends_the_command_at_the_deadline(
-    own_env: dict[str, str],
+    start: Start,
     own_etcd: Etcd,
     own_store: EtcdStore,
     tmp_path: Path,
@@ -154,21 +145,21 @@ def test_etcd_away_ends_the_command_at_the_deadline(
     """It goes on until then and not a moment longer, though nobody can be asked."""
     times = ["--expected-runtime", "2", "--auto-unlock-after", "4", "--grace", "0"]
     words = ["run", NAME, *times, "--", *beating, "deaf"]
-    with running(words, own_env, tmp_path) as run:
+    with start(*words) as run:
         first = held(own_store, NAME).alive_at
         wait_until(lambda: held(own_store, NAME).alive_at != first, what="a push")
         with frozen(own_etcd):
             frozen_at = time.monotonic()
-            assert run.wait(PATIENCE) == 76
+            run.ends(76)
     last = _beats(tmp_path)[-1]
     figure(f"with 4 s until the auto-unlock it ran on for {last - frozen_at:.2f} s without etcd")
     assert last > frozen_at + 4 - 2 / 8 - 1, "not sooner than its last push allows"
     assert last < frozen_at + 4 + 0.5, "not longer"
-    assert "is lost" in (tmp_path / "said").read_text()
+    assert "is lost" in run.said
 
 
 def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
-    own_env: dict[str, str], own_etcd: Etcd, tmp_path: Path
+    env: dict[str, str], own_etcd: Etcd, tmp_path: Path
 ) -> None:
     """A pager that is left alone: only what is to be said waits for it, be it to the kill."""
     full, end = os.pipe()
@@ -180,7 +171,7 @@ def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
     times = ["--expected-runtime", "2", "--auto-unlock-after", "6", "--grace", "1"]
     script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
     words = [COMMAND, "run", NAME, *times, "--", "sh", "-c", script]
-    run = subprocess.Popen(words, env=own_env, cwd=tmp_path, stderr=end)
+    run = subprocess.Popen(words, env=env, cwd=tmp_path, stderr=end)
     os.close(end)
     try:
         pid = int(written(tmp_path / "pid"))
@@ -198,20 +189,17 @@ def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
 
 @pytest.mark.promise(number=8)
 def test_etcd_away_for_a_while_is_no_loss(
-    own_env: dict[str, str], own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
+    start: Start, own_etcd: Etcd, own_store: EtcdStore
 ) -> None:
     """The command does not notice; the lock is pushed and released when etcd is back."""
     script = "echo > up; until test -e go; do sleep 0.05; done; exit 5"
     times = ["--expected-runtime", "1", "--auto-unlock-after", "60"]
-    with running(["run", NAME, *times, "--", "sh", "-c", script], own_env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start("run", NAME, *times, "--", "sh", "-c", script) as run:
+        run.up()
         with frozen(own_etcd):
-            wait_until(
-                lambda: "could not be pushed" in (tmp_path / "said").read_text(), what="word"
-            )
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 5
-    assert holder_of(own_store, NAME) is None
+            wait_until(lambda: "could not be pushed" in run.said, what="word")
+        run.go(5)
+    assert has(own_store, NAME) is None
 
 
 @pytest.mark.parametrize(("options", "longest"), [(["--timeout", "2"], 2.0), (["--no-wait"], 3.0)])
@@ -235,63 +223,59 @@ def test_etcd_away_at_the_start_is_69(
     assert took < longest + 2 + 3 * start, "start and end of a Python on a busy machine"
 
 
-def test_a_release_that_fails_is_told(
-    own_env: dict[str, str], own_etcd: Etcd, tmp_path: Path
-) -> None:
+def test_a_release_that_fails_is_told(start: Start, own_etcd: Etcd) -> None:
     """The command has done its work: its status stays; a line says that the lock is still there."""
     words = ["run", NAME, "--", "sh", "-c", "echo > up; until test -e go; do sleep 0.05; done"]
-    with running(words, own_env, tmp_path) as run:
-        written(tmp_path / "up")
+    with start(*words) as run:
+        run.up()
         own_etcd.stop()
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 0
-    assert "could not be released" in (tmp_path / "said").read_text()
+        run.go()
+    assert "could not be released" in run.said
 
 
 # ---------------------------------------------------------------- we are killed
 
 
 @pytest.fixture
-def unlocker(env: dict[str, str]) -> Iterator[Service]:
-    """An unlocker, ready."""
-    with start_service(["unlocker", "--listen", "127.0.0.1:0"], env) as service:
+def unlocker(settings: Settings) -> Iterator[Service]:
+    with unlocker_on(settings) as service:
         assert service.url
         yield service
 
 
 @pytest.mark.usefixtures("unlocker")
 def test_sigkill_of_us_leaves_the_lock_to_the_unlocker(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path
+    start: Start, store: EtcdStore, tmp_path: Path
 ) -> None:
     """The command goes on, and is protected until its lock's time has run out: not longer."""
     times = ["--expected-runtime", "1", "--auto-unlock-after", "3"]
     script = "echo $$ > pid; exec sleep 60"
-    with running(["run", NAME, *times, "--", "sh", "-c", script], env, tmp_path) as run:
+    with start("run", NAME, *times, "--", "sh", "-c", script) as run:
         pid = int(written(tmp_path / "pid"))
         run.kill()
         run.wait()
         assert not gone(pid)
-        assert holder_of(store, NAME)
-        wait_until(lambda: holder_of(store, NAME) is None, PATIENCE, "the unlocker")
+        assert has(store, NAME)
+        wait_until(lambda: has(store, NAME) is None, PATIENCE, "the unlocker")
         assert not gone(pid)
 
 
 # ---------------------------------------------------------------- commands that can hang
 
 
-def test_output_as_a_sign_of_life(env: dict[str, str], store: EtcdStore, tmp_path: Path) -> None:
+def test_output_as_a_sign_of_life(start: Start, store: EtcdStore) -> None:
     """As long as it prints it is kept; one that falls silent is ended when its time is over."""
     script = """
         i=0; while [ $i -lt 14 ]; do sleep 0.3; echo $i; echo e$i >&2; i=$((i + 1)); done
         exec sleep 60"""
     times = ["--expected-runtime", "1", "--auto-unlock-after", "3"]
     words = ["run", NAME, *times, "--alive-on-output", "--", "sh", "-c", script]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         first = held(store, NAME)
         output, _ = run.communicate(timeout=PATIENCE)
         assert run.returncode == 76
     assert output.split() == [str(i) for i in range(14)], "longer than without its output"
-    said = (tmp_path / "said").read_text()
+    said = run.said
     assert [line for line in said.split("\n") if line.startswith("e")] == [
         f"e{i}" for i in range(14)
     ]
@@ -321,7 +305,7 @@ def test_what_runs_on_in_the_background_is_not_waited_for(env: dict[str, str]) -
 
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_its_own_word_as_a_sign_of_life(
-    env: dict[str, str],
+    start: Start,
     settings: Settings,
     store: EtcdStore,
     etcdctl: Etcdctl,
@@ -337,7 +321,7 @@ def test_its_own_word_as_a_sign_of_life(
         while :; do echo noise; sleep 0.05; done"""
     times = ["--expected-runtime", "2", "--auto-unlock-after", "8"]
     words = ["run", NAME, *times, "--alive", "manual", "--", "sh", "-c", script]
-    with running(words, env, tmp_path) as run:
+    with start(*words) as run:
         kept_until = held(store, NAME).auto_unlock_at or 0
         if spoilt:
             etcdctl("put", f"{settings.root}/locks/deploy%2Fprod/about", "{}")

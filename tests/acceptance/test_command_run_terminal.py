@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
+from lockclient import ClusterMutex
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
     Terminal,
-    environment,
     held,
-    holder_of,
     in_line,
     remove,
-    seen,
 )
+from tests.support.locks import has, read
 from tests.support.processes import needed, wait_until
 
 NAME = "deploy/prod"
@@ -48,12 +46,6 @@ with open("steps", "a") as steps:
 
 
 @pytest.fixture
-def env(settings: Settings) -> dict[str, str]:
-    """The environment of a shell."""
-    return environment(settings)
-
-
-@pytest.fixture
 def shell(env: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
     """A shell with job control, at its prompt."""
     with Terminal([needed("bash"), *BASH_OPTIONS], env, tmp_path) as terminal:
@@ -62,7 +54,7 @@ def shell(env: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
 
 
 def _free(store: EtcdStore) -> None:
-    wait_until(lambda: holder_of(store, NAME) is None, PATIENCE, "the lock to be free")
+    wait_until(lambda: has(store, NAME) is None, PATIENCE, "the lock to be free")
 
 
 @pytest.mark.parametrize("option", ["", "--alive-on-output"])
@@ -81,8 +73,7 @@ def test_the_terminal_is_the_commands_own(shell: Terminal, option: str) -> None:
 @pytest.mark.parametrize("around", ["{}", "{} | cat", "{} 2>log", "cat /dev/null | {} </dev/tty"])
 def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> None:
     """Also as a part of a pipeline, whose other parts may want the terminal, too."""
-    shell.enter(f"{around.format(READING)}; echo end-$?\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"{around.format(READING)}; echo end-$?")
     shell.enter("a line\n")
     shell.shows("got a line\r+\n")
     shell.shows("end-0")
@@ -97,8 +88,7 @@ def test_ctrl_c_ends_the_command_and_the_script_around(
     """As without us, whether the terminal obeys the command or us; the lock is released."""
     (tmp_path / "script").write_text(f"{LONG}{streams}\necho not-to-be-reached\n")
     for script in ("sh ./script", "bash ./script"):
-        shell.enter(f"{script}; echo end-$?\n")
-        shell.shows("up\r+\n")
+        shell.runs(f"{script}; echo end-$?")
         held(store, NAME)
         shell.enter(CTRL_C)
         shell.enter("echo now-$?\n")
@@ -110,8 +100,7 @@ def test_ctrl_c_ends_the_command_and_the_script_around(
 def test_ctrl_c_is_the_commands_to_handle(shell: Terminal) -> None:
     """One that lives on after a Ctrl-C has a status of its own, and the script goes on."""
     command = "sh -c 'trap \"exit 7\" INT; echo up; while :; do sleep 0.05; done'"
-    shell.enter(f"clustermutex run {NAME} -- {command}; echo end-$?\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"clustermutex run {NAME} -- {command}; echo end-$?")
     shell.enter(CTRL_C)
     shell.shows("end-7")
 
@@ -126,7 +115,7 @@ def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
     shell.shows("SIGINT came while waiting")
     shell.enter("echo now-$?\n")
     shell.shows("now-130")
-    assert not seen(store, NAME).waiters
+    assert not read(store, NAME).waiters
 
 
 def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
@@ -147,8 +136,7 @@ def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path:
 @pytest.mark.parametrize("around", ["{}", "{} | cat"])
 def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
     """The shell sees a stopped job, and the command reads on after `fg`."""
-    shell.enter(f"{around.format(READING)}\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"{around.format(READING)}")
     shell.enter(CTRL_Z)
     shell.shows("Stopped")
     assert held(store, NAME)
@@ -162,8 +150,7 @@ def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
 
 def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
     """It runs there; when it wants to read it stops, as any job does, until it is fetched."""
-    shell.enter(f"{READING} &\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"{READING} &")
     shell.enter("\n")
     shell.enter("until jobs | grep Stopped; do sleep 0.1; done\n")
     shell.shows("Stopped ")
@@ -178,8 +165,7 @@ def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
 def test_stopped_then_in_the_background(shell: Terminal) -> None:
     """`bg` lets it go on."""
     script = "echo up; read line <pipe; echo done-$((1 + 1))"
-    shell.enter(f"mkfifo pipe; clustermutex run {NAME} -- sh -c '{script}'\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"mkfifo pipe; clustermutex run {NAME} -- sh -c '{script}'")
     shell.enter(CTRL_Z)
     shell.shows("Stopped")
     shell.enter("bg; echo >pipe; wait; echo end-$?\n")
@@ -192,8 +178,7 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: 
     # Not in sh: one that starts a program by vfork can't be stopped at that moment, nor continued.
     (tmp_path / "steps.py").write_text(STEPS)
     times = "--expected-runtime 0.5 --auto-unlock-after 1"
-    shell.enter(f"clustermutex run {times} {NAME} -- {sys.executable} steps.py; echo end-$?\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"clustermutex run {times} {NAME} -- {sys.executable} steps.py; echo end-$?")
     shell.enter(CTRL_Z)
     shell.shows("Stopped")
     until = held(store, NAME).auto_unlock_at or 0
@@ -209,8 +194,7 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: 
 
 def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: EtcdStore) -> None:
     """A command that was ended leaves a shell that works."""
-    shell.enter(f"{LONG}; echo end-$?\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"{LONG}; echo end-$?")
     remove(store, NAME)
     shell.shows("end-76")
     shell.enter("echo still-$((40 + 2))\n")
@@ -235,8 +219,7 @@ def test_a_terminal_that_stops_writers_in_the_background(
     """It is the command's, and we write to it all the same when the lock is lost."""
     command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
     shell.enter("stty tostop\n")
-    shell.enter(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?\n")
-    shell.shows("up\r+\n")
+    shell.runs(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?")
     remove(store, NAME)
     shell.shows("The lock is lost")
     shell.shows("end-76")

@@ -20,26 +20,19 @@ from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from tests.acceptance.shells import (
     PATIENCE,
+    Start,
     environment,
     finished,
     held,
-    holder_of,
     in_line,
     remove,
-    running,
-    seen,
 )
 from tests.support.etcd_binary import Etcdctl
+from tests.support.locks import has, read
 from tests.support.processes import wait_until
 from tests.support.tcp_proxy import Fault, Proxy
 
 NAME = "deploy/prod"
-
-
-@pytest.fixture
-def env(settings: Settings) -> dict[str, str]:
-    """The environment of a shell."""
-    return environment(settings)
 
 
 def _shell(script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -61,7 +54,7 @@ def test_lock_alive_unlock(env: dict[str, str], store: EtcdStore) -> None:
     assert (round(alert - said, 3), round(unlock - said, 3)) == (40, 100), "as it was taken"
     done = finished(["unlock", NAME, "--uuid", uuid], env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert holder_of(store, NAME) is None
+    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +74,7 @@ def test_export_sets_the_variables(
     assert re.fullmatch(r"[0-9a-f-]{36}", told["CLUSTERMUTEX_UUID"])
     assert int(told["CLUSTERMUTEX_FENCING_TOKEN"]) > 0
     assert not list(tmp_path.iterdir())
-    assert holder_of(store, name) is None
+    assert has(store, name) is None
 
 
 SCRIPTS = (
@@ -115,30 +108,28 @@ def test_a_script_never_goes_on_without_its_lock(
             assert done.stderr.count("\n") == 1
 
 
-def test_it_waits_in_line(env: dict[str, str], store: EtcdStore, tmp_path: Path) -> None:
+def test_it_waits_in_line(start: Start, store: EtcdStore) -> None:
     """As everybody does, and leaves no ticket and no lease behind when it has it."""
     mutex = ClusterMutex(NAME, store=store)
     mutex.acquire()
-    with running(["lock", NAME], env, tmp_path) as waiter:
+    with start("lock", NAME) as waiter:
         in_line(store, NAME)
         mutex.release()
         uuid = waiter.communicate(timeout=PATIENCE)[0].strip()
         assert waiter.returncode == 0
     assert held(store, NAME).uuid == uuid
-    assert not seen(store, NAME).waiters
+    assert not read(store, NAME).waiters
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_waiting(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_while_waiting(start: Start, store: EtcdStore, number: signal.Signals) -> None:
     """No ticket is left; `eval` is told."""
-    with ClusterMutex(NAME, store=store), running(["lock", NAME, "--export"], env, tmp_path) as run:
+    with ClusterMutex(NAME, store=store), start("lock", NAME, "--export") as run:
         in_line(store, NAME)
         run.send_signal(number)
         assert run.communicate(timeout=PATIENCE)[0] == f"(exit {128 + number})\n"
         assert run.returncode == -number
-        assert not seen(store, NAME).waiters
+        assert not read(store, NAME).waiters
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
@@ -148,7 +139,7 @@ def test_a_uuid_that_nobody_gets(env: dict[str, str], store: EtcdStore, output: 
     assert done.returncode == 1
     assert "was released" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert holder_of(store, NAME) is None
+    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize("verb", ["alive", "unlock"])
@@ -240,4 +231,4 @@ def test_a_take_that_was_sent_twice_is_not_handed_over(
         assert held(store, NAME).uuid == uuid
         assert finished(["unlock", NAME, "--uuid", uuid], env).returncode == 0
         proxy.deliver()
-        wait_until(lambda: holder_of(store, NAME) is None, what="it to be free")
+        wait_until(lambda: has(store, NAME) is None, what="it to be free")

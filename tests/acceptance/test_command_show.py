@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
-from tests.support.etcd_binary import Etcdctl
+from tests.support.etcd_binary import Etcdctl, exhaust_space
+from tests.support.locks import ask, has, queue_up, take
 from tests.support.processes import wait_until
 from tests.support.terminal import called, in_terminal, one_line
 
@@ -29,9 +28,7 @@ def held(store: EtcdStore) -> Iterator[HeldLock]:
     """A lock with a holder and one waiter."""
     with ClusterMutex("deploy/prod", reason="release 7", identity="me", store=store) as mutex:
         waiter = ClusterMutex("deploy/prod", reason="release 8", store=store)
-        thread = threading.Thread(target=waiter.acquire, kwargs={"timeout": 60}, daemon=True)
-        thread.start()
-        wait_until(waiter.waiters, what="the waiter in line")
+        thread = queue_up(waiter, 60)
         yield mutex
         if mutex.healthy:
             mutex.release()
@@ -110,7 +107,7 @@ def test_nobody_holds_it_and_some_wait(settings: Settings, store: EtcdStore) -> 
         Unlock("free", "u1"),
     ]
     for request in requests:
-        store.ask(request, Deadline.after(10))
+        ask(store, request)
     done = called(settings, "show", "free", status=1)
     assert re.search(
         r"waiters +2\n +1\. host-1, pid 71, for 'my turn'\n +2\. host-2, pid 72", done.stdout
@@ -140,7 +137,7 @@ def needy(store: EtcdStore) -> Holder:
         *("new", "u1", "host-1", 71), locked_at=now, alert_at=now + 300, auto_unlock_at=now + 900,
         expected_runtime=300, auto_unlock_after=900, needs=("two-keys",),
     )  # fmt: skip
-    assert isinstance(store.ask(Take(holder), Deadline.after(10)), Taken)
+    take(store, holder)
     return holder
 
 
@@ -205,16 +202,13 @@ def test_a_lock_that_changed_hands_is_not_removed(
         before = held.uuid
         held.release()
 
-        def next_one() -> str | None:
-            holder = held.holder()
-            return holder.uuid if holder and holder.uuid != before else None
-
-        uuid = wait_until(next_one, what="the waiter to get it")
+        wait_until(lambda: has(store, held.name) not in (None, before), what="the next holder")
+        uuid = has(store, held.name)
         terminal.enter("y\n")
         assert terminal.ended() == 1
         assert "changed hands" in terminal.text
         assert "release 8" in terminal.text
-    assert next_one() == uuid
+    assert has(store, held.name) == uuid
     assert json.loads(called(settings, "removed", "--json").stdout)["removed"] == []
 
 
@@ -260,27 +254,20 @@ def test_what_a_lock_needs_is_asked_for_a_second_time(
     told = one_line(called(settings, *words, "--yes", status=1))
     assert "needs what this version does not know (two-keys)" in told
     assert "--yes a second time" in told
-    for more, answers in (([], ["y\n", "n\n"]), ([], ["n\n"]), (["--yes"], ["\n"])):
+    for more, answers in (([], "y n"), ([], "n"), (["--yes"], ""), ([], "y y")):
+        assert has(store, "new")
         with in_terminal(settings, *words, *more) as terminal:
-            for number, answer in enumerate(answers, 1):
+            for number, answer in enumerate(answers.split(" "), 1):
                 wait_until(lambda n=number: terminal.text.count("[y/N]") == n, what="a question")  # type: ignore[misc]
-                terminal.enter(answer)
-            assert terminal.ended() == 1
-            assert "nothing was removed" in terminal.text
+                terminal.enter(f"{answer}\n")
+            assert terminal.ended() == (answers != "y y")
+            assert ("nothing was removed" in terminal.text) == (answers != "y y")
             asked = "Take the lock despite that?" in terminal.text
-            assert asked == (len(answers) == 2 or bool(more))
-    assert ClusterMutex("new", store=store).holder() is not None
-    with in_terminal(settings, *words) as terminal:
-        for number in (1, 2):
-            wait_until(lambda n=number: terminal.text.count("[y/N]") == n, what="a question")  # type: ignore[misc]
-            terminal.enter("y\n")
-        assert terminal.ended() == 0
-    assert ClusterMutex("new", store=store).holder() is None
-
-
-def test_a_script_says_yes_twice(needy: Holder, settings: Settings, store: EtcdStore) -> None:
-    called(settings, "force-unlock", "new", "--reason", "x", "--yes", "--yes")
-    assert ClusterMutex("new", store=store).holder() is None
+            assert asked == (" " in answers or bool(more))
+    assert not has(store, "new")
+    take(store, replace(needy, uuid="u2"))
+    called(settings, *words, "--yes", "--yes")
+    assert not has(store, "new")
 
 
 def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
@@ -293,29 +280,20 @@ def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
 
 
 def test_out_of_space_it_asks_before_it_removes_without_a_record(
-    own_etcd: Etcd, own_etcdctl: Etcdctl, own_store: EtcdStore
+    own_etcd: Etcd, own_store: EtcdStore
 ) -> None:
     """Deletes still work there; the record that can't be written goes to stderr."""
     settings = Settings((own_etcd.endpoint,))
     mutex = ClusterMutex("full", store=own_store)
     mutex.acquire()
-    own_etcd.stop()
-    own_etcd.extra = ["--quota-backend-bytes=65536"]
-    own_etcd.start()
-
-    def fill() -> None:
-        for number in range(100):
-            own_etcdctl("put", f"/fill/{number}", input="x" * 60_000)
-
-    with pytest.raises(AssertionError, match="space"):
-        fill()
+    exhaust_space(own_etcd)
     words = ["force-unlock", "full", "--reason", "we need it"]
     done = called(settings, *words, "--yes", status=1)
     assert "no record of it can be kept" in one_line(done)
     assert "give --yes a second time" in one_line(done)
-    assert ClusterMutex("full", store=own_store).holder() is not None
+    assert has(own_store, "full")
     done = called(settings, *words, "--yes", "--yes")
     assert '"we need it"' in done.stderr
     assert "Removed: full" in done.stdout
-    assert ClusterMutex("full", store=own_store).holder() is None
+    assert not has(own_store, "full")
     wait_until(lambda: not mutex.healthy, what="the holder to know")

@@ -72,7 +72,10 @@ def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
 def test_one_that_is_away_is_named_and_the_others_are_told(
     servers: Servers, settings: Settings
 ) -> None:
-    """It may have locks that nobody can see now, which is said before it is asked."""
+    """It may have locks that nobody can see now, which is said before it is asked.
+
+    The library's `vouch`, too, tells all that can be told, in whatever order they stand.
+    """
     servers.all[0].kill()
     away = servers.all[0].endpoint
     with in_terminal(settings, "vouch") as terminal:
@@ -84,19 +87,14 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
     assert f"{away}  has no vote: connection refused" in done.stdout
     assert f"could be told that nobody holds a lock ({away}: connection refused)" in done.stderr
     called(settings, "ls")
+    with servers.store(vouched=False) as store:
+        with pytest.raises(StoreUnavailable, match="connection refused"):
+            store.vouch()
+        assert [bool(voter.trouble) for voter in store.voters()] == [True, False, False]
+        assert not any(voter.waits for voter in store.voters())
 
 
 def test_a_store_without_votes_needs_none(tmp_path: Path) -> None:
     """etcd: nothing is asked of it."""
     said = one_line(called(Settings.load("etcd://127.0.0.1:1"), "vouch", "--yes", status=1))
     assert "etcd speaks with one voice" in said
-
-
-def test_all_are_told_that_can_be(servers: Servers) -> None:
-    """The library's `vouch`, in whatever order they stand."""
-    servers.all[0].kill()
-    with servers.store(vouched=False) as store:
-        with pytest.raises(StoreUnavailable, match="connection refused"):
-            store.vouch()
-        assert [bool(voter.trouble) for voter in store.voters()] == [True, False, False]
-        assert not any(voter.waits for voter in store.voters())

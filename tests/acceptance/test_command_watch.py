@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.requests import Remove
 from tests.support.etcd_binary import Etcdctl
+from tests.support.locks import ask, queue_up
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
 
 
-def watching(settings: Settings, *words: str) -> Service:
-    """Start it; `--initial` with a lock that is there tells when it has begun."""
-    return start_service([COMMAND, "watch", "--json", *words], environment(settings))
+@contextmanager
+def watching(settings: Settings, store: EtcdStore, name: str = "there") -> Iterator[Service]:
+    """One that runs, and has told of a lock that is held for the time of the block."""
+    words = [COMMAND, "watch", "--json", "--initial"]
+    with (
+        ClusterMutex(name, store=store),
+        start_service(words, environment(settings)) as service,
+    ):
+        wait_until(lambda: kinds(service, name) == ["held"], what="the first lock")
+        yield service
 
 
 def events(service: Service, name: str | None = None) -> list[dict[str, Any]]:
-    """Return what it has told of one lock, or of the connection."""
     found = [json.loads(line) for line in service.log_text().splitlines() if line.endswith("}")]
     return [event for event in found if event.get("name") == name]
 
@@ -38,8 +45,7 @@ def kinds(service: Service, name: str | None = None) -> list[str]:
 
 def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
     """Taken, past its alert, alive again, past its end, released: one event each."""
-    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
+    with watching(settings, store) as service:
         mutex = ClusterMutex(
             "x", reason="why", expected_runtime=0.5, auto_unlock_after=60, store=store
         )
@@ -60,8 +66,7 @@ def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
 
 def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdctl: Etcdctl) -> None:
     """What nobody wrote is told when it is due, and a removal is no release."""
-    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
+    with watching(settings, store) as service:
         late = ClusterMutex("late", expected_runtime=0.2, auto_unlock_after=0.7, store=store)
         late.acquire()
         wait_until(lambda: kinds(service, "late")[-1:] == ["overdue"], what="the end")
@@ -69,7 +74,7 @@ def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdct
             mutex = ClusterMutex(how, store=store)
             mutex.acquire()
             removal = Removal(mutex.record, time.time(), who, how, "because")
-            store.ask(Remove(removal, None), Deadline.after(10))
+            ask(store, Remove(removal, None))
             wait_until(lambda kind=how: kinds(service, kind) == ["taken", kind], what=how)  # type: ignore[misc]
             told = events(service, how)[-1]
             assert (told["removed_by"], told["why"]) == (who, "because")
@@ -83,13 +88,10 @@ def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdct
 
 def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
     """Released and taken by the next one: two lines, in that order."""
-    with ClusterMutex("there", store=store), watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
+    with watching(settings, store) as service:
         first, second = (ClusterMutex("x", store=store) for _ in range(2))
         with first:
-            thread = threading.Thread(target=second.acquire, daemon=True)
-            thread.start()
-            wait_until(first.waiters, what="the waiter")
+            thread = queue_up(second)
         thread.join(60)
         second.release()
 
@@ -105,15 +107,12 @@ def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
 
 def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore) -> None:
     """Who came and gave up is told, and who got the lock has not left."""
-    with (
-        ClusterMutex("x", store=store) as holder,
-        watching(settings, "--initial") as service,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        wait_until(lambda: kinds(service, "x") == ["held"], what="the lock")
+    with watching(settings, store) as service, ThreadPoolExecutor(1) as thread:
+        holder = ClusterMutex("x", store=store)
+        holder.acquire()
         gives_up = ClusterMutex("x", reason="in vain", timeout=3, store=store)
         assert not thread.submit(gives_up.acquire).result(60)
-        wait_until(lambda: kinds(service, "x") == ["held", "waiting", "left"], what="both")
+        wait_until(lambda: kinds(service, "x") == ["taken", "waiting", "left"], what="both")
         _, came, left = events(service, "x")
         assert came["uuid"] == left["uuid"] == holder.uuid
         assert came["waiter"]["reason"] == "in vain"
@@ -124,8 +123,7 @@ def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore)
         wait_until(lambda: kinds(service, "x")[3:] == ["waiting"], what="the second")
         holder.release()
         assert taking.result(60)
-        with ClusterMutex("there", store=store):
-            wait_until(lambda: "released" in kinds(service, "x"), what="the release")
+        wait_until(lambda: "released" in kinds(service, "x"), what="the release")
         gets_it.release()
         wait_until(lambda: kinds(service, "x").count("released") == 2, what="the end")
         assert kinds(service, "x")[3:] == ["waiting", "released", "taken", "released"]
@@ -155,17 +153,17 @@ def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
 def test_etcd_away_is_told_once_and_nothing_is_missed(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """It goes on by itself; what changed meanwhile is told when etcd is back."""
     settings = Settings((own_etcd.endpoint,))
-    mutex = ClusterMutex("there", store=own_store)
-    mutex.acquire()
-    with watching(settings, "--initial") as service:
-        wait_until(lambda: kinds(service, "there") == ["held"], what="the first lock")
+    with watching(settings, own_store) as service:
+        mutex = ClusterMutex("x", store=own_store)
+        mutex.acquire()
+        wait_until(lambda: kinds(service, "x") == ["taken"], what="the second lock")
         own_etcd.stop()
         wait_until(lambda: kinds(service) == ["away"], what="that it is away")
         assert events(service)[0]["trouble"]
         own_etcd.start()
         wait_until(lambda: kinds(service) == ["away", "back"], what="that it is back")
         mutex.release()
-        wait_until(lambda: kinds(service, "there") == ["held", "released"], what="the release")
+        wait_until(lambda: kinds(service, "x") == ["taken", "released"], what="the release")
 
 
 def test_away_at_the_start_is_an_error(own_etcd: Etcd) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, open_store
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.model.removal import Removal
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Taken
-from lockclient.stores.requests import Push, Read, Remove, Take
+from lockclient.stores.outcomes import Done, NotHolder
+from lockclient.stores.requests import Push, Remove
+from tests.support.locks import at_once, read, take
 from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
 from tests.support.soak import soaking
@@ -36,12 +37,6 @@ def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iter
     unlocker.stop()
 
 
-def _state(store: EtcdStore, name: str, uuid: str) -> ReadResult:
-    seen = store.ask(Read(name, uuid), Deadline.after(10))
-    assert isinstance(seen, ReadResult)
-    return seen
-
-
 def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
     """Push at the edge once; return who won."""
     mutex = ClusterMutex(
@@ -55,13 +50,13 @@ def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
     try:
         mutex.alive(force=True)
     except LockLost as lost:
-        removed = wait_until(lambda: _state(store, name, uuid).removal, what="the removal")
+        removed = wait_until(lambda: read(store, name, uuid).removal, what="the removal")
         assert removed.how == "auto-unlock"
         with pytest.raises(LockLost):
             mutex.release()
         return "removed first" if lost.removal else "given up in time"
     # Well before the pushed stamps run out again.
-    seen = _state(store, name, uuid)
+    seen = read(store, name, uuid)
     if time.monotonic() - taken_at < 1.5 * AUTO_UNLOCK:
         assert seen.removal is None
         assert seen.holder is not None
@@ -110,27 +105,16 @@ def test_the_two_transactions_never_both_win(
     """The same without the holder's own caution: push and removal sent at the same moment."""
     won: Counter[str] = Counter()
     other = open_store(settings)
-    together = threading.Barrier(2)
     runtime = Runtime(300, 900)
     for round_number in range(rounds):
         name = f"both-{round_number}"
         holder = taker(name, runtime, uuid="mine")
-        taken = store.ask(Take(holder), Deadline.after(10))
-        assert isinstance(taken, Taken)
+        _, token = take(store, holder)
         removal = Removal(holder, time.time(), "a test", "auto-unlock", "at the edge")
-        outcomes: dict[str, Outcome] = {}
-
-        def send(who: EtcdStore, request: Push | Remove, key: str) -> None:
-            together.wait()
-            outcomes[key] = who.ask(request, Deadline.after(10))  # noqa: B023 - joined below
-
-        push = Push(name, "mine", runtime.stamps(time.time()), taken.token)
-        remove = Remove(removal, (taken.token, taken.token))
-        racer = threading.Thread(target=send, args=(other, remove, "removal"))
-        racer.start()
-        send(store, push, "push")
-        racer.join()
-        seen = _state(store, name, "mine")
+        push = Push(name, "mine", runtime.stamps(time.time()), token)
+        remove = Remove(removal, (token, token))
+        outcomes = at_once({"push": (store, push), "removal": (other, remove)})
+        seen = read(store, name, "mine")
         if isinstance(outcomes["push"], Done):
             assert isinstance(outcomes["removal"], NotHolder)
             assert seen.holder is not None

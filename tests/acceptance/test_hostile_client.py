@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,21 +25,21 @@ import pytest
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Taken
 from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import Take
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import take
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker
 from tests.support.soak import soaking
-from tests.support.unlocker_process import ready, unlocker
+from tests.support.unlocker_process import mutexdash, unlocker, when_ready
 
 SEED = int(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE_SEED", "14"))
 MEMORY, LATE, UNANSWERED = 300, 5.0, 1.0
 """MB of a service; seconds of a removal beyond its time; seconds of a probe."""
-RUNTIME = Runtime(1.0, 2.0)
+LASTS = 2.0
+RUNTIME = Runtime(1.0, LASTS)
 PATHS = ("healthz", "readyz")
 EACH_PROBE, EACH_LOCK, EACH_LOOK = 0.1, 0.5, 2.0
 """Seconds between two of them."""
@@ -97,22 +97,17 @@ class Honest:
         self._store = store
 
     def die_holding(self, name: str) -> None:
-        """Take a lock, and never come back."""
         holder = taker(name, RUNTIME, uuid=uuid4().hex)
-        taken = self._store.ask(Take(holder), Deadline.after(30))
-        now = time.monotonic()
-        assert isinstance(taken, Taken)
-        assert RUNTIME.auto_unlock is not None
-        self.due[name] = now + RUNTIME.auto_unlock
+        _, token = take(self._store, holder)
+        self.due[name] = time.monotonic() + LASTS
 
         def hear(event: WatchEvent) -> None:
             if event.uuid is None and not event.started and not event.gap:
                 self.gone.setdefault(name, time.monotonic())
 
-        self._store.watch(WatchTarget(name), taken.token + 1, hear)
+        self._store.watch(WatchTarget(name), token + 1, hear)
 
     def all_gone(self) -> bool:
-        """Tell whether every lock has gone."""
         return self.gone.keys() == self.due.keys()
 
     def late(self) -> list[float]:
@@ -154,33 +149,28 @@ def test_whatever_a_client_writes_the_services_do_their_work(
     settings = Settings(endpoints=(roomy_etcd.endpoint,))
     store = etcd_store(settings)
     honest = Honest(store)
-    dash_words = ["-m", "mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
     with (
-        unlocker(settings, "--max-removals", "off") as service,
-        start_service([sys.executable, *dash_words]) as dash,
+        when_ready(unlocker(settings, "--max-removals", "off")) as service,
+        when_ready(mutexdash(settings)) as dash,
         start_service([sys.executable, "-c", _NOTHING]) as nothing,
     ):
-        wait_until(lambda: ready(service) and ready(dash), what="readiness")
         probed = [f"{program.url}/{path}" for program in (service, dash) for path in PATHS]
         with (
-            Probes(nothing.url, EACH_PROBE) as control,
-            Probes(probed[0], EACH_PROBE) as first,
-            Probes(probed[1], EACH_PROBE) as second,
-            Probes(probed[2], EACH_PROBE) as third,
-            Probes(probed[3], EACH_PROBE) as fourth,
+            ExitStack() as stack,
             Probes(f"{dash.url}/lock/line", EACH_LOOK),
             Probes(f"{dash.url}/lock/line", EACH_LOOK),
             _client(roomy_etcd.endpoint, seconds) as client,
         ):
+            control, *probes = (
+                stack.enter_context(Probes(url, EACH_PROBE)) for url in (nothing.url, *probed)
+            )
             number = 0
             while client.process.poll() is None:
                 honest.die_holding(f"honest-{number}")
                 number += 1
                 time.sleep(EACH_LOCK)
             said = client.log_text()
-            wait_until(
-                lambda: honest.gone.keys() == honest.due.keys(), what="all honest locks to go"
-            )
+            wait_until(honest.all_gone, what="all honest locks to go")
         memory = peak(service), peak(dash)
         log = service.log_text()
     store.close()
@@ -188,7 +178,6 @@ def test_whatever_a_client_writes_the_services_do_their_work(
     where = f"seed {SEED}:\n{said[-3000:]}"
     assert client.process.returncode == 0, where
     done = json.loads(said.splitlines()[-1])
-    probes = (first, second, third, fourth)
     anyway, worst = max(control.waits), [max(probe.waits) for probe in probes]
     late = honest.late()
     asked = sum(len(probe.waits) for probe in probes)
@@ -196,7 +185,8 @@ def test_whatever_a_client_writes_the_services_do_their_work(
         f"{seconds:.0f} s, {done}: unlocker {memory[0]} MB, dashboard {memory[1]} MB at most; "
         f"{len(late)} due locks went {late[len(late) // 2]:.1f} s after their time, "
         f"{late[-1]:.1f} s at most; of {asked} probes the longest took {max(worst):.2f} s, of a "
-        f"server that does nothing {anyway:.2f} s; not ready: {second.unwell}, {fourth.unwell}"
+        f"server that does nothing {anyway:.2f} s; "
+        f"not ready: {probes[1].unwell}, {probes[3].unwell}"
     )
     assert max(memory) <= MEMORY, where
     assert late[-1] <= LATE + anyway, f"{where}\n{log[-3000:]}"

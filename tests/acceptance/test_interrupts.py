@@ -36,7 +36,6 @@ class Worker:
             self.process = subprocess.Popen(words, stdout=output, text=True)
 
     def interrupt(self) -> None:
-        """Send it a Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         self.sent += 1
 
@@ -52,7 +51,6 @@ class Worker:
 
 @pytest.fixture
 def workers(settings: Settings, tmp_path: Path) -> Iterator[list[Worker]]:
-    """The processes, ended with the test."""
     team = []
     for number, (name, kind) in enumerate(zip(NAMES, KINDS, strict=True)):
         team.append(Worker(settings, name, kind, tmp_path / f"said-{number}", tmp_path / "stop"))

@@ -13,9 +13,9 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.processes import Figure, wait_until
+from tests.support.locks import has
+from tests.support.processes import Figure, tell, wait_until
 from tests.support.soak import soaking
 
 WORKER = Path(__file__).with_name("line_worker.py")
@@ -52,22 +52,11 @@ class Workers:
 
 @pytest.fixture
 def workers(settings: Settings, tmp_path: Path) -> Iterator[Workers]:
-    """Processes that are ended with the test."""
     team = Workers(settings, tmp_path)
     yield team
     for worker in team.all:
         worker.kill()
         worker.communicate()
-
-
-@pytest.fixture
-def table(store: EtcdStore) -> Iterator[Table]:
-    """The live picture of the test's root."""
-    picture = Table(store)
-    picture.start()
-    assert picture.wait_ready(30)
-    yield picture
-    picture.stop()
 
 
 def _in_line(store: EtcdStore) -> list[int]:
@@ -83,7 +72,6 @@ def test_waiters_in_several_processes_keep_their_order(
     waiters: int,
     processes: int,
     store: EtcdStore,
-    table: Table,
     workers: Workers,
     figure: Figure,
 ) -> None:
@@ -98,11 +86,8 @@ def test_waiters_in_several_processes_keep_their_order(
         elif number % 10 == INTERRUPTED:
             interrupted.append(workers.start(str(number)))
         else:
-            host = hosts[number % processes]
             timeout = 5 if number % 10 == TIMED_OUT else 600
-            assert host.stdin is not None
-            host.stdin.write(f"{number} {timeout}\n")
-            host.stdin.flush()
+            tell(hosts[number % processes], f"{number} {timeout}")
         wait_until(lambda: number in _in_line(store), 60, f"waiter {number} in line")  # noqa: B023
     for worker in interrupted:
         worker.send_signal(signal.SIGINT)
@@ -125,6 +110,4 @@ def test_waiters_in_several_processes_keep_their_order(
     tokens = [int(said[number]) for number in served]
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == len(served)
-    wait_until(
-        lambda: not table.line(NAME).waiting and table.row(NAME) is None, 30, "nothing to be left"
-    )
+    wait_until(lambda: not (_in_line(store) or has(store, NAME)), 30, "nothing to be left")

@@ -15,7 +15,8 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
 from lockclient.stores.etcd.store import EtcdStore
-from tests.acceptance.shells import environment, holder_of, remove
+from tests.acceptance.shells import environment, remove
+from tests.support.locks import has
 from tests.support.processes import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,7 +78,7 @@ def test_try(settings: Settings, store: EtcdStore) -> None:
 
 def test_released_elsewhere(settings: Settings, store: EtcdStore) -> None:
     assert sorted(_done(ELSEWHERE, settings).split("\n")) == ["", "item 1", "item 2", "item 3"]
-    assert holder_of(store, "import") is None
+    assert has(store, "import") is None
 
 
 @contextmanager
@@ -113,10 +114,10 @@ def test_sigterm_gives_it_back(
     name: str, program: str, settings: Settings, store: EtcdStore, tmp_path: Path
 ) -> None:
     with _serving(program, settings, tmp_path) as (process, said):
-        assert holder_of(store, name) is not None
+        assert has(store, name) is not None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
-        assert holder_of(store, name) is None
+        assert has(store, name) is None
         assert said.read_text() == "serving\n"
 
 

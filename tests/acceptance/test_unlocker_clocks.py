@@ -22,7 +22,7 @@ from lockclient.model.clocks import Now
 from tests.acceptance.clock_site import SWEEP, SWEEP_PUT_BACK, Promise, Report, Site
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import frozen
-from tests.support.processes import Figure, wait_until
+from tests.support.processes import Figure, line_from, tell, wait_until
 from tests.support.soak import soaking
 
 HOUR = 3600.0
@@ -118,7 +118,6 @@ def moved(clock: Clock, jumps: Sequence[float]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What moves clocks."""
     return compile_library(tmp_path_factory.mktemp("clocks"))
 
 
@@ -136,13 +135,11 @@ def test_a_moved_clock_is_what_programs_see(library: Path) -> None:
     with subprocess.Popen(
         words, env={**os.environ, **clock.env}, stdin=PIPE, stdout=PIPE, text=True
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         for ahead in (0.0, HOUR, -HOUR, 0.0):
             clock.move(ahead)
             before = Now.read()
-            print(file=process.stdin, flush=True)
-            wall, other, monotonic = map(float, process.stdout.readline().split())
+            tell(process)
+            wall, other, monotonic = map(float, line_from(process).split())
             after = Now.read()
             for shown in (wall, other):
                 assert before.wall - 0.001 <= shown - ahead <= after.wall + 0.001
@@ -150,8 +147,8 @@ def test_a_moved_clock_is_what_programs_see(library: Path) -> None:
         clock.move(0.0, gains=1.0)
         before = Now.read()
         wait_until(lambda: time.monotonic() > before.monotonic + 0.2)
-        print(file=process.stdin, flush=True)
-        assert float(process.stdout.readline().split()[0]) >= before.wall + 0.4 - 0.01
+        tell(process)
+        assert float(line_from(process).split()[0]) >= before.wall + 0.4 - 0.01
 
 
 CUT = ("an hour ahead", "put forward", "put back", "restless")
@@ -267,10 +264,8 @@ class Client:
     def take(self, what: str) -> None:
         """Have it take a lock and push it for the last time."""
         name = f"{what}, client {self._case}"
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(name, file=self._process.stdin, flush=True)
-        sent, answered = map(float, self._process.stdout.readline().split())
+        tell(self._process, name)
+        sent, answered = map(float, line_from(self._process).split())
         self._site.promises[name] = Promise(LASTS, sent, answered)
 
 

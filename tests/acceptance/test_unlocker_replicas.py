@@ -11,13 +11,12 @@ from contextlib import ExitStack
 import pytest
 
 from lockclient import Settings
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Take
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import take
 from tests.support.processes import Figure, Service, wait_until
 from tests.support.records import taker
 from tests.support.soak import soaking
@@ -43,14 +42,12 @@ class Replicas:
         self.records += removals
 
     def start(self, *options: str) -> Service:
-        """Start one more."""
         return self._stack.enter_context(unlocker(self._settings, *options))
 
     def take(self, number: int, after: float) -> Holder:
         """Take a lock and fall silent: it is due in `after` seconds."""
         holder = taker(f"lock {number}", Runtime(after / 2, after), backtrace="…")
-        taken = self.store.ask(Take(holder), Deadline.after(10))
-        assert isinstance(taken, Taken)
+        take(self.store, holder)
         return holder
 
     def check_each_removed_once(self, holders: list[Holder]) -> None:

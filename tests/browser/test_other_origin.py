@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from playwright.sync_api import Browser
 
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import OPEN, etcdctl_of
+from tests.support.web_server import serving
 
 pytestmark = pytest.mark.browser
 
@@ -25,26 +24,11 @@ ASK = """async ([url, words, mode]) => {
 }"""
 
 
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<title>kittens</title>")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def elsewhere() -> Iterator[str]:
     """Where somebody else's page is: another port is another origin."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with serving(lambda _: (200, "<title>kittens</title>")) as there:
+        yield f"http://{there}/"
 
 
 @pytest.mark.parametrize("kind", ["as we start it", "as etcd starts by itself"])

@@ -18,14 +18,13 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.holder import Holder
 from lockclient.settings import Settings
+from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
-from tests.browser.pictures import draw
+from tests.browser.pictures import AT, MIGRATION, RELEASE, draw, served
 from tests.support.dashboard import Dashboard
 from tests.support.etcd_binary import Etcdctl
-from tests.support.etcd_store import etcd_store
-from tests.support.processes import start_service
+from tests.support.unlocker_process import mutexdash
 
 pytestmark = pytest.mark.browser
 
@@ -38,28 +37,6 @@ LEAST: ViewportSize = {"width": 360, "height": 740}
 """The smallest phone that pages are to fit."""
 SEEN: Final = 4000
 """Pixels from the top that a picture shows: of a hundred rows nobody looks at the last one."""
-AT = ".prod.example.com"
-BACKTRACE = """\
-  File "/srv/billing/run.py", line 88, in <module>
-    main(sys.argv[1:])
-  File "/srv/billing/run.py", line 71, in main
-    invoices.create(month)
-  File "/srv/billing/invoices.py", line 214, in create
-    with ClusterMutex("billing/invoice-run", reason=f"invoices of {month}"):
-"""
-
-
-RELEASE = """\
-  File "/srv/ci/runner.py", line 31, in <module>
-    app.worker_main()
-  File "/srv/ci/.venv/lib/python3.11/site-packages/celery/app/base.py", line 388, in worker_main
-    self.start(argv)
-  File "/srv/ci/release/roll_out.py", line 57, in roll_out
-    stack.enter_context(ClusterMutex("deploy/prod", reason=f"release {version}"))
-  File "/usr/lib/python3.11/contextlib.py", line 502, in enter_context
-    result = _enter(cm)
-"""
-
 _AXE = 'axe.run({resultTypes: ["violations"], preload: false}).then(found => found.violations)'
 
 
@@ -113,65 +90,6 @@ def fit(page: Page, viewport: ViewportSize) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
-def tell(story: Story) -> Holder:
-    """A cluster on an ordinary bad day; return one holder that is past its alert."""
-    story.hold(
-        *("billing/invoice-run", 1503), hostname="bill-3" + AT, pid=2207, backtrace=BACKTRACE,
-        reason="invoices of October, second attempt after the payment gateway's timeout",
-    )  # fmt: skip
-    release = story.hold(
-        "deploy/prod", 424, hostname="ci-runner-3" + AT, pid=881, reason="release 2026.11.3",
-        backtrace=RELEASE, identity="runner-3",
-    )  # fmt: skip
-    story.hold(
-        "nightly-report",
-        98,
-        hostname="batch-07" + AT,
-        pid=20713,
-        reason="rebuild totals",
-    )
-    story.hold(
-        "schema-migration",
-        4980,
-        9000,
-        None,
-        hostname="db-admin" + AT,
-        pid=66,
-        reason="v41",
-    )
-    story.hold("search/reindex", 12, hostname="search-2" + AT, pid=5120, reason="full reindex")
-    for number in range(6):
-        story.hold(
-            f"compact/shard-{number:02}", 31.7 * number, hostname=f"worker-{number % 3}" + AT,
-            pid=1000 + 7 * number, reason=f"compaction, level {number % 4}",
-        )  # fmt: skip
-    for number in reversed(range(5)):
-        ago = 1800 + 5000 * number
-        dead = story.hold(
-            f"sync/region-{number}", ago + 910, hostname=f"sync-{number}" + AT, pid=300 + number,
-            reason="copy objects", backtrace=BACKTRACE,
-        )  # fmt: skip
-        story.remove(
-            dead, removed_at=time.time() - ago, removed_by="ann@desk" if number == 2 else
-            "watchdog-1:77", how="force-unlock" if number == 2 else "auto-unlock",
-            why="worker hung in D state" if number == 2 else
-            "no sign of life for 15 min 1 s; its time ran out after 15 min",
-        )  # fmt: skip
-    return release
-
-
-def go_on(story: Story, release: Holder) -> None:
-    """What does not last: waiters in line, and somebody who is done just now."""
-    for number in (4, 5):
-        story.stand(
-            release, hostname=f"ci-runner-{number}" + AT, pid=900 + number, thread="MainThread",
-            reason=f"release 2026.11.{number}", since=time.time() - 700 + 60 * number,
-        )  # fmt: skip
-    story.release(
-        story.hold("backup/weekly", 212, hostname="backup-1" + AT, pid=70, reason="snapshots")
-    )
-
-
 @pytest.mark.soak
 def test_pages_without_locks(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
     paths = {
@@ -184,37 +102,30 @@ def test_pages_without_locks(forcing: Dashboard, story: Story, viewer: Viewer) -
     take(viewer, forcing.url, paths)
 
 
-def test_pages_of_a_day(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
-    release = tell(story)
-    go_on(story, release)
-    paths = {
-        "locks": "/",
-        "lock-alert": "/lock/deploy%2Fprod",
-        "waiting": "/waiting",
-        "host": f"/host?name=ci-runner-3{AT}",
-        "force": f"/locks/deploy%2Fprod/force-unlock?uuid={release.uuid}",
-    }
-    take(viewer, forcing.url, paths)
+def test_pages_of_a_day(viewer: Viewer) -> None:
+    with served() as (url, day):
+        paths = {
+            "locks": "/",
+            "lock-alert": "/lock/deploy%2Fprod",
+            "waiting": "/waiting",
+            "host": f"/host?name=ci-runner-3{AT}",
+            "force": f"/locks/deploy%2Fprod/force-unlock?uuid={day.uuids['deploy/prod']}",
+        }
+        take(viewer, url, paths)
 
 
 @pytest.mark.soak
-def test_pages_of_what_went_wrong(
-    forcing: Dashboard, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
-) -> None:
-    tell(story)
-    half = f"{root}/locks/half-written"
-    about = json.dumps(json.dumps({"reason": "a shell script that was interrupted"}))
-    puts = f"put {half}/uuid u1\nput {half}/alert_at tomorrow\nput {half}/about {about}"
-    etcdctl("txn", input=f"\n{puts}\n\n\n")
-    paths = {
-        "lock-overdue": "/lock/billing%2Finvoice-run",
-        "removed": "/removed",
-        "removal": f"/removal?name=sync%2Fregion-2&uuid={story.removals[2].uuid}",
-        "timeline": "/timeline?span=21600",
-        "lock-broken": "/lock/half-written",
-        "lock-removed": "/lock/sync%2Fregion-2",
-    }
-    take(viewer, forcing.url, paths)
+def test_pages_of_what_went_wrong(viewer: Viewer) -> None:
+    with served() as (url, day):
+        paths = {
+            "lock-overdue": "/lock/billing%2Finvoice-run",
+            "removed": "/removed",
+            "removal": f"/removal?name=sync%2Fregion-2&uuid={day.uuids['sync/region-2']}",
+            "timeline": "/timeline?span=21600",
+            "lock-broken": "/lock/half-written",
+            "lock-removed": "/lock/sync%2Fregion-2",
+        }
+        take(viewer, url, paths)
 
 
 LISTS = {
@@ -240,7 +151,7 @@ def test_ordinary_names(
     """Few locks and many, of hosts as they are called: who waits, who waits for each other."""
     migration = story.hold(
         *("schema-migration", 9000, 3600, None), hostname="db-admin" + AT, pid=66, reason="v41",
-        actor="B", backtrace=BACKTRACE,
+        actor="B", backtrace=MIGRATION,
     )  # fmt: skip
     release = story.hold(
         *("deploy/prod", 424), hostname="ci-runner-3" + AT, pid=30415, reason="release 2026.11.3",
@@ -288,7 +199,7 @@ def test_pages_of_what_nobody_can_decide(
     story.hold("deploy/moved", 400, **facts)
     etcdctl("put", f"{root}/locks/deploy%2Fmoved/auto_unlock_at", f"{time.time() + 86_400:.3f}")
     free = story.hold("waited-for")
-    story.stand(free, hostname="next-1", pid=71, reason="my turn", since=time.time() - 60)
+    story.line_up(free, [{"hostname": "next-1", "pid": 71, "since": time.time() - 60}])
     story.release(free)
     paths = {
         "locks-undecided": "/",
@@ -304,7 +215,7 @@ def test_hostile_pages(forcing: Dashboard, story: Story, viewer: Viewer) -> None
     text = "<img src=x onerror=alert(1)>\u202egnp.exe\u200b"
     holder = story.hold(text, hostname=text, reason=text * 3, thread=text, backtrace=text * 40)
     story.hold("🔒" * 63, hostname="h" * 500, reason="Z̷̛͓a̴l̸g̶o̵" * 20)
-    story.stand(holder, hostname=text, reason=text * 3)
+    story.line_up(holder, [{"hostname": text, "reason": text * 3}])
     gone = story.hold("x" * 255, hostname=text, reason="y" * 400)
     story.remove(gone, removed_at=5.0, removed_by=text, how=text, why=json.dumps(text) * 3)
     paths = {
@@ -318,27 +229,27 @@ def test_hostile_pages(forcing: Dashboard, story: Story, viewer: Viewer) -> None
 
 
 @pytest.mark.soak
-def test_pages_of_an_outage(own_etcd: Etcd, own_etcdctl: Etcdctl, viewer: Viewer) -> None:
+def test_pages_of_an_outage(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = etcd_store(settings)
-    story = Story(store, own_etcdctl)
-    go_on(story, tell(story))
-    with start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash:
+    story = Story(own_store)
+    held = story.hold("deploy/prod", 424, hostname="ci-runner-3" + AT, backtrace=RELEASE)
+    story.hold("nightly-report", 1503, hostname="batch-07" + AT, reason="rebuild totals")
+    story.wait(held, hostname="ci-runner-4" + AT, pid=904, reason="release 2026.11.4")
+    with mutexdash(settings) as dash:
         take(viewer, dash.url, {"no-unlocker": "/"})
         own_etcd.stop()
         with viewer(dash.url) as page:
             expect(page.get_by_text("etcd is away.")).to_be_visible(timeout=60_000)
         take(viewer, dash.url, {"etcd-away": "/", "etcd-away-lock": "/lock/deploy%2Fprod"})
-    store.close()
 
 
 @pytest.mark.soak
-def test_a_page_before_anything_was_read(own_etcd: Etcd, viewer: Viewer) -> None:
-    store = etcd_store(settings := Settings(endpoints=(own_etcd.endpoint,)))
-    Story(store).hold("deploy/prod")
-    store.close()
+def test_a_page_before_anything_was_read(
+    own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer
+) -> None:
+    Story(own_store).hold("deploy/prod")
     own_etcd.stop()
-    with start_service(["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]) as dash:
+    with mutexdash(Settings(endpoints=(own_etcd.endpoint,))) as dash:
         take(viewer, dash.url, {"not-yet-read": "/"})
         with viewer(dash.url) as page:
             own_etcd.start()

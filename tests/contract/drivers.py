@@ -7,7 +7,7 @@ import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from lockclient import AsyncClusterMutex, AsyncHeldLock, ClusterMutex
 from lockclient.model.holder import Holder
@@ -58,7 +58,7 @@ class OnALoop:
     """`AsyncClusterMutex`: each call is a task of its own on an event loop in another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *args: Any, **how: Any) -> None:
-        self.facts = AsyncClusterMutex(*args, **how)
+        self.facts: Any = AsyncClusterMutex(*args, **how)
         self._loop = loop
         self._held: AsyncHeldLock | None = None
 
@@ -80,13 +80,13 @@ class OnALoop:
         self._run(self.facts.alive(force=force))
 
     def holder(self) -> Holder | None:
-        return self._run(self.facts.holder())
+        return cast("Holder | None", self._run(self.facts.holder()))
 
     def waiters(self) -> list[Ticket]:
         return self._run(self.facts.waiters())
 
     def locked(self) -> bool:
-        return self.facts.locked()
+        return bool(self.facts.locked())
 
     def __enter__(self) -> OnALoop:
         self._run(self.facts.__aenter__())

@@ -26,7 +26,6 @@ spec:
 
 
 def text() -> str:
-    """Return what the object's file should hold."""
     return _HEAD + textwrap.indent(RULES.read_text(encoding="utf-8"), "  ")
 
 

@@ -11,7 +11,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,19 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def read(name: str) -> Any:
-    """Return a YAML file under `deploy/`."""
     return YAML(typ="safe").load(DEPLOY / name)
 
 
-def get(url: str) -> bytes:
+def get(url: str) -> str:
     """GET a page that must be there."""
     with urllib.request.urlopen(url, timeout=60) as answer:
-        body: bytes = answer.read()
-    return body
+        return str(answer.read().decode())
 
 
 def ready(url: str) -> bool:
-    """Tell whether a service answers 200 there."""
-    try:
-        get(url)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool(get(url)) or True
+    return False
 
 
 class Receiver(Webhook):
@@ -52,7 +47,6 @@ class Receiver(Webhook):
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"http://{self.host}/"
 
     def about(self, alertname: str, **labels: str) -> list[dict[str, Any]]:
@@ -94,7 +88,6 @@ class Stack:
         self.unlocker: Service
 
     def url(self, name: str) -> str:
-        """Return where a program listens."""
         return f"http://127.0.0.1:{self._ports[name]}"
 
     def __enter__(self) -> Stack:
@@ -126,7 +119,6 @@ class Stack:
         return result
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts that Alertmanager has."""
         found: list[dict[str, Any]] = json.loads(get(f"{self.url('alertmanager')}/api/v2/alerts"))
         return found
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,33 +18,18 @@ from lockclient import ClusterMutex
 from tests.deploy.stack import Stack, get
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import HolderProcess
 from tests.support.processes import Figure, wait_until
 
-WORKER = """
-import sys, time
-from lockclient import ClusterMutex, Settings, open_store
-
-store = open_store(Settings.load(sys.argv[1]))
-mutex = ClusterMutex(sys.argv[2], reason=sys.argv[3],
-                     expected_runtime=1, auto_unlock_after=10, store=store)
-mutex.acquire()
-print("has it", flush=True)
-time.sleep(600)
-"""
 NAME, REASON = 'deploy/"größe" a+b&c', "rebuild <totals>"
 
 
 @pytest.fixture
 def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
     """A process that holds `NAME` and never says that it is alive."""
-    words = [sys.executable, "-c", WORKER, stack.settings.url(), NAME, REASON]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
+    how: dict[str, Any] = {"reason": REASON, "expected_runtime": 1, "auto_unlock_after": 10}
+    with HolderProcess(stack.settings, NAME, **how) as holder:
+        yield holder.process
 
 
 @pytest.fixture
@@ -75,7 +60,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     assert NAME in said["summary"]
     assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
     assert said["dashboard_url"].startswith(stack.url("mutexdash"))
-    page = get(said["dashboard_url"]).decode()
+    page = get(said["dashboard_url"])
     assert "größe" in page
     assert "rebuild &lt;totals&gt;" in page
     assert said["runbook_url"].endswith("runbook.md#lockpastalert")
@@ -88,7 +73,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     alert = receiver.told("firing", "LockAutoUnlocked", name=NAME)
     said = alert["annotations"]
     assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
-    assert "rebuild &lt;totals&gt;" in get(said["dashboard_url"]).decode()
+    assert "rebuild &lt;totals&gt;" in get(said["dashboard_url"])
     receiver.told("resolved", "LockPastAlert", name=NAME)
     receiver.told("resolved", "LockPastAlert", name="released")
 

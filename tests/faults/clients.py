@@ -1,7 +1,7 @@
 """Clients behind proxies, for tests that spoil their requests; the other clients of their locks.
 
 A life (see `test_unknown_outcomes`) is written once for all drivers: what it does with a mutex is
-in `Lock`, and a driver is what opens a `Session` to get one from.
+in `tests.contract.drivers.Mutex`, and a `Session` makes one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from lockclient import (
-    AsyncClusterMutex,
-    ClusterMutex,
     LockLost,
     StoreUnavailable,
 )
@@ -27,6 +25,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult
 from lockclient.stores.requests import Claim, Read, Request, RequestState, Take, TakeOrQueue, Unlock
+from tests.contract.drivers import InThreads, Mutex, OnALoop
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.tcp_proxy import Proxy
@@ -37,65 +36,6 @@ INTERRUPT_AFTER = 0.2
 T = TypeVar("T")
 Interruption = type[Request]
 Life = Callable[["Client"], None]
-
-
-class Lock(Protocol):
-    """What a life does with a mutex; of an asynchronous one, an adapter that blocks."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> object: ...
-    def release(self) -> None: ...
-    def alive(self, *, force: bool = False) -> None: ...
-    def check_health(self) -> None: ...
-    def locked(self) -> bool: ...
-    @property
-    def record(self) -> Holder: ...
-
-
-class Session(Protocol):
-    """One client: a store of its own and the mutexes on it."""
-
-    interruption: type[BaseException]
-    """What `acquire` and `release` raise when they are interrupted."""
-
-    def mutex(
-        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
-    ) -> Lock: ...
-    def is_clean(self) -> bool:
-        """Tell whether all clean-up is done."""
-
-    def close(self) -> None: ...
-
-
-class Driver(Protocol):
-    """Threads or asyncio."""
-
-    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
-        """Return a client that is interrupted as it waits for its first request of a kind."""
-
-
-class Threads:
-    """The driver of `ClusterMutex`."""
-
-    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
-        return _ThreadSession(location, interruption)
-
-
-class _ThreadSession:
-    interruption: type[BaseException] = KeyboardInterrupt
-
-    def __init__(self, location: EtcdLocation, interruption: Interruption | None) -> None:
-        self._store = _InterruptingStore(location, interruption)
-
-    def mutex(
-        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
-    ) -> Lock:
-        return ClusterMutex(name, identity=identity, on_lost=on_lost, store=self._store)
-
-    def is_clean(self) -> bool:
-        return not self._store.background.unfinished()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class _InterruptingStore(EtcdStore):
@@ -118,66 +58,58 @@ class _InterruptingStore(EtcdStore):
         raise asyncio.CancelledError
 
 
-class Tasks(Threads):
-    """The driver of `AsyncClusterMutex`: all clients on one event loop, in a thread of its own."""
+class Session:
+    """One client: a store of its own and the mutexes on it.
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+    Args:
+        location: of the store.
+        interruption: the kind of request in the middle of which the client is interrupted.
+        loop: on which its mutexes are asynchronous; None: they are used in threads.
 
-    def open(self, location: EtcdLocation, interruption: Interruption | None) -> Session:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return _TaskSession(self._loop, location, interruption)
-
-
-class _TaskSession(_ThreadSession):
-    interruption: type[BaseException] = CancelledError
+    Attributes:
+        interruption: what `acquire` and `release` raise when they are interrupted.
+    """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         location: EtcdLocation,
         interruption: Interruption | None,
+        loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        super().__init__(location, interruption)
+        self.interruption: type[BaseException] = CancelledError if loop else KeyboardInterrupt
+        self._store = _InterruptingStore(location, interruption)
         self._loop = loop
 
-    def mutex(
-        self, name: str, *, identity: str | None, on_lost: Callable[[LockLost], object]
-    ) -> Lock:
-        mutex = AsyncClusterMutex(name, identity=identity, on_lost=on_lost, store=self._store)
-        return _BlockingLock(self._loop, mutex)
+    def mutex(self, name: str, **how: Any) -> Mutex:
+        if self._loop is None:
+            return InThreads(name, store=self._store, **how)
+        return _OnALoop(self._loop, name, store=self._store, **how)
+
+    def is_clean(self) -> bool:
+        return not self._store.background.unfinished()
+
+    def close(self) -> None:
+        self._store.close()
 
 
-class _BlockingLock:
-    def __init__(self, loop: asyncio.AbstractEventLoop, mutex: AsyncClusterMutex) -> None:
-        self._loop = loop
-        self._mutex = mutex
-        self._held: Any = mutex  # once it was acquired, that acquisition
-        self.locked = mutex.locked
+class _OnALoop(OnALoop):
+    """Once it was acquired it means that acquisition, whichever thread asks."""
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(180)
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._mutex: Any = self.facts
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> object:
-        held = self._run(self._mutex.acquire(blocking, timeout))
-        self._held = held or self._mutex
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
+        self.facts = self._mutex
+        held = super().acquire(blocking, timeout)
+        self.facts = held or self._mutex
         return held
 
-    def release(self) -> None:
-        self._run(self._held.release())
+    def locked(self) -> bool:
+        return bool(self._mutex.locked())
 
-    def alive(self, *, force: bool = False) -> None:
-        self._run(self._held.alive(force=force))
-
-    def check_health(self) -> None:
-        self._held.check_health()
-
-    @property
-    def record(self) -> Holder:
-        record: Holder = self._held.record
-        return record
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(180)
 
 
 class Others:
@@ -236,7 +168,7 @@ class Client:
         """What is to be done when all clean-up has had its turn."""
         self._name = name
 
-    def mutex(self, identity: str | None = None) -> Lock:
+    def mutex(self, identity: str | None = None) -> Mutex:
         return self.session.mutex(self._name, identity=identity, on_lost=self.losses.append)
 
     def live(self, life: Life) -> None:
@@ -244,23 +176,21 @@ class Client:
         life(self)
         wait_until(self.session.is_clean, what="the clean-up")
 
-    def holds(self, mutex: Lock) -> None:
+    def holds(self, mutex: Mutex) -> None:
         """Its view is what stands in the store, and the watch for its loss stands and is silent."""
         wait_until(lambda: self.proxy.answered["Watch"], what="the watch")
-        written, own = self.others.seen().holder, mutex.record
+        written, own = self.others.seen().holder, mutex.facts.record
         assert written is not None
         assert (written.uuid, written.fencing_token) == (own.uuid, own.fencing_token)
         assert written.subkeys() == own.subkeys()
         self.not_lost(mutex)
 
-    def not_lost(self, mutex: Lock) -> None:
-        mutex.check_health()
+    def not_lost(self, mutex: Mutex) -> None:
+        mutex.facts.check_health()
         assert mutex.locked()
         assert self.losses == []
 
-    def pushes(self, mutex: Lock) -> None:
-        """Push until that is confirmed."""
-
+    def pushes(self, mutex: Mutex) -> None:
         def pushed() -> bool:
             with suppress(StoreUnavailable):
                 mutex.alive(force=True)
@@ -270,14 +200,14 @@ class Client:
         wait_until(pushed, what="a push")
         self.holds(mutex)
 
-    def releases(self, mutex: Lock) -> None:
+    def releases(self, mutex: Mutex) -> None:
         self.not_lost(mutex)
         mutex.release()
         assert not mutex.locked()
         assert self.losses == []
 
     @contextmanager
-    def queueing(self, mutex: Lock) -> Iterator[None]:
+    def queueing(self, mutex: Mutex) -> Iterator[None]:
         """`acquire()` goes on beside the block, in which it stands in line and listens."""
         raised: list[BaseException] = []
 

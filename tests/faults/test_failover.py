@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -52,8 +53,8 @@ class Callers:
             threading.Thread(target=self._run, args=(job,), daemon=True) for job in jobs
         ]
         self._held.acquire()
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         wait_until(self._held.waiters, what="the waiter in line")
 
     def busy(self) -> None:
@@ -61,16 +62,16 @@ class Callers:
         before = self.done.copy()
         kinds = ("own lock", "shared lock", "alive")
         wait_until(
-            lambda: self.errors or all(self.done[each] > before[each] + 1 for each in kinds),
+            lambda: self.errors or all(self.done[kind] > before[kind] + 1 for kind in kinds),
             what="all callers to go on",
         )
 
     def stop(self) -> None:
         """End the threads: the holder releases, the waiter gets the lock."""
         self._stop.set()
-        for each in self._threads:
-            each.join(60)
-            assert not each.is_alive(), "a caller hangs"
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a caller hangs"
 
     def _run(self, job: Callable[[], None]) -> None:
         try:
@@ -131,13 +132,13 @@ Fault = Callable[[Cluster, Etcd], AbstractContextManager[None]]
 
 
 def moved(cluster: Cluster, member: Etcd) -> AbstractContextManager[None]:
-    cluster.move_leader(next(each for each in cluster.members if each is not member))
+    cluster.move_leader(next(one for one in cluster.members if one is not member))
     return nullcontext()
 
 
 def restarted(cluster: Cluster, member: Etcd) -> AbstractContextManager[None]:
-    for each in cluster.members:
-        cluster.restart(each)
+    for one in cluster.members:
+        cluster.restart(one)
         cluster.settle()
     return nullcontext()
 
@@ -162,25 +163,25 @@ def test_a_fault_is_a_pause(
     """No error, no loss, no lock or ticket left; the good member of one client is the one hit."""
     leads, fault = FAULTS[what]
     victim = cluster.leader() if leads else cluster.followers()[0]
-    other = next(each for each in cluster.members if each is not victim)
+    other = next(one for one in cluster.members if one is not victim)
     with ExitStack() as stack:
-        stores = [store_on(cluster, root, first=each) for each in (victim, other)]
+        stores = [store_on(cluster, root, first=one) for one in (victim, other)]
         callers = [Callers(store, number) for number, store in enumerate(stores)]
-        for each in callers:
-            stack.callback(each.stop)
-            each.busy()
-            each.longest.clear()
+        for one in callers:
+            stack.callback(one.stop)
+            one.busy()
+            one.longest.clear()
         failed_tries.clear()
         with fault(cluster, victim):
-            for each in callers:
-                each.busy()
+            for one in callers:
+                one.busy()
         cluster.settle()
-        for each in callers:
-            each.busy()
-    for each in callers:
-        assert each.errors == []
-        assert each.losses == []
-        assert max(each.longest.values()) < HALF_OPEN + ELECTION
+        for one in callers:
+            one.busy()
+    for one in callers:
+        assert one.errors == []
+        assert one.losses == []
+        assert max(one.longest.values()) < HALF_OPEN + ELECTION
     assert failed_tries or what == "leader moved", "nobody has felt the fault"
     for kind in ("locks", "queue"):
         wait_until(lambda: not cluster.keys(f"{root}/{kind}/"), what=f"the last of the {kind}")  # noqa: B023
@@ -190,7 +191,7 @@ def test_a_fault_is_a_pause(
         f"{kind} {callers[0].longest[kind]:.1f} s ({callers[1].longest[kind]:.1f} s)"
         for kind in sorted(callers[0].longest)
     )
-    calls = sum(sum(each.done.values()) for each in callers)
+    calls = sum(sum(one.done.values()) for one in callers)
     figure(
         f"longest pause by a call on the member hit (on another): {pauses}; "
         f"{calls} calls, {len(failed_tries)} tries failed, 0 errors, 0 orphans"
@@ -270,18 +271,12 @@ def test_takes_that_come_late_take_nothing(cluster: Cluster, root: str, figure: 
         ClusterMutex("connect", store=store).holder()
 
     def take(store: EtcdStore, number: int) -> None:
-        for each in range(5):
-            lock_once(store, f"{number}-{each}")
+        for turn in range(5):
+            lock_once(store, f"{number}-{turn}")
 
     with frozen(victim):
-        takers = [
-            threading.Thread(target=take, args=(store, number))
-            for number, store in enumerate(stores * 8)
-        ]
-        for each in takers:
-            each.start()
-        for each in takers:
-            each.join()
+        with ThreadPoolExecutor(40) as threads:
+            list(threads.map(take, stores * 8, range(40)))
         marks = len(cluster.keys(f"{root}/withdrawn/"))
     cluster.settle()
     # What may come late has come when the one that was frozen has answered something newer.

@@ -12,8 +12,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,14 +21,16 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_cluster import Cluster
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import soon
+from tests.support.pages import request
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.tcp_proxy import Proxy
-from tests.support.unlocker_process import fetch, figure, ready
+from tests.support.unlocker_process import fetch, ready, unready, when_ready
+from tests.support.unlocker_process import figure as metric
 
 BROKEN = [sys.executable, str(Path(__file__).parents[1] / "support" / "faulty_store.py")]
 HELD = 'clustermutex_locks{state="ok"}'
@@ -44,9 +44,9 @@ def program(
 ) -> Iterator[Service]:
     """Start a program of which a part can be broken, and wait until it is ready."""
     words = [*BROKEN, fault, name, "--url", settings.url(), "--listen", "127.0.0.1:0"]
-    with start_service(words, {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}) as it:
-        wait_until(lambda: ready(it), what="readiness")
-        yield it
+    env = {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}
+    with when_ready(start_service(words, env)) as service:
+        yield service
 
 
 def mutex(store: EtcdStore, name: str, after: float = 600) -> ClusterMutex:
@@ -54,12 +54,6 @@ def mutex(store: EtcdStore, name: str, after: float = 600) -> ClusterMutex:
     found = ClusterMutex(name, expected_runtime=after / 2, auto_unlock_after=after, store=store)
     assert found.acquire(timeout=20)
     return found
-
-
-def unready(service: Service) -> str | None:
-    """Return why it is not ready, None if it is."""
-    status, text = fetch(service, "/readyz")
-    return text if status == 503 else None
 
 
 def ends(service: Service) -> str:
@@ -72,8 +66,7 @@ def ends(service: Service) -> str:
 
 
 def reading(service: Service) -> float:
-    """Return how often everything was read."""
-    return figure(service, LOADS) or 0
+    return metric(service, LOADS) or 0
 
 
 # ---------------------------------------------------------------- the picture (row 5)
@@ -84,9 +77,9 @@ class TestBlindUnlocker:
         """Unready, told once, and what is written is seen all the same: by reading it."""
         with program("unlocker", Settings(location=store.location), "table fails") as service:
             service.process.send_signal(signal.SIGUSR1)
-            wait_until(lambda: "KeyError" in (unready(service) or ""), what="unreadiness")
+            wait_until(lambda: "KeyError" in unready(service), what="unreadiness")
             mutex(store, "later")
-            wait_until(lambda: figure(service, HELD) == 1, what="the lock")
+            wait_until(lambda: metric(service, HELD) == 1, what="the lock")
             seen = reading(service)
             wait_until(lambda: reading(service) >= seen + 2, what="two more readings")
             assert unready(service)
@@ -95,7 +88,7 @@ class TestBlindUnlocker:
     def test_a_watch_that_fails_is_opened_again(self, store: EtcdStore) -> None:
         with program("unlocker", Settings(location=store.location), "watch fails") as service:
             service.process.send_signal(signal.SIGUSR1)
-            wait_until(lambda: unready(service), what="unreadiness")
+            unready(service)
             assert fetch(service, "/healthz")[0] == 200
             assert "The watch on etcd broke ('a bug')" in service.log_text()
 
@@ -104,15 +97,15 @@ class TestBlindUnlocker:
         with program("unlocker", Settings(location=store.location), "watch is silent") as service:
             silent_at = time.monotonic()
             service.process.send_signal(signal.SIGUSR1)
-            wait_until(lambda: "late or silent" in (unready(service) or ""), what="unreadiness")
+            wait_until(lambda: "late or silent" in unready(service), what="unreadiness")
             figure(f"a silent watch showed in /readyz after {time.monotonic() - silent_at:.1f} s")
             mutex(store, "later")
-            proven = _figure(service, PROVEN)
-            wait_until(lambda: _figure(service, HELD) == 1, what="the lock, by a reading")
+            proven = metric(service, PROVEN)
+            wait_until(lambda: metric(service, HELD) == 1, what="the lock, by a reading")
             assert unready(service), "the watch has shown nothing yet"
-            assert _figure(service, PROVEN) == pytest.approx(proven, abs=0.5)
+            assert metric(service, PROVEN) == pytest.approx(proven, abs=0.5)
             # It is down for the moment in which the silent stream is opened anew.
-            wait_until(lambda: _figure(service, "clustermutex_unlocker_store_up") == 1)
+            wait_until(lambda: metric(service, "clustermutex_unlocker_store_up") == 1)
             log = ends(service)
             assert "the watch has shown none of the signs of life" in log
             assert log.count("it is opened anew") == 3
@@ -129,12 +122,12 @@ class TestBlindUnlocker:
             silent_at = time.monotonic()
             proxy.silence()
             mutex(own_store, "later")
-            wait_until(lambda: "late or silent" in (unready(service) or ""), what="unreadiness")
+            wait_until(lambda: "late or silent" in unready(service), what="unreadiness")
             shown = time.monotonic() - silent_at
             proxy.speak()
             wait_until(lambda: ready(service), what="readiness again")
             figure(f"shown after {shown:.1f} s, over after {time.monotonic() - silent_at:.1f} s")
-            assert _figure(service, HELD) == 1
+            assert metric(service, HELD) == 1
             assert reading(service) == 1
 
     def test_a_member_that_is_frozen_is_left_for_another(
@@ -154,7 +147,7 @@ class TestBlindUnlocker:
             ):
                 frozen_at = time.monotonic()
                 mutex(store, "later")
-                wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
+                wait_until(lambda: metric(service, HELD) == 1, what="the lock")
                 wait_until(lambda: ready(service), what="readiness")
                 figure(f"over after {time.monotonic() - frozen_at:.1f} s")
             assert reading(service) == 1
@@ -165,17 +158,13 @@ class TestBlindUnlocker:
         """Signs of life that are not answered say nothing about the watch."""
         with program("unlocker", Settings(location=own_store.location)) as service:
             mutex(own_store, "a")
-            wait_until(lambda: _figure(service, HELD) == 1, what="the lock")
+            wait_until(lambda: metric(service, HELD) == 1, what="the lock")
             with frozen(own_etcd):
-                wait_until(lambda: unready(service), what="unreadiness")
+                unready(service)
                 time.sleep(6)  # longer than a silent watch is given here
                 assert fetch(service, "/healthz")[0] == 200
             wait_until(lambda: ready(service), what="readiness again")
             assert service.process.poll() is None
-
-
-def _figure(service: Service, sample: str) -> float | None:
-    return figure(service, sample)
 
 
 # ---------------------------------------------------------------- threads (row 6)
@@ -245,19 +234,15 @@ def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> Non
         mutex(store, "poison", 1)
         for number in range(3):
             mutex(store, f"good {number}", 1.5)
-        wait_until(lambda: store.names("good", 9, _soon()) == [], what="the removals")
-        before = figure(service, success) or 0
-        wait_until(lambda: (figure(service, failed) or 0) >= 3, what="three failures")
-        wait_until(lambda: (figure(service, success) or 0) > before, what="a sweep that succeeds")
+        wait_until(lambda: store.names("good", 9, soon()) == [], what="the removals")
+        before = metric(service, success) or 0
+        wait_until(lambda: (metric(service, failed) or 0) >= 3, what="three failures")
+        wait_until(lambda: (metric(service, success) or 0) > before, what="a sweep that succeeds")
         assert ready(service)
-        assert store.names("", 9, _soon()) == ["poison"]
+        assert store.names("", 9, soon()) == ["poison"]
         log = service.log_text()
         assert log.count("Lock 'poison' is due and can't be removed, trying on: a bug") == 1
         assert log.count("ValueError: a bug") == 1
-
-
-def _soon() -> Deadline:
-    return Deadline.after(10)
 
 
 # ---------------------------------------------------------------- the dashboard (row 5)
@@ -268,7 +253,6 @@ def said(dash: Service) -> Any:
 
 
 def age(dash: Service) -> float:
-    """Return how old the first page says that it is, in seconds."""
     page = fetch(dash, "/")[1]
     updated = re.search(r'last update <time [^>]*data-since="([\d.]+)"', page)
     now = re.search(r'data-now="([\d.]+)"', page)
@@ -310,8 +294,7 @@ class TestBlindDashboard:
             silent_at = time.monotonic()
             proxy.silence()
             mutex(own_store, "later")
-            why = wait_until(lambda: unready(dash), what="unreadiness")
-            assert "The watch on etcd is silent" in why
+            assert "The watch on etcd is silent" in unready(dash)
             shown = time.monotonic() - silent_at
             proxy.speak()
             wait_until(lambda: said(dash)["total"] == 1, what="the lock")
@@ -343,23 +326,16 @@ class TestBlindDashboard:
         with program("mutexdash", Settings(location=store.location)) as dash:
             wait_until(lambda: said(dash)["connected"], what="the watch")
 
-            def ask(tag: str = "") -> Any:
-                request = urllib.request.Request(f"{dash.url}/", headers={"If-None-Match": tag})
-                try:
-                    return urllib.request.urlopen(request, timeout=60)
-                except urllib.error.HTTPError as error:
-                    return error
-
             tag, at = "", 0.0
 
             def later() -> bool:
                 nonlocal tag, at
-                with ask(tag) as answer:
-                    told = float(answer.headers["X-Updated-At"])
-                    if answer.status == 200:  # at first, and whenever the machine was busy
-                        tag, at = answer.headers["ETag"], told
-                        return False
-                    assert answer.status == 304
-                    return told > at + 1
+                answer = request(dash.url, "/", **{"If-None-Match": tag})
+                told = float(answer.headers["X-Updated-At"])
+                if answer.status == 200:  # at first, and whenever the machine was busy
+                    tag, at = answer.headers["ETag"], told
+                    return False
+                assert answer.status == 304
+                return told > at + 1
 
             wait_until(later, what="a newer time")

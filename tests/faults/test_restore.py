@@ -2,73 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.model.restore_marker import Restored
-from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done, ReadResult, Taken
-from lockclient.stores.requests import Push, Read, Take
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Push
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of
-from tests.support.processes import BIN, wait_until
+from tests.support.locks import ask, following, held, take
+from tests.support.processes import run_to_end, wait_until
 from tests.support.records import taker
-from tests.support.unlocker_process import figure, ready, unlocker
+from tests.support.terminal import called
+from tests.support.unlocker_process import figure, unlocker, when_ready
 
 RESTORED = "clustermutex_store_restored_timestamp_seconds"
 
 
 def backup(server: Etcd, file: Path) -> None:
-    """Take a snapshot."""
     etcdctl_of(server)("snapshot", "save", str(file))
 
 
 def restore(server: Etcd, file: Path) -> None:
-    """Put a server back to its snapshot, and start it."""
     server.stop()
     shutil.rmtree(server.data)
     peer = f"http://127.0.0.1:{server.peer_port}"
     words = [
-        etcdctl_beside(server),
-        "snapshot",
-        "restore",
-        str(file),
-        "--data-dir",
-        str(server.data),
+        *(etcdctl_beside(server), "snapshot", "restore", str(file)),
+        *("--data-dir", str(server.data), "--initial-cluster", f"default={peer}"),
+        *("--initial-advertise-peer-urls", peer),
     ]
-    words += ["--initial-cluster", f"default={peer}", "--initial-advertise-peer-urls", peer]
-    subprocess.run(
-        words, env={**os.environ, "ETCDCTL_API": "3"}, check=True, capture_output=True, timeout=120
-    )
+    run_to_end(*words, env={"ETCDCTL_API": "3"})
     server.start()
 
 
 def write(server: Etcd, times: int) -> None:
-    """Raise the revision."""
     for number in range(times):
         etcdctl_of(server)("put", "/clustermutex/elsewhere", str(number))
-
-
-@contextmanager
-def following(store: EtcdStore) -> Iterator[Table]:
-    """A table that is loaded and whose watch stands."""
-    table = Table(store)
-    table.start()
-    try:
-        wait_until(table.connected, 60, what="the table")
-        yield table
-    finally:
-        table.stop()
 
 
 @pytest.mark.promise(number=2)
@@ -78,21 +54,17 @@ def test_an_unlocker_that_starts_after_it_removes_nothing_early(
     """The push that the backup does not have was confirmed: its holder counts on it for an hour."""
     runtime = Runtime(1800, 3600)
     holder = taker("a", runtime, time.time() - 3700)  # and by the stamps that are back it is due
-    taken = own_store.ask(Take(holder), Deadline.after(30))
-    assert isinstance(taken, Taken)
+    uuid, token = take(own_store, holder)
     backup(own_etcd, tmp_path / "snap")
-    push = Push("a", holder.uuid or "", runtime.stamps(time.time()), taken.token)
-    assert isinstance(own_store.ask(push, Deadline.after(30)), Done)
+    push = Push("a", uuid, runtime.stamps(time.time()), token)
+    assert isinstance(ask(own_store, push), Done)
     restore(own_etcd, tmp_path / "snap")
-    with unlocker(Settings(location=own_store.location)) as service:
-        wait_until(lambda: ready(service), 60, what="readiness")
-        own_store.ask(Take(taker("silent since", Runtime(1, 2))), Deadline.after(30))
+    with when_ready(unlocker(Settings(location=own_store.location))) as service:
+        take(own_store, taker("silent since", Runtime(1, 2)))
         removed = 'clustermutex_auto_unlocks_total{result="removed"}'
         wait_until(lambda: figure(service, removed), 60, what="a removal")
-        seen = own_store.ask(Read("a"), Deadline.after(30))
-        assert isinstance(seen, ReadResult)
-        assert seen.holder is not None
-        assert seen.holder.auto_unlock_at == pytest.approx(holder.auto_unlock_at), "put back"
+        back = held(own_store, "a").auto_unlock_at
+        assert back == pytest.approx(holder.auto_unlock_at), "put back"
 
 
 def test_whoever_runs_notices_by_the_revision(
@@ -147,6 +119,7 @@ def test_a_restart_is_no_restore(own_etcd: Etcd, own_store: EtcdStore) -> None:
         wait_until(lambda: "b" in table.rows(), 60, what="the news")
         assert table.restored() is None
         assert table.rows()["a"] is row
+        assert table.loads == 1
 
 
 def test_the_command_tells_all_who_run_and_counting_begins_anew(
@@ -154,16 +127,12 @@ def test_the_command_tells_all_who_run_and_counting_begins_anew(
 ) -> None:
     """So that a lock which was seen is one that was found, and its old stamps count for nothing."""
     kept = "clustermutex_unlocker_locks_kept"
-    with unlocker(settings) as service:
-        wait_until(lambda: ready(service), 60, what="readiness")
-        late = taker("a", Runtime(1, 3600), time.time() - 3700)
-        store.ask(Take(late), Deadline.after(30))
+    with when_ready(unlocker(settings)) as service:
+        take(store, taker("a", Runtime(1, 3600), time.time() - 3700))
         past = 'clustermutex_lock_alert_timestamp_seconds{name="a"}'
         wait_until(lambda: figure(service, past), 60, what="the alert")
         assert figure(service, kept) == 0
-        words = [str(BIN / "clustermutex"), "restored", "--url", settings.url()]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-        assert done.stdout == (
+        assert called(settings, "restored").stdout == (
             "Told: the time of 1 lock is counted anew. 1 unlocker with a sign of life.\n"
         )
         wait_until(lambda: figure(service, RESTORED), 60, what="the metric")

@@ -24,7 +24,8 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import failover
 from lockclient.stores.requests import Claim, Reclaim, Take, TakeOrQueue, Unlock
-from tests.faults.clients import Client, Driver, Interruption, Life, Others, Tasks, Threads
+from tests.contract.drivers import running_loop
+from tests.faults.clients import Client, Interruption, Life, Others, Session
 from tests.support.processes import Figure, wait_until
 from tests.support.soak import soaking
 from tests.support.tcp_proxy import Fault, Proxy
@@ -43,8 +44,8 @@ OFFERS = 5
 OF_A_WATCH = (Fault.LOSE_ANSWER, Fault.DELAY_ANSWER, Fault.CUT_BEFORE, Fault.CUT_AFTER)
 """A watch does nothing to the store: it can't be done too late."""
 
-DRIVERS: list[Driver] = [Threads(), Tasks()]
-pytestmark = pytest.mark.parametrize("driver", DRIVERS, ids=["threads", "asyncio"])
+DRIVERS = ("threads", "asyncio")
+pytestmark = pytest.mark.parametrize("driver", DRIVERS)
 
 
 # ---------------------------------------------------------------- lives
@@ -195,11 +196,12 @@ LIVES: dict[Life, Interruption | None] = {
 class Matrix:
     """Lets clients live; they stay until all clean-up is done."""
 
-    def __init__(self, etcd: Etcd, root: str, driver: Driver) -> None:
+    def __init__(self, etcd: Etcd, root: str, driver: str) -> None:
         self._etcd = etcd
         self._root = root
-        self._driver = driver
         self._stack = ExitStack()
+        asynchronous = driver == "asyncio"
+        self._loop = self._stack.enter_context(running_loop()) if asynchronous else None
         self._store = self._stack.enter_context(closing(EtcdStore(self._location(etcd.endpoint))))
         self.clients: list[Client] = []
 
@@ -207,9 +209,8 @@ class Matrix:
         return EtcdLocation(endpoints=(endpoint,), root=self._root)
 
     def client(self, name: str, interruption: Interruption | None = None) -> Client:
-        """Return a client of its own, with a lock of its own."""
         proxy = self._stack.enter_context(Proxy(self._etcd.endpoint))
-        session = self._driver.open(self._location(proxy.endpoint), interruption)
+        session = Session(self._location(proxy.endpoint), interruption, self._loop)
         self._stack.callback(session.close)
         client = Client(proxy, session, Others(self._store, name), name)
         self.clients.append(client)
@@ -262,9 +263,7 @@ class Matrix:
 
 
 @pytest.fixture
-def matrix(
-    etcd: Etcd, root: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Matrix]:
+def matrix(etcd: Etcd, root: str, driver: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Matrix]:
     monkeypatch.setattr(holding, "WATCH_AFTER", 0.0)
     monkeypatch.setattr(attempt, "ONE_ANSWER_S", PATIENT)
     monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", PATIENT)
@@ -276,7 +275,7 @@ def matrix(
 @pytest.mark.promise(number=7)
 @pytest.mark.parametrize("step", [len(DRIVERS), *soaking(1)], ids=["in turn", "each"])
 def test_the_caller_and_the_store_agree_in_the_end(
-    matrix: Matrix, driver: Driver, step: int, monkeypatch: pytest.MonkeyPatch, figure: Figure
+    matrix: Matrix, driver: str, step: int, monkeypatch: pytest.MonkeyPatch, figure: Figure
 ) -> None:
     """Whatever happens to a request: no lock or ticket stays behind, no holder is told "lost".
 

@@ -6,36 +6,31 @@ in the metrics, and in the log once. (An etcd that is away is in the acceptance 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError
+from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline, Runtime
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, Take
-from tests.support.etcd_binary import etcdctl_of, frozen
-from tests.support.etcd_store import etcd_store
-from tests.support.processes import wait_until
-from tests.support.records import taker
+from tests.support.etcd_binary import add_users, etcdctl_of, exhaust_space, frozen
+from tests.support.locks import has, read
+from tests.support.processes import run_to_end, wait_until
 from tests.support.relay import Relay
-from tests.support.unlocker_process import REMOVED, UNLOCKER, UP, fetch, figure, ready, unlocker
-
-
-def seen(store: EtcdStore, name: str) -> ReadResult:
-    """Read a lock."""
-    found = store.ask(Read(name), Deadline.after(10))
-    assert isinstance(found, ReadResult)
-    return found
+from tests.support.unlocker_process import (
+    REMOVED,
+    UNLOCKER,
+    UP,
+    figure,
+    ready,
+    unlocker,
+    unready,
+    when_ready,
+)
 
 
 def mutex(store: EtcdStore, name: str, after: float) -> ClusterMutex:
@@ -50,12 +45,7 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The endpoint of an etcd with a user `ann` who may do nothing."""
     folder = tmp_path_factory.mktemp("guarded")
     with Etcd(etcd_binary, folder / "data", folder / "etcd.log") as server:
-        etcdctl = etcdctl_of(server)
-        etcdctl("user", "add", "root:root")
-        etcdctl("role", "add", "root")
-        etcdctl("user", "grant-role", "root", "root")
-        etcdctl("user", "add", "ann:ann")
-        etcdctl("auth", "enable")
+        add_users(etcdctl_of(server), ann=())
         yield server.endpoint
 
 
@@ -71,35 +61,29 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_missing_rights_are_told_in_one_line_at_the_start(
     guarded: str, user: str, words: str
 ) -> None:
-    done = subprocess.run(
-        [*UNLOCKER, "--listen", "127.0.0.1:0", "--url", f"etcd://{guarded}"],
-        env={**os.environ, **({"ETCDCTL_USER": user} if user else {})},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.returncode == 1
+    options = ["--listen", "127.0.0.1:0", "--url", f"etcd://{guarded}"]
+    env = {"ETCDCTL_USER": user} if user else {}
+    done = run_to_end(*UNLOCKER, *options, env=env, status=1)
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """The locks of before are gone; those taken since are watched, and have all their time."""
-    with unlocker(Settings(location=own_store.location)) as service:
-        wait_until(lambda: ready(service), what="readiness")
+    with when_ready(unlocker(Settings(location=own_store.location))) as service:
         for number in range(5):
             mutex(own_store, f"old {number}", 600)
         held = 'clustermutex_locks{state="ok"}'
         wait_until(lambda: figure(service, held) == 5, what="the locks")
         own_etcd.stop()
-        wait_until(lambda: not ready(service), what="unreadiness")
+        unready(service)
         shutil.rmtree(own_etcd.data)
         own_etcd.start()
         wait_until(lambda: ready(service), what="readiness again")
         wait_until(lambda: figure(service, held) == 0, what="the locks to be gone")
         taken = time.monotonic()
         mutex(own_store, "old 0", 3)
-        wait_until(lambda: seen(own_store, "old 0").holder is None, what="the removal")
+        wait_until(lambda: has(own_store, "old 0") is None, what="the removal")
         assert time.monotonic() - taken >= 3
         wait_until(lambda: figure(service, REMOVED) == 1, what="the count")
         assert figure(service, "clustermutex_unlocker_watch_restarts_total") == 1
@@ -113,8 +97,7 @@ def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> 
 def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """While the unlocker was stopped, so that its watch can't go on where it was."""
     held = 'clustermutex_locks{state="ok"}'
-    with unlocker(Settings(location=own_store.location)) as service:
-        wait_until(lambda: ready(service), what="readiness")
+    with when_ready(unlocker(Settings(location=own_store.location))) as service:
         silent = mutex(own_store, "silent", 2)
         # Longer than an etcd takes to start (3.5.30: some seconds), or its time is over by then.
         pushed, released = mutex(own_store, "pushed", 10), mutex(own_store, "released", 600)
@@ -126,47 +109,38 @@ def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> Non
             released.release()
             last = mutex(own_store, "taken meanwhile", 600)
             wait_until(lambda: not silent.healthy, what="its time to be over")
-            etcdctl_of(own_etcd)("compact", str(seen(own_store, "pushed").revision))
-        wait_until(lambda: seen(own_store, "silent").holder is None, what="the removal")
-        wait_until(lambda: seen(own_store, "pushed").holder is None, what="the other")
+            etcdctl_of(own_etcd)("compact", str(read(own_store, "pushed").revision))
+        wait_until(lambda: has(own_store, "silent") is None, what="the removal")
+        wait_until(lambda: has(own_store, "pushed") is None, what="the other")
         wait_until(lambda: figure(service, held) == 1, what="the release to be known")
         assert last.healthy
         assert (figure(service, "clustermutex_unlocker_table_loads_total") or 0) >= 2
         assert "Traceback" not in service.log_text()
 
 
-def test_an_etcd_out_of_space(etcd_binary: str, tmp_path: Path) -> None:
+def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
     """It takes no sign of life and no record: so nothing is removed, which it says, until then."""
-    etcd = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
-    etcd.extra = ["--quota-backend-bytes", "1000000"]
-    with etcd:
-        store = etcd_store(Settings(endpoints=(etcd.endpoint,)))
-        try:
-            mutex(store, "a", 3)
-            big = taker("big", Runtime(1, 2), reason="x" * 1_200_000)
-            with pytest.raises(StoreError):
-                store.ask(Take(big), Deadline.after(10))
-            with unlocker(Settings(location=store.location)) as service:
-                wait_until(lambda: ready(service), what="readiness")
-                full = "clustermutex_unlocker_store_out_of_space"
-                wait_until(lambda: figure(service, full) == 1, what="the metric")
-                refused = 'clustermutex_auto_unlocks_total{result="failed"}'
-                wait_until(lambda: (figure(service, refused) or 0) >= 2, what="two attempts")
-                failures = 'clustermutex_unlocker_store_failures_total{task="heartbeat"}'
-                wait_until(lambda: (figure(service, failures) or 0) >= 2, what="two refusals")
-                beat = 'clustermutex_unlocker_last_success_timestamp_seconds{task="heartbeat"}'
-                assert figure(service, beat) == 0
-                assert ready(service)
-                log = service.log_text()
-                assert log.count("The store refuses the heartbeat") == 1
-                assert log.count("'a' is due and can't be removed, trying on") == 1
-                assert seen(store, "a").holder is not None
-                etcdctl_of(etcd)("alarm", "disarm")
-                wait_until(lambda: figure(service, beat), what="a sign of life")
-                wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
-                assert figure(service, full) == 0
-        finally:
-            store.close()
+    uuid = mutex(own_store, "a", 3).uuid
+    exhaust_space(own_etcd)
+    with when_ready(unlocker(Settings(location=own_store.location))) as service:
+        full = "clustermutex_unlocker_store_out_of_space"
+        wait_until(lambda: figure(service, full) == 1, what="the metric")
+        refused = 'clustermutex_auto_unlocks_total{result="failed"}'
+        wait_until(lambda: (figure(service, refused) or 0) >= 2, what="two attempts")
+        failures = 'clustermutex_unlocker_store_failures_total{task="heartbeat"}'
+        wait_until(lambda: (figure(service, failures) or 0) >= 2, what="two refusals")
+        beat = 'clustermutex_unlocker_last_success_timestamp_seconds{task="heartbeat"}'
+        assert figure(service, beat) == 0
+        assert ready(service)
+        log = service.log_text()
+        assert log.count("The store refuses the heartbeat") == 1
+        assert log.count("'a' is due and can't be removed, trying on") == 1
+        assert has(own_store, "a") == uuid
+        etcdctl_of(own_etcd)("alarm", "disarm")
+        wait_until(lambda: figure(service, beat), what="a sign of life")
+        wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
+        assert read(own_store, "a", uuid).removal is not None
+        assert figure(service, full) == 0
 
 
 def ends_of_outages(log: str) -> bool:
@@ -190,10 +164,7 @@ def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdS
         worker.start()
         try:
             line.delay = 1.2
-            status, text = wait_until(
-                lambda: fetch(service, "/readyz") if not ready(service) else None, what="a word"
-            )
-            assert status == 503
+            text = unready(service)
             assert "does not answer" in text or "late or silent" in text
             wait_until(lambda: figure(service, UP) == 0, what="etcd to be called away")
             mutex(own_store, "silent", 1.5)
@@ -204,7 +175,7 @@ def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdS
                 time.sleep(0.2)
             line.delay = 0.0
             wait_until(lambda: ready(service), what="readiness again")
-            wait_until(lambda: seen(own_store, "silent").holder is None, what="the removal")
+            wait_until(lambda: has(own_store, "silent") is None, what="the removal")
             assert figure(service, UP) == 1
             assert alive.healthy
             # A request that waits for longer than two seconds is answered, which ends the outage

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 
 import pytest
@@ -19,7 +17,8 @@ from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, St
 from lockclient.cli.setup.ports import free_port
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Deadline, Stamps
-from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
+from lockclient.stores.outcomes import Done, NotHolder, Refused
+from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import Push, Read, Remove, RequestState, Take, Unlock, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
@@ -28,9 +27,10 @@ from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.wire.connection import Reply
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.http_requests import PATIENCE, ask, at_once, has, take
+from tests.support.locks import PATIENCE, ask, at_once, has, left_nothing, read, take, unlock
 from tests.support.processes import Figure, wait_until
-from tests.support.valkey_servers import Server, Servers, running
+from tests.support.valkey_servers import Server, Servers, frozen, running
+from tests.support.web_server import serving
 
 BRIEF: dict[str, Any] = {"expected_runtime": 1.0, "auto_unlock_after": 3.0}
 
@@ -50,39 +50,22 @@ def five(shared: Servers) -> Servers:
 
 @pytest.fixture
 def store(five: Servers) -> Iterator[ValkeyStore]:
-    """A store on them."""
     with five.store() as opened:
         yield opened
 
 
 @pytest.fixture
 def other(five: Servers) -> Iterator[ValkeyStore]:
-    """Another program's."""
     with five.store() as opened:
         yield opened
 
 
-@contextmanager
-def frozen(*servers: Server) -> Iterator[None]:
-    """Let servers stand still."""
-    for each in servers:
-        each.freeze()
-    try:
-        yield
-    finally:
-        for each in servers:
-            each.thaw()
-
-
 def stands(servers: Servers, name: str = NAME) -> list[str]:
-    """Return whom each server names, in those that have something."""
-    key = KeyNames(servers.root).lock(name)
-    said = [each.command("HGET", key, "uuid") for each in servers.all]
-    return [each.decode() for each in said if each is not None]
+    said = servers.command("HGET", KeyNames(servers.root).lock(name), "uuid")
+    return [uuid.decode() for uuid in said if uuid is not None]
 
 
 def wait_for_nothing(servers: Servers, name: str = NAME) -> None:
-    """Wait until no server has anything of a lock."""
     wait_until(lambda: not stands(servers, name), what="an end of what was left")
 
 
@@ -104,13 +87,11 @@ class TestSilence:
         take(store)
         key = KeyNames(five.root).lock(NAME)
         with frozen(five.all[0]), ThreadPoolExecutor() as threads:
-            for each in five.all[1:3]:
-                each.command("DEL", key)
+            Servers(five.all[1:3]).command("DEL", key)
             looked.clear()
             reading = threads.submit(has, store)
             wait_until(lambda: 4 in looked, what="a look at all that answer")
-            for each in five.all[3:]:
-                each.command("DEL", key)
+            Servers(five.all[3:]).command("DEL", key)
             assert reading.result() is None
 
     def test_two_of_five_delay_nobody_for_long(self, five: Servers, store: ValkeyStore) -> None:
@@ -123,8 +104,7 @@ class TestSilence:
                     held.alive(force=True)
                     assert held.holder() is not None
             assert ClusterMutex(NAME, store=store).acquire(blocking=False)
-            uuid = has(store) or ""
-            assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+            unlock(store, has(store) or "")
         wait_for_nothing(five)
 
     def test_a_take_that_a_minority_answered_is_none(
@@ -148,8 +128,8 @@ class TestSilence:
             ValkeyStore(
                 ValkeyLocation(
                     tuple(
-                        each.endpoint if each in side else f"127.0.0.1:{free_port()}"
-                        for each in five.all
+                        server.endpoint if server in side else f"127.0.0.1:{free_port()}"
+                        for server in five.all
                     ),
                     root=five.root,
                 )
@@ -187,27 +167,23 @@ class TestSilence:
         mine = holder()
         with frozen(*five.all[:3]), suppress(StoreUnavailable):
             ask(store, Take(mine), 0.5)
-        got = ask(store, Take(mine))
-        assert isinstance(got, Taken)
+        uuid, token = take(store, mine)
         store.settle(PATIENCE)
         assert len(stands(five)) >= 3
-        assert has(store) == mine.uuid
-        assert isinstance(
-            ask(store, Push(NAME, mine.uuid or "", Stamps(2.0, 3.0), got.token)), Done
-        )
+        assert has(store) == uuid
+        assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), Done)
 
     def test_what_undoes_a_try_names_it(self, five: Servers, store: ValkeyStore) -> None:
         """The undoing of a try comes late, after the next one has it; so does the try itself."""
         mine = holder()
         for _ in range(2):  # the second has a number of its own
-            assert isinstance(ask(store, Take(mine)), Taken)
-        keys, uuid = KeyNames(five.root), mine.uuid or ""
+            uuid, _ = take(store, mine)
+        keys = KeyNames(five.root)
         where = (keys.lock(NAME), keys.tombstone(NAME, uuid), keys.record(NAME, uuid))
-        for each in five.all:
-            each.command("EVAL", lua_scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
-            assert each.command("HGET", keys.lock(NAME), "take") == b"2"
-            assert each.command("GET", keys.tombstone(NAME, uuid)) == b"1"
-        assert isinstance(ask(store, Take(mine)), Taken)
+        five.command("EVAL", lua_scripts.DROP.source, "3", *where, uuid, "1", "60000", "", "")
+        assert five.command("HGET", keys.lock(NAME), "take") == [b"2"] * 5
+        assert five.command("GET", keys.tombstone(NAME, uuid)) == [b"1"] * 5
+        take(store, mine)
         assert stands(five) == [uuid] * 5
 
     def test_a_release_that_reaches_two_of_five_goes_on(
@@ -230,7 +206,7 @@ class TestSilence:
         """They are owed it."""
         uuid, _ = take(store)
         with frozen(*five.all[:2]):
-            assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
+            unlock(store, uuid)
         wait_for_nothing(five)
 
     def test_a_push_that_a_minority_did_is_not_confirmed(
@@ -263,9 +239,9 @@ class TestSilence:
         assert has(store) is None
         with frozen(*five.all[:3]):
             asyncio.run(main())
-        wait_until(lambda: not store.background.unfinished(), what="the clean-up")
+        left_nothing(store)
         wait_for_nothing(five)
-        assert isinstance(ask(store, Take(holder())), Taken)
+        take(store)
 
 
 class TestExpiry:
@@ -273,22 +249,17 @@ class TestExpiry:
         """A day after its time, so that an unlocker tells of it first; a push moves that."""
         uuid, token = take(store)
         key = KeyNames(five.root).lock(NAME)
-        left = [each.command("PTTL", key) for each in five.all]
-        assert all(86_500_000 < each < 86_700_000 for each in left)
-        for each in five.all:
-            each.command("PEXPIRE", key, "5000")
+        assert all(86_500_000 < left < 86_700_000 for left in five.command("PTTL", key))
+        five.command("PEXPIRE", key, "5000")
         assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), Done)
-        assert all(each.command("PTTL", key) > 86_500_000 for each in five.all)
+        assert all(left > 86_500_000 for left in five.command("PTTL", key))
 
     def test_one_that_is_never_auto_unlocked_stays(self, five: Servers, store: ValkeyStore) -> None:
-        mine = holder(**NEVER)
-        got = ask(store, Take(mine))
-        assert isinstance(got, Taken)
+        uuid, token = take(store, holder(**NEVER))
         key = KeyNames(five.root).lock(NAME)
-        assert [each.command("PTTL", key) for each in five.all] == [-1] * 5
-        push = Push(NAME, mine.uuid or "", Stamps(2.0, None), got.token)
-        assert isinstance(ask(store, push), Done)
-        assert [each.command("PTTL", key) for each in five.all] == [-1] * 5
+        assert five.command("PTTL", key) == [-1] * 5
+        assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, None), token)), Done)
+        assert five.command("PTTL", key) == [-1] * 5
 
     def test_where_nobody_unlocks_it_expires_by_itself(self, five: Servers) -> None:
         """And not before the holder takes it for lost."""
@@ -334,19 +305,17 @@ class TestRemovals:
                 assert isinstance(outcomes["push"], NotHolder)
             if pushed:
                 assert has(other) == uuid
-                seen = ask(other, Read(NAME, uuid))
-                assert isinstance(seen, ReadResult)
-                assert seen.removal is None
+                assert read(other, NAME, uuid).removal is None
             won["push" if pushed else "removal" if removed else "neither"] += 1
             ask(store, Withdraw(NAME, uuid))
         figure(f"of 40 at once: {won}")
 
     def test_a_record_expires_by_itself(self, five: Servers, store: ValkeyStore) -> None:
         mine = holder()
-        ask(store, Take(mine))
+        take(store, mine)
         assert isinstance(ask(store, Remove(removal(mine), None)), Done)
         key = KeyNames(five.root).record(NAME, mine.uuid or "")
-        assert all(0 < each.command("PTTL", key) <= 7 * 86_400_001 for each in five.all)
+        assert all(0 < left <= 7 * 86_400_001 for left in five.command("PTTL", key))
 
 
 class TestHints:
@@ -380,36 +349,20 @@ class TestHints:
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
         """And one release once, though five servers tell of it."""
-        from lockclient.stores.protocol import WatchEvent, WatchTarget
-
         events: list[WatchEvent] = []
         watch = other.watch(WatchTarget(NAME), 0, events.append)
         wait_until(lambda: events and events[0].started, what="the beginning")
         uuid, _ = take(store)
-        time.sleep(0.2)  # all five listen
+        ears = ("PUBSUB", "NUMSUB", other.keys.channel(NAME))
+        wait_until(lambda: all(number for _, number in five.command(*ears)), what="five ears")
         with frozen(*five.all[:3]), suppress(StoreUnavailable):
             ask(store, Unlock(NAME, uuid), 0.5)
-        told = [each for each in events if not each.started]
-        assert told == []
+        assert all(event.started for event in events)
         assert isinstance(ask(store, Unlock(NAME, uuid)), Done | NotHolder)
         uuid, _ = take(store)
-        assert isinstance(ask(store, Unlock(NAME, uuid)), Done)
-        wait_until(lambda: [each for each in events if not each.started], what="the hint")
+        unlock(store, uuid)
+        wait_until(lambda: not all(event.started for event in events), what="the hint")
         watch.close()
-
-
-class WebServer(TCPServer):
-    """What is no server of locks."""
-
-    allow_reuse_address = True
-
-
-class WebPage(BaseRequestHandler):
-    """Its answer, whatever it is asked."""
-
-    def handle(self) -> None:
-        self.request.recv(4096)
-        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 class TestMemory:
@@ -419,11 +372,9 @@ class TestMemory:
         self, five: Servers, store: ValkeyStore
     ) -> None:
         with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
-            for each in five.all:
-                each.command("SCRIPT", "FLUSH")
+            five.command("SCRIPT", "FLUSH")
             held.alive(force=True)
-            for each in five.all:
-                each.command("SCRIPT", "FLUSH")
+            five.command("SCRIPT", "FLUSH")
         assert stands(five) == []
 
     @pytest.mark.parametrize("always", [True, False])
@@ -450,17 +401,11 @@ class TestMemory:
         with running(tmp_path, 1) as one, one.store() as store:
             uuid, _ = take(store)
             one.all[0].kill()
-            with WebServer(("127.0.0.1", one.all[0].port), WebPage) as web:
-                serving = threading.Thread(target=web.serve_forever, args=(0.01,))
-                serving.start()
+            with serving(lambda _: (400, "a page"), one.all[0].port):
                 with pytest.raises(StoreUnavailable):
                     ask(store, Read(NAME), 0.2)
                 told = f"{one.all[0].endpoint} has no vote: it answers, and not as Valkey does."
-                try:
-                    wait_until(lambda: told in store.warnings_for_display(), what="the trouble")
-                finally:
-                    web.shutdown()
-                    serving.join()
+                wait_until(lambda: told in store.warnings_for_display(), what="the trouble")
             one.all[0].start()
             wait_until(lambda: not store.warnings_for_display(), what="the server")
             assert has(store) == uuid
@@ -479,7 +424,7 @@ class TestMemory:
             ), told
             store.vouch()
             assert not store.warnings_for_display()
-            assert isinstance(ask(store, Take(holder())), Taken)
+            take(store)
 
     def test_a_minority_that_was_emptied_gives_nothing_twice(self, tmp_path: Path) -> None:
         """The holder has three votes left, the other servers' are no majority without them."""
@@ -493,21 +438,13 @@ class TestMemory:
                 assert refused.holder == uuid
             assert uuid in stands(five)
 
-    def test_a_new_keyspace_waits_unless_somebody_vouches_for_it(self, five: Servers) -> None:
-        """All servers empty may be a new keyspace, or one that lost everything."""
-        with five.store(vouched=False) as store:
-            with pytest.raises(
-                StoreUnavailable, match="it is new to this keyspace, or was emptied"
-            ):
-                ask(store, Take(holder()), 0.5)
-            store.vouch()
-            assert isinstance(ask(store, Take(holder())), Taken)
-
-    def test_one_that_does_not_write_all_down_is_named(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(
+        "how", [{"always": False}, {"options": ("--no-appendfsync-on-rewrite", "yes")}]
+    )
+    def test_one_that_does_not_write_all_down_or_puts_it_off_is_named(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: dict[str, Any]
     ) -> None:
-        caplog.set_level(logging.WARNING)
-        with running(tmp_path, 1, always=False) as one, one.store():
+        with running(tmp_path, 1, **how) as one, one.store():
             assert "does not write down all that it answers" in caplog.text
             assert one.all[0].endpoint in caplog.text
 
@@ -528,17 +465,6 @@ class TestErrors:
         words = "it is one of 5 servers there, and this client's URL names 3"
         with three.store(vouched=False) as other, pytest.raises(StoreError, match=words):
             ask(other, Take(holder()), 5)
-
-    def test_a_server_has_one_vote(self, shared: Servers) -> None:
-        """Whatever names lead to it."""
-        one = Servers(shared.all[:1])
-        place = one.place()
-        port = shared.all[0].port
-        double = type(place)((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
-        store = ValkeyStore(double)
-        with pytest.raises(StoreError, match="it is the same server as"):
-            ask(store, Take(holder()), 5)
-        store.close()
 
     @pytest.mark.parametrize(
         ("options", "how", "words"),
@@ -580,14 +506,13 @@ class TestErrors:
             server.stop()
 
     def test_a_minority_that_refuses_harms_nobody(self, five: Servers, store: ValkeyStore) -> None:
-        for each in five.all[:2]:
-            each.command("CONFIG", "SET", "maxmemory", "1")
+        two = Servers(five.all[:2])
+        two.command("CONFIG", "SET", "maxmemory", "1")
         try:
             with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
                 held.alive(force=True)
         finally:
-            for each in five.all[:2]:
-                each.command("CONFIG", "SET", "maxmemory", "0")
+            two.command("CONFIG", "SET", "maxmemory", "0")
         wait_for_nothing(five)
 
     def test_nobody_there_says_so(self, tmp_path: Path) -> None:

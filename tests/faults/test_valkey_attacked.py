@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.clocks import Stamps
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Done, NotHolder, Taken
-from lockclient.stores.requests import Push, Read, Remove, Take, Unlock, Withdraw
+from lockclient.stores.requests import Push, Remove, Take, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.http_requests import PATIENCE, at_once
+from tests.support.locks import ask, at_once, has, held, removal_of, take, unlock
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Servers, running
+from tests.support.valkey_servers import Servers, frozen, running
 
 
 @pytest.fixture
@@ -35,21 +36,9 @@ def five(tmp_path: Path) -> Iterator[Servers]:
         yield servers
 
 
-def ask(store: ValkeyStore, request: Any, seconds: float = PATIENCE) -> Any:
-    return store.ask(request, Deadline.after(seconds))
-
-
-def take(store: ValkeyStore, **facts: Any) -> tuple[Any, int]:
-    """Take the lock; return holder and token."""
+def taken(store: ValkeyStore, **facts: Any) -> tuple[Holder, str, int]:
     mine = holder(**facts)
-    got = ask(store, Take(mine))
-    assert isinstance(got, Taken)
-    return mine, got.token
-
-
-def pushes(servers: Servers) -> list[bytes]:
-    """Return what each server says of how often the stamps were pushed."""
-    return [each.command("HGET", KeyNames(servers.root).lock(NAME), "push") for each in servers.all]
+    return mine, *take(store, mine)
 
 
 def reach(store: ValkeyStore, which: list[int]) -> None:
@@ -60,7 +49,6 @@ def reach(store: ValkeyStore, which: list[int]) -> None:
 
 
 def all_vote(store: ValkeyStore) -> None:
-    """Wait until a store has reached all its servers again."""
     servers = store._servers
     wait_until(lambda: all(servers.reachable(i) for i in servers.all), what="all servers")
 
@@ -69,55 +57,54 @@ class TestPushes:
     def test_the_number_of_a_push_that_failed_is_not_used_again(self, five: Servers) -> None:
         """Else servers with its stamps pass for up to date, and a removal as seen succeeds."""
         with five.store() as store, five.store() as other:
-            mine, token = take(store)
-            for each in five.all[2:]:
-                each.kill()
+            uuid, token = take(store)
+            for server in five.all[2:]:
+                server.kill()
             with pytest.raises(StoreUnavailable):
-                ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 1.0)
-            for each in five.all[2:]:
-                each.start()
+                ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 1.0)
+            for server in five.all[2:]:
+                server.start()
             all_vote(store)
             all_vote(other)
-            wait_until(lambda: ask(other, Read(NAME)).holder.alert_at == 1000.0, what="its stamps")
-            seen = ask(other, Read(NAME))  # what an unlocker knows: the push that failed
-            pushed = ask(store, Push(NAME, mine.uuid, Stamps(1010.0, 1011.0), token))
+            wait_until(lambda: held(other).alert_at == 1000.0, what="its stamps")
+            seen = held(other)  # what an unlocker knows: the push that failed
+            pushed = ask(store, Push(NAME, uuid, Stamps(1010.0, 1011.0), token))
             assert isinstance(pushed, Done)
-            for each in five.all[:3]:  # whichever of them is asked
-                each.freeze()
-                now = ask(store, Read(NAME))
-                each.thaw()
-                assert now.holder.auto_unlock_at == 1011.0
-            outcome = ask(other, Remove(removal(seen.holder), seen.holder.stamp_revisions))
-            assert outcome.holder == mine.uuid
-            assert ask(store, Read(NAME)).holder.uuid == mine.uuid
+            for server in five.all[:3]:  # whichever of them is asked
+                with frozen(server):
+                    assert held(store).auto_unlock_at == 1011.0
+            outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
+            assert isinstance(outcome, NotHolder)
+            assert outcome.holder == has(store) == uuid
 
     def test_of_two_with_one_number_the_later_stamps_stand(self, five: Servers) -> None:
         """Two processes may hit upon one: what is read is what leaves the holder more time."""
         key = KeyNames(five.root).lock(NAME)
         with five.store() as store:
             take(store)
-            for i, each in enumerate(five.all):
+            for i, server in enumerate(five.all):
                 stamp = "2000" if i < 2 else "3000"
-                each.command("HSET", key, "push", "1", "alert_at", stamp, "auto_unlock_at", stamp)
-            assert ask(store, Read(NAME)).holder.alert_at == 3000.0
+                stamps = ("alert_at", stamp, "auto_unlock_at", stamp)
+                server.command("HSET", key, "push", "1", *stamps)
+            assert held(store).alert_at == 3000.0
 
     def test_servers_that_missed_a_push_do_not_keep_a_lock(self, five: Servers) -> None:
         """Its holder crashed after a push that two did; of the others one is down."""
         with five.store() as store, five.store() as other:
-            mine, token = take(store)
-            for each in five.all[2:]:
-                each.kill()
+            uuid, token = take(store)
+            for server in five.all[2:]:
+                server.kill()
             with suppress(StoreUnavailable):
-                ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 1.0)
-            for each in five.all[2:4]:
-                each.start()
+                ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 1.0)
+            for server in five.all[2:4]:
+                server.start()
             wait_until(
                 lambda: all(other._servers.reachable(i) for i in range(4)), what="four servers"
             )
-            seen = ask(other, Read(NAME)).holder
+            seen = held(other)
             assert push_of(max(seen.stamp_revisions)) > 0
             assert isinstance(ask(other, Remove(removal(seen), seen.stamp_revisions), 5.0), Done)
-            assert isinstance(ask(other, Take(holder())), Taken)
+            take(other)
             five.all[4].start()
 
     def test_processes_that_share_a_uuid_do_not_share_numbers(self, five: Servers) -> None:
@@ -126,31 +113,30 @@ class TestPushes:
         A remover that saw what failed must see that something came after it.
         """
         with five.store() as first:
-            mine, token = take(first)
+            uuid, token = take(first)
         for at in ([0], [1]):
             with five.store() as store:
                 reach(store, at)
                 with pytest.raises(StoreUnavailable):
-                    ask(store, Push(NAME, mine.uuid, Stamps(1000.0, 1001.0), token), 0.3)
+                    ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 0.3)
         with five.store() as other, five.store() as store:
-            seen = ask(other, Read(NAME)).holder  # what an unlocker knows: a push that failed
+            seen = held(other)  # what an unlocker knows: a push that failed
             reach(store, [2, 3, 4])
-            assert isinstance(ask(store, Push(NAME, mine.uuid, Stamps(9e3, 9e3), token)), Done)
+            assert isinstance(ask(store, Push(NAME, uuid, Stamps(9e3, 9e3), token)), Done)
             outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
             assert isinstance(outcome, NotHolder)
-            assert outcome.holder == mine.uuid
-            now = ask(other, Read(NAME)).holder
+            assert outcome.holder == uuid
+            now = held(other)
             assert now.alert_at == 9e3
             assert max(now.stamp_revisions) > max(seen.stamp_revisions)
 
     def test_a_number_that_nobody_can_follow_is_an_error(self, five: Servers) -> None:
         """And no reason to push for ever."""
         with five.store() as store:
-            mine, token = take(store)
-            for each in five.all:
-                each.command("HSET", KeyNames(five.root).lock(NAME), "push", "9" * 14)
+            uuid, token = take(store)
+            five.command("HSET", KeyNames(five.root).lock(NAME), "push", "9" * 14)
             with pytest.raises(StoreError, match="its field push is '99999999999999'"):
-                ask(store, Push(NAME, mine.uuid, Stamps(1.0, 2.0), token))
+                ask(store, Push(NAME, uuid, Stamps(1.0, 2.0), token))
 
 
 class TestRemovers:
@@ -161,8 +147,8 @@ class TestRemovers:
         """The five, of which three run."""
         with five.store():
             pass
-        for each in five.all[3:]:
-            each.kill()
+        for server in five.all[3:]:
+            server.kill()
         return five
 
     @staticmethod
@@ -188,7 +174,7 @@ class TestRemovers:
     def records(servers: Servers, uuid: str) -> set[bytes | None]:
         """Return which records the servers have that run."""
         key = KeyNames(servers.root).record(NAME, uuid)
-        return {each.command("GET", key) for each in servers.all[:3]}
+        return {*Servers(servers.all[:3]).command("GET", key)}
 
     def one_record(self, servers: Servers, uuid: str, winner: Removal) -> None:
         """Wait until the servers that run have one record alone."""
@@ -199,7 +185,7 @@ class TestRemovers:
     def test_who_has_most_has_removed_it(self, three: Servers, first: list[int]) -> None:
         """The other one is told by whom it was, and its record makes way for that."""
         with three.store(vouched=False) as store:
-            mine, _ = take(store)
+            mine, uuid, _ = taken(store)
             ours = removal(mine)
             theirs = replace(ours, removed_by="unlocker-2")
             self.partly(three, first, theirs)
@@ -212,13 +198,13 @@ class TestRemovers:
             assert outcome.holder is None
             assert outcome.removal is not None
             assert outcome.removal.removed_by == winner.removed_by
-            assert ask(store, Read(NAME, mine.uuid)).removal.removed_by == winner.removed_by
-            self.one_record(three, mine.uuid, winner)
+            assert removal_of(store, mine).removed_by == winner.removed_by
+            self.one_record(three, uuid, winner)
 
     def test_two_at_once_agree_on_which_of_them_it_was(self, three: Servers) -> None:
         with three.store(vouched=False) as store, three.store(vouched=False) as other:
             for _ in range(10):
-                mine, _ = take(store)
+                mine, uuid, _ = taken(store)
                 ours = removal(mine)
                 both = {"1": (store, ours), "2": (other, replace(ours, removed_by="unlocker-2"))}
                 outcomes = at_once(
@@ -231,37 +217,33 @@ class TestRemovers:
                 )
                 assert lost.removal is not None
                 assert lost.removal.removed_by == f"unlocker-{done[0]}"
-                self.one_record(three, mine.uuid, both[done[0]][1])
+                self.one_record(three, uuid, both[done[0]][1])
 
     def test_a_push_that_was_first_leaves_no_record(self, five: Servers) -> None:
         """The lock is its holder's still, as a majority says."""
         with five.store() as store:
-            mine, token = take(store)
-            key, record = (
-                KeyNames(five.root).lock(NAME),
-                KeyNames(five.root).record(NAME, mine.uuid),
-            )
-            for each in five.all[:4]:
-                each.command("HSET", key, "push", "1")
+            mine, uuid, token = taken(store)
+            keys = KeyNames(five.root)
+            key, record = keys.lock(NAME), keys.record(NAME, uuid)
+            Servers(five.all[:4]).command("HSET", key, "push", "1")
             outcome = ask(store, Remove(removal(mine), (token, token)))
-            assert outcome.holder == mine.uuid
+            assert isinstance(outcome, NotHolder)
+            assert outcome.holder == uuid
             last = five.all[4]  # there it was not pushed
             wait_until(lambda: not last.command("EXISTS", record), what="no record")
             assert last.command("EXISTS", key) == 0
-            assert isinstance(ask(store, Unlock(NAME, mine.uuid)), Done)
+            unlock(store, uuid)
 
     def test_what_its_holder_released_nobody_has_removed(self, five: Servers) -> None:
         """Also if one server did not get the release in time, and gives the lock to a remover."""
         with five.store() as store:
-            mine, _ = take(store)
-            key = KeyNames(five.root).lock(NAME)
-            for each in five.all[:4]:
-                each.command("DEL", key)
+            mine, uuid, _ = taken(store)
+            Servers(five.all[:4]).command("DEL", KeyNames(five.root).lock(NAME))
             outcome = ask(store, Remove(removal(mine), None))
             assert isinstance(outcome, NotHolder)
             assert outcome.removal is None
             last = five.all[4]
-            record = KeyNames(five.root).record(NAME, mine.uuid)
+            record = KeyNames(five.root).record(NAME, uuid)
             wait_until(lambda: not last.command("EXISTS", record), what="no record")
 
 
@@ -273,15 +255,8 @@ class TestServers:
             store = ValkeyStore(one.place())
             with pytest.raises(StoreError, match="set maxmemory-policy noeviction"):
                 ask(store, Take(holder()))
-            assert any("noeviction" in each.text for each in store.examine())
+            assert any("noeviction" in finding.text for finding in store.examine())
             store.close()
-
-    def test_one_that_puts_off_its_writes_is_not_relied_on(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        options = ("--no-appendfsync-on-rewrite", "yes")
-        with running(tmp_path, 1, options=options) as one, one.store():
-            assert "does not write down all that it answers" in caplog.text
 
     def test_one_under_two_names_is_noticed_whoever_is_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -309,8 +284,7 @@ class TestOneKey:
 
     def test_it_harms_no_other_lock(self, five: Servers) -> None:
         with five.store() as store:
-            for each in five.all:
-                each.command("SET", KeyNames(five.root).lock("bad"), "x")
+            five.command("SET", KeyNames(five.root).lock("bad"), "x")
             for _ in range(5):
                 with pytest.raises(StoreError, match="something else than a lock stands there"):
                     ask(store, Take(holder("bad")))
@@ -326,45 +300,34 @@ class TestOneKey:
                 five.all[4].freeze()
             five.all[4].thaw()
             key = KeyNames(five.root).lock(NAME)
-            wait_until(lambda: not any(each.command("EXISTS", key) for each in five.all), what="it")
+            wait_until(lambda: not any(five.command("EXISTS", key)), what="it")
             wait_until(lambda: not any(store._undo_queue._pending), what="an end of all debts")
 
 
 class TestLeftovers:
     """Keys of locks that were let go of while a server was away, by programs that have ended."""
 
-    @staticmethod
-    def leave(servers: Servers, store: ValkeyStore, i: int, **facts: Any) -> None:
-        """Let a lock be had, and stay on one server."""
-        mine, _ = take(store, **facts)
-        key = KeyNames(servers.root).lock(NAME)
-        for each in servers.all[:i] + servers.all[i + 1 :]:
-            each.command("DEL", key)
-        assert servers.all[i].command("HGET", key, "uuid") == mine.uuid.encode()
-
-    @pytest.mark.parametrize("never", [True, False], ids=["permanent", "its time is over"])
-    def test_three_of_them_block_nothing(self, five: Servers, never: bool) -> None:
+    @pytest.mark.parametrize(
+        ("facts", "left", "young"),
+        [(NEVER, "0", False), ({}, "86399000", False), ({}, "86500000", True)],
+        ids=["permanent", "its time is over", "young"],
+    )
+    def test_three_of_them_block_nothing_unless_they_are_young(
+        self, five: Servers, facts: dict[str, Any], left: str, young: bool
+    ) -> None:
+        """Those may be in the middle of their take."""
         with five.store() as store:
-            key = KeyNames(five.root).lock(NAME)
-            kept: list[Any] = []
-            for i in range(3):
-                self.leave(five, store, i, **(NEVER if never else {}))
-                kept.append(five.all[i].command("DUMP", key))
-                five.all[i].command("DEL", key)
-            for i, each in enumerate(five.all[:3]):
-                each.command("RESTORE", key, "0" if never else "86399000", kept[i])
-            assert isinstance(ask(store, Take(holder())), Taken)
-
-    def test_young_ones_stay(self, five: Servers) -> None:
-        """They may be in the middle of their take."""
-        with five.store() as store:
-            key = KeyNames(five.root).lock(NAME)
-            kept: list[Any] = []
-            for i in range(3):
-                self.leave(five, store, i)
-                kept.append(five.all[i].command("DUMP", key))
-                five.all[i].command("DEL", key)
-            for i, each in enumerate(five.all[:3]):
-                each.command("RESTORE", key, "86500000", kept[i])
+            key, kept = KeyNames(five.root).lock(NAME), list[Any]()
+            for server in five.all[:3]:
+                _, uuid, _ = taken(store, **facts)
+                Servers([other for other in five.all if other is not server]).command("DEL", key)
+                assert server.command("HGET", key, "uuid") == uuid.encode()
+                kept.append(server.command("DUMP", key))
+                server.command("DEL", key)
+            for server, what in zip(five.all, kept, strict=False):
+                server.command("RESTORE", key, left, what)
+            if not young:
+                take(store)
+                return
             assert not isinstance(ask(store, Take(holder()), 2.0), Taken)
-            assert all(each.command("EXISTS", key) for each in five.all[:3])
+            assert all(Servers(five.all[:3]).command("EXISTS", key))

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
-from lockclient.overview.table import Table
-from lockclient.stores.outcomes import Done, Position, Refused, Taken
+from lockclient.stores.outcomes import Done, Position, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, Remove, Take, Unlock
+from lockclient.stores.requests import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.pubsub import HintSubscription
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.http_requests import ask, has, read, take
+from tests.support.locks import ask, following, has, read, take, unlock
 from tests.support.processes import wait_until
 from tests.support.relay import Relay
 from tests.support.valkey_servers import Servers, running
@@ -71,7 +70,7 @@ class TestUndecided:
         assert seen.holder is not None
         assert ask(store, Remove(removal(seen.holder), seen.holder.stamp_revisions)) == Done(0)
         assert read(store, NAME, uuid).removal is not None
-        assert isinstance(ask(store, Take(holder())), Taken)
+        take(store)
 
     def test_of_two_who_may_have_it_who_is_asked_for_is_told(
         self, three: Servers, left: tuple[ValkeyStore, str]
@@ -81,10 +80,10 @@ class TestUndecided:
         key, other = KeyNames(three.root).lock(NAME), "another-uuid"
         three.all[0].command("RESTORE", key, "0", three.all[1].command("DUMP", key))
         three.all[0].command("HSET", key, "uuid", other)
-        for each in (uuid, other):
-            seen = read(store, NAME, each)
+        for asked in (uuid, other):
+            seen = read(store, NAME, asked)
             assert seen.holder is not None
-            assert seen.holder.uuid == each
+            assert seen.holder.uuid == asked
 
 
 class TestLeftover:
@@ -118,25 +117,20 @@ class TestLeftover:
         """And not who let go of it long ago: that one would be alerted on, and removed."""
         store, uuid = mine
         store.poll = 0.05
-        table = Table(store)
-        table.start()
-        try:
-            assert table.wait_ready(60)
+        with following(store) as table:
             three.all[0].kill()
             wait_until(lambda: any("may be held" in said for said in store.warnings_for_display()))
             (row,) = table.rows().values()
             assert row.holder.uuid == uuid
-        finally:
-            table.stop()
 
 
 def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
     """On the server that missed the release: else it would be there when another one is away."""
     with three.store() as store:
-        dead, missed, key = holder(**NEVER), three.all[2], KeyNames(three.root).lock(NAME)
-        assert isinstance(ask(store, Take(dead)), Taken)
+        missed, key = three.all[2], KeyNames(three.root).lock(NAME)
+        dead, _ = take(store, holder(**NEVER))
         kept = missed.command("DUMP", key)
-        assert ask(store, Unlock(NAME, dead.uuid or "")) == Done(0)
+        unlock(store, dead)
         missed.command("RESTORE", key, "0", kept)
         uuid, _ = take(store)
         wait_until(lambda: not missed.command("EXISTS", key), what="the end of what is left")

@@ -8,76 +8,33 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.outcomes import ReadResult, Taken
-from lockclient.stores.requests import Read, Take
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Take
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, holder
-from tests.faults.valkey_worker import AUTO_UNLOCK, NAMES
 from tests.support.clock_shim import Clock, compile_library
+from tests.support.histories import Hold, Plan, Worker, overlaps
+from tests.support.locks import has, take
 from tests.support.processes import Figure, wait_until
 from tests.support.soak import soaking
 from tests.support.valkey_servers import Server, Servers, running
 
 PROCESSES = 8
+NAMES = "ab"
+AUTO_UNLOCK = 3.0
 LONG = float(os.environ.get("CLUSTERMUTEX_TEST_HISTORY", "20"))
 ENOUGH = 50
 """Holds without which a history says little, however long it took."""
 BRIEF: dict[str, Any] = {"auto_unlock_after": 10.0, "expected_runtime": 5.0}
-CHECKOUT = Path(__file__).parents[2]
-
-
-class Hold(NamedTuple):
-    """One time that somebody had a lock: from its return to the last moment that was safe."""
-
-    got: float
-    end: float
-    uuid: str
-
-
-def overlaps(holds: list[Hold]) -> list[tuple[Hold, Hold]]:
-    """Return the neighbours of which the second began before the first was over."""
-    return [(one, next_) for one, next_ in pairwise(sorted(holds)) if next_.got < one.end]
-
-
-class Worker:
-    """A process, its file, and until when it ran."""
-
-    def __init__(self, url: str, file: Path) -> None:
-        self.file = file
-        self.killed_at = float("inf")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.valkey_worker", url, str(file)], cwd=CHECKOUT
-        )
-
-    def kill(self) -> None:
-        """End it where it stands; from now on it does nothing under any lock."""
-        self.process.kill()
-        self.process.wait()
-        self.killed_at = min(self.killed_at, time.monotonic())
-
-    def holds(self) -> dict[str, list[Hold]]:
-        """What it wrote down. Without another word a hold ends when its time is up."""
-        found: dict[str, dict[str, Hold]] = {name: {} for name in NAMES}
-        for line in self.file.read_text().splitlines() if self.file.exists() else []:
-            what, name, uuid, at = line.split()
-            if what == "got":
-                end = min(float(at) + AUTO_UNLOCK, self.killed_at)
-                found[name][uuid] = Hold(float(at), end, uuid)
-            elif (hold := found[name].get(uuid)) is not None:
-                found[name][uuid] = hold._replace(end=min(hold.end, float(at)))
-        return {name: list(holds.values()) for name, holds in found.items()}
 
 
 class VoteFailure:
@@ -104,7 +61,6 @@ class VoteFailure:
         self._end.wait()  # what a thread has started ends with it
 
     def calm(self) -> None:
-        """Make no more of it."""
         self._over.set()
         assert self._calm.wait(90)
 
@@ -129,10 +85,10 @@ def test_no_two_hold_one_lock_at_once(seconds: float, tmp_path: Path, figure: Fi
 
     choose, workers = random.Random(17), list[Worker]()
     with running(tmp_path, 5) as five, five.store(expire=True, longest=10.0) as store:
-        url = store.location.url()
+        plan = Plan(store.location.url(), NAMES, AUTO_UNLOCK, (0, 5))
 
         def add() -> Worker:
-            workers.append(Worker(url, tmp_path / f"history-{len(workers)}"))
+            workers.append(Worker(plan, tmp_path / f"history-{len(workers)}"))
             return workers[-1]
 
         alive = [add() for _ in range(PROCESSES)]
@@ -172,6 +128,10 @@ def _is_free(store: ValkeyStore, name: str) -> bool:
     return isinstance(store.ask(Take(mine), Deadline.after(10)), Taken)
 
 
+def link_status(replica: Server) -> str:
+    return str(replica.command("INFO")["master_link_status"])
+
+
 class TestWhatRedlockCanNotPromise:
     """The counterexamples of docs/protocol-valkey.md, found by the same checker."""
 
@@ -184,7 +144,7 @@ class TestWhatRedlockCanNotPromise:
             with five.store(expire=True) as one, five.store(expire=True) as two:
                 first = self.taken(one)
                 clock.move(3600.0)
-                wait_until(lambda: self.holder_of(two) is None, what="the expiry")
+                wait_until(lambda: has(two) is None, what="the expiry")
                 second = self.taken(two)
                 assert overlaps([first, second]) == [(first, second)]
         finally:
@@ -200,7 +160,7 @@ class TestWhatRedlockCanNotPromise:
             with one.store() as store:
                 first = self.taken(store)
                 clock.move(3600.0)
-                assert self.holder_of(store) == first.uuid
+                assert has(store) == first.uuid
         finally:
             server.stop()
 
@@ -209,7 +169,7 @@ class TestWhatRedlockCanNotPromise:
         with running(tmp_path, 1) as servers, servers.store(expire=True) as store:
             first = self.taken(store, lasts=0.5)
             worked_until = time.monotonic() + 1.5  # a long collection of garbage, say
-            wait_until(lambda: self.holder_of(store) is None, what="the expiry")
+            wait_until(lambda: has(store) is None, what="the expiry")
             second = self.taken(store)
             assert overlaps([first._replace(end=worked_until), second]) != []
             assert overlaps([first, second]) == []  # that it was lost, it could have known
@@ -224,19 +184,13 @@ class TestWhatRedlockCanNotPromise:
             servers = Servers([primary])
             with servers.store(longest=60.0) as store:
                 replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
-                wait_until(
-                    lambda: replica.command("INFO")["master_link_status"] == "up",
-                    what="the replica",
-                )  # fmt: skip
+                wait_until(lambda: link_status(replica) == "up", what="the replica")
                 replica.freeze()
                 primary.command("CLIENT", "KILL", "TYPE", "replica")  # else its data is on the way
                 first = self.taken(store, lasts=50.0)
                 primary.kill()
                 replica.thaw()
-                wait_until(
-                    lambda: replica.command("INFO")["master_link_status"] == "down",
-                    what="the end of the primary",
-                )  # fmt: skip
+                wait_until(lambda: link_status(replica) == "down", what="the primary's end")
                 replica.command("REPLICAOF", "NO", "ONE")
                 assert replica.command("EXISTS", store.keys.lock(NAME)) == 0
             behind_it = Servers([replica])
@@ -256,13 +210,5 @@ class TestWhatRedlockCanNotPromise:
         """Take the lock; return when, and until when it is its taker's."""
         mine = holder(auto_unlock_after=lasts, expected_runtime=lasts / 2)
         at = time.monotonic()
-        got = store.ask(Take(mine), Deadline.after(10))
-        assert isinstance(got, Taken)
-        return Hold(at, at + lasts, mine.uuid or "")
-
-    @staticmethod
-    def holder_of(store: ValkeyStore) -> str | None:
-        """Return who has it."""
-        seen = store.ask(Read(NAME), Deadline.after(10))
-        assert isinstance(seen, ReadResult)
-        return None if seen.holder is None else seen.holder.uuid
+        uuid, _ = take(store, mine)
+        return Hold(at, at + lasts, uuid)

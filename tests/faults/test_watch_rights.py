@@ -18,7 +18,7 @@ from lockclient.stores.protocol import WatchEvent, WatchTarget
 from mutexdash.app import create_app
 from mutexdash.data.live import Live
 from tests.faults.watching import Heard, Stores, last, write
-from tests.support.etcd_binary import Etcdctl, etcdctl_of
+from tests.support.etcd_binary import Etcdctl, add_users, allow, etcdctl_of
 from tests.support.processes import Figure, wait_until
 from tests.support.relay import Relay
 from unlocker.unlocker import Unlocker
@@ -35,27 +35,9 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     server.extra = ["--auth-token-ttl=2", "--bcrypt-cost=4"]
     with server:
         etcdctl = etcdctl_of(server)
-        for user in ("root", "parts", "ann"):
-            etcdctl("user", "add", f"{user}:{user}")
-            etcdctl("role", "add", user)
-            etcdctl("user", "grant-role", user, user)
-        for kind in ("locks", "queue", "unlockers"):
-            grant(etcdctl, "parts", f"{ROOT}/{kind}/")
-        grant(etcdctl, "parts", f"{ROOT}/restored")
-        grant(etcdctl, "ann", f"{ROOT}/")
-        etcdctl("auth", "enable")
+        parts = [f"{ROOT}/{kind}" for kind in ("locks/", "queue/", "unlockers/", "restored")]
+        add_users(etcdctl, parts=parts, ann=[f"{ROOT}/"])
         yield server, partial(etcdctl, "--user=root:root")
-
-
-def grant(etcdctl: Etcdctl, role: str, prefix: str) -> None:
-    etcdctl("role", "grant-permission", role, "--prefix=true", "readwrite", prefix)
-
-
-@pytest.fixture
-def stores(root: str) -> Iterator[Stores]:
-    """Opens stores, closed with the test."""
-    with Stores(root) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -107,11 +89,11 @@ def test_a_table_that_may_not_follow_says_so(
         for _ in range(20):
             assert table.trouble
             time.sleep(0.1)
-        refusals = [each for each in caplog.messages if each.startswith("etcd refuses the watch")]
+        refusals = [text for text in caplog.messages if text.startswith("etcd refuses the watch")]
         assert len(refusals) == 1  # the unlocker can't even read all that it needs
         held = ClusterMutex("x", store=ann)
         held.acquire()
-        grant(etcdctl, "parts", f"{ROOT}/")
+        allow(etcdctl, "parts", f"{ROOT}/")
         wait_until(lambda: table.connected() and table.row("x"), what="the right to work")
         assert table.trouble == ""
         wait_until(lambda: unlocker.is_ready() is None, what="the unlocker")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import threading
@@ -14,53 +13,24 @@ from typing import Any
 import grpc
 import pytest
 
-from lockclient import ClusterMutex, LockLost, Removal
+from lockclient import ClusterMutex, LockLost
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
-from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.protocol import WatchTarget
-from lockclient.stores.requests import Remove
-from tests.faults.watching import Heard, Stores, delete, last, soon, write
+from tests.faults.watching import Heard, Stores, delete, last, write
 from tests.support.etcd_binary import Etcdctl, frozen
+from tests.support.locks import following, queue_up, remove, soon
 from tests.support.processes import Figure, wait_until
 from tests.support.relay import Relay
 
 
 @pytest.fixture
 def cable(etcd: Etcd) -> Iterator[Relay]:
-    """A cable to the shared etcd."""
     with Relay(etcd.endpoint) as it:
         yield it
-
-
-@pytest.fixture
-def stores(root: str) -> Iterator[Stores]:
-    """Opens stores, closed with the test."""
-    with Stores(root) as opened:
-        yield opened
-
-
-@contextlib.contextmanager
-def following(store: EtcdStore) -> Iterator[Table]:
-    """A table that is loaded and whose watch stands."""
-    table = Table(store)
-    table.start()
-    try:
-        wait_until(table.connected, what="the table")
-        yield table
-    finally:
-        table.stop()
-
-
-def in_line(mutex: ClusterMutex, holder: ClusterMutex) -> threading.Thread:
-    """Let a mutex wait, in a thread of its own, behind the holder."""
-    thread = threading.Thread(target=mutex.acquire, daemon=True)
-    thread.start()
-    wait_until(holder.waiters, what="the waiter in line")
-    return thread
 
 
 def compact(etcdctl: Etcdctl, revision: int) -> None:
@@ -69,19 +39,6 @@ def compact(etcdctl: Etcdctl, revision: int) -> None:
 
 class TestCompaction:
     """At the revision of a deletion: a watch from there is told nothing (etcd-io/etcd #18089)."""
-
-    def test_a_watch_that_broke(
-        self, etcd: Etcd, cable: Relay, stores: Stores, etcdctl: Etcdctl, root: str
-    ) -> None:
-        """The deletion is told, or that something was missed."""
-        store, other = stores(cable.endpoint), stores(etcd.endpoint)
-        key = f"{root}/key".encode()
-        heard = Heard(store, (key, b""), write(other, key))
-        wait_until(lambda: heard.events, what="the write")
-        cable.cut()
-        compact(etcdctl, delete(other, key))
-        cable.mend()
-        wait_until(lambda: heard.missed or len(heard.events) > 1, what="the deletion")
 
     def test_a_watch_that_begins(
         self, etcd: Etcd, stores: Stores, etcdctl: Etcdctl, root: str
@@ -105,14 +62,13 @@ class TestCompaction:
         first = ClusterMutex("first", store=other)
         first.acquire()
         waiter = ClusterMutex("first", store=away)
-        thread = in_line(waiter, first)
+        thread = queue_up(waiter)
         time.sleep(1.2)  # a holder watches for its loss after a second
         with following(away) as table:
             assert set(table.rows()) == {"held", "first"}
             cable.cut()
             wait_until(lambda: not table.connected(), what="the end of the stream")
-            removal = Removal(held.record, time.time(), "ann", "force-unlock", "why")
-            other.ask(Remove(removal, None), soon())
+            remove(other, held.record)
             first.release()
             seen = other._channels.call(TXN, wire.Txn(), soon()).header.revision
             compact(etcdctl, seen)
@@ -164,7 +120,7 @@ class TestBreaks:
             wait_until(lambda: last(truth) == final, what="the truth")
             assert everything.events == truth.events
             for key, heard in single.items():  # each catches up for itself
-                expected = [each for each in truth.events if each[1] == key]
+                expected = [event for event in truth.events if event[1] == key]
                 wait_until(lambda: len(heard.events) >= len(expected), what="all of a key")  # noqa: B023
                 assert heard.events == expected
                 assert heard.missed == []
@@ -197,7 +153,6 @@ class _Writer(threading.Thread):
         self._done = 0
 
     def run(self) -> None:
-        """Write."""
         while self._done < 150 or not self._ending.is_set():
             self._done += 1
             chosen = self._rng.sample(self._keys, 3)
@@ -222,7 +177,7 @@ def test_a_half_open_connection_is_noticed(
     held = ClusterMutex("x", store=store)
     held.acquire()
     waiter = ClusterMutex("x", store=waiting)
-    thread = in_line(waiter, held)
+    thread = queue_up(waiter)
     with following(store) as table:
         wait_until(waiting.connected, what="the waiter's watch")
         time.sleep(2)  # a ping of gRPC's that is under way would end it sooner
@@ -303,13 +258,11 @@ class TestAway:
         return self.tries(store, lambda: len(tries))
 
     def closing(self, stores: Stores) -> int:
-        """Count the connections."""
         with Relay("127.0.0.1:1") as cable:
             cable.cut()
             return self.tries(stores(cable.endpoint), lambda: cable.accepted)
 
     def refusing(self, stores: Stores, *, polite: bool) -> int:
-        """Count the streams."""
         handler = _Refusing(polite)
         with ThreadPoolExecutor() as pool:
             server = grpc.server(pool, handlers=[handler])
@@ -326,8 +279,8 @@ class TestAway:
         before = count()
         time.sleep(self.SECONDS)
         counted = count() - before
-        for each in watches:
-            each.close()
+        for watch in watches:
+            watch.close()
         for stream in store._streams:
             stream.close()
         return counted

@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from lockclient import Settings
-from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News
 from lockclient.stores.etcd.wire.watch_stream import Watch
-from tests.support.etcd_store import etcd_store
+from tests.support.locks import soon
 
-
-class Stores:
-    """Opens stores on an endpoint, with a root of the test's own; a context manager."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._opened: list[EtcdStore] = []
-
-    def __call__(self, endpoint: str, **how: Any) -> EtcdStore:
-        store = etcd_store(Settings(endpoints=(endpoint,), **{"root": self._root, **how}))
-        self._opened.append(store)
-        return store
-
-    def __enter__(self) -> Stores:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for store in self._opened:
-            store.close()
-
-
-def soon() -> Deadline:
-    """A limit that only a test that fails reaches."""
-    return Deadline.after(60)
+Stores = Callable[..., EtcdStore]
 
 
 def write(store: EtcdStore, *keys: bytes, value: bytes = b"") -> int:
-    """Put these keys in one transaction; return its revision."""
     puts = [wire.Operation(put=wire.Put(key=key, value=value)) for key in keys]
     answer = store._channels.call(TXN, wire.Txn(success=puts), soon())
     return int(answer.header.revision)
 
 
 def delete(store: EtcdStore, key: bytes) -> int:
-    """Delete this key; return the revision."""
     operation = wire.Operation(delete=wire.Delete(key=key))
     answer = store._channels.call(TXN, wire.Txn(success=[operation]), soon())
     return int(answer.header.revision)

@@ -24,7 +24,6 @@ while not default_store().connected():
 
 
 def count() -> dict[str, object]:
-    """Add one."""
     file = Path(os.environ["COUNT_FILE"])
     with ClusterMutex("count", timeout=60) as mutex:
         number = int(file.read_text()) + 1
@@ -34,7 +33,6 @@ def count() -> dict[str, object]:
 
 
 def hold() -> dict[str, object]:
-    """Take the lock and hang."""
     with ClusterMutex("count"):
         time.sleep(600)
     return {}
@@ -49,7 +47,6 @@ PAGES = {"/count": count, "/hold": hold, "/boot": has_boot}
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-    """Serve, by WSGI."""
     body = json.dumps(PAGES[environ["PATH_INFO"]]()).encode()
     start_response("200 OK", [("Content-Type", "application/json")])
     return [body]

@@ -48,13 +48,13 @@ def by_processes(context: BaseContext, url: str, path: str) -> list[Turn]:
         context.Process(target=put_count, args=(results, url, path))  # type: ignore[attr-defined]
         for _ in range(WORKERS)
     ]
-    for each in team:
-        each.start()
+    for process in team:
+        process.start()
     turns = [turn for _ in team for turn in results.get()]
-    for each in team:
-        each.join()
-        if each.exitcode != 0:
-            raise SystemExit(f"a process ended with {each.exitcode}")
+    for process in team:
+        process.join()
+        if process.exitcode != 0:
+            raise SystemExit(f"a process ended with {process.exitcode}")
     return turns
 
 

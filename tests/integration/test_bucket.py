@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -21,15 +19,11 @@ from lockclient import (
     StoreError,
     default_store,
 )
-from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.model.removal import Removal
-from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, ReadResult
-from lockclient.stores.requests import Read, Remove
-from tests.acceptance.shells import PATIENCE, finished, running, written
+from tests.acceptance.shells import PATIENCE, Running, finished
 from tests.support.bucket.rules import Conditions
-from tests.support.bucket.server import HANG, BucketServer
+from tests.support.bucket.server import BucketServer
+from tests.support.locks import has, held, remove
 from tests.support.processes import BIN, wait_until
 
 OBJECT = "of/us/locks/x"
@@ -48,22 +42,11 @@ def server(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
 
 @pytest.fixture
 def env(server: BucketServer) -> dict[str, str]:
-    """The environment of a shell."""
     return {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
 
 
-def seen(name: str = "x") -> Holder | None:
-    """Return who has the lock."""
-    found = default_store.default_store().ask(Read(name), Deadline.after(PATIENCE))
-    assert isinstance(found, ReadResult)
-    return found.holder
-
-
-def remove(holder: Holder) -> None:
-    """Remove a lock as a person does."""
-    removal = Removal(holder, time.time(), "ann", "force-unlock", "It hangs.")
-    done = default_store.default_store().ask(Remove(removal, None), Deadline.after(PATIENCE))
-    assert isinstance(done, Done)
+def seen() -> Holder:
+    return held(default_store.default_store(), "x")
 
 
 # ---------------------------------------------------------------- the library
@@ -119,20 +102,15 @@ def test_setup_says_it_for_the_process(
 
 
 def foreign(server: BucketServer) -> None:
-    """Another acquisition stands there."""
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata={"uuid": str(uuid4())})
 
 
 def deleted(server: BucketServer) -> None:
-    """Somebody has deleted it by hand."""
     server.bucket.delete(OBJECT, Conditions())
 
 
 def removed(server: BucketServer) -> None:
-    """Somebody has removed it."""
-    holder = seen()
-    assert holder is not None
-    remove(holder)
+    remove(default_store.default_store(), seen())
 
 
 @pytest.mark.parametrize(
@@ -174,35 +152,12 @@ def test_failures_that_pass_are_counted_and_survived(
         wait_until(lambda: server.counted("PATCH") > pushed, what="a push")
         mutex.check_health()
         assert mutex.uuid == uuid
-    said = [
-        each.message
-        for each in caplog.records
-        if each.name == "lockclient.stores.gcs.wire.http_client"
-    ]
+    client = "lockclient.stores.gcs.wire.http_client"
+    said = [record.message for record in caplog.records if record.name == client]
     assert said
     both = ("does not answer", "answers again after") * len(said)
     assert all(words in text for words, text in zip(both, said, strict=False))
     assert len(said) % 2 == 0
-
-
-def test_a_task_that_is_cancelled_leaves_nothing(server: BucketServer) -> None:
-    """Its request is answered in a moment, so that nothing can come late: no trace is left."""
-
-    async def main() -> None:
-        server.fault("POST", HANG, seconds=0.2)
-        task = asyncio.create_task(AsyncClusterMutex("x").acquire())
-        while not server.counted("POST"):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    store = default_store.default_store()
-    assert isinstance(store, GcsStore)
-    wait_until(lambda: not store.background.unfinished(), what="the clean-up")
-    assert server.bucket.names() == []
-    assert server.counted("DELETE") == 1
 
 
 # ---------------------------------------------------------------- the command
@@ -212,26 +167,23 @@ def test_a_command_runs_under_it(env: dict[str, str], tmp_path: Path) -> None:
     """And knows of it; a token that it would inherit from one around it is not its own."""
     env = {**env, "CLUSTERMUTEX_FENCING_TOKEN": "17"}
     script = f'echo "$CLUSTERMUTEX_UUID/$CLUSTERMUTEX_FENCING_TOKEN/" > told; {UNTIL_GO}'
-    with running(["run", "x", "--reason", "v42", "--", "sh", "-c", script], env, tmp_path) as run:
-        written(tmp_path / "up")
+    with Running(["run", "x", "--reason", "v42", "--", "sh", "-c", script], env, tmp_path) as run:
+        run.up()
         holder = seen()
-        assert holder is not None
         assert (tmp_path / "told").read_text() == f"{holder.uuid}//\n"
         assert (holder.pid, holder.reason) == (run.pid, "v42")
         busy = finished(["run", "x", "--no-wait", "--", "true"], env)
         assert busy.returncode == 75
         assert f"held by {holder.describe()}" in busy.stderr
-        (tmp_path / "go").touch()
-        assert run.wait(PATIENCE) == 0
-    assert seen() is None
-    assert (tmp_path / "said").read_text() == ""
+        run.go()
+    assert has(default_store.default_store(), "x") is None
+    assert run.said == ""
 
 
 def test_a_script_takes_pushes_and_releases_it(env: dict[str, str]) -> None:
     taken = finished(["lock", "x", "--export"], env)
-    words = dict(each.partition("=")[::2] for each in shlex.split(taken.stdout)[1:])
+    words = dict(word.partition("=")[::2] for word in shlex.split(taken.stdout)[1:])
     holder = seen()
-    assert holder is not None
     assert words == {
         "CLUSTERMUTEX_NAME": "x",
         "CLUSTERMUTEX_UUID": holder.uuid,
@@ -239,22 +191,11 @@ def test_a_script_takes_pushes_and_releases_it(env: dict[str, str]) -> None:
     }
     env = {**env, **words}
     assert finished(["alive"], env).returncode == 0
-    pushed = seen()
-    assert pushed is not None
-    assert (pushed.alert_at or 0) > (holder.alert_at or 0)
+    assert (seen().alert_at or 0) > (holder.alert_at or 0)
     assert finished(["unlock"], env).returncode == 0
-    assert seen() is None
+    assert has(default_store.default_store(), "x") is None
     again = finished(["alive"], env)
     assert (again.returncode, "Nobody holds it now" in again.stderr) == (76, True)
-
-
-def test_where_it_is_can_be_told_by_the_flag(
-    env: dict[str, str], server: BucketServer, tmp_path: Path
-) -> None:
-    url = env.pop("CLUSTERMUTEX_URL")
-    words = ["--url", url, "run", "x", "--", "sh", "-c", 'test "$CLUSTERMUTEX_URL" = "$0"', url]
-    assert finished(words, env).returncode == 0
-    assert server.counted("POST", OBJECT) == 1
 
 
 def test_who_was_frozen_taken_over_and_thawed_changes_nothing(
@@ -262,34 +203,16 @@ def test_who_was_frozen_taken_over_and_thawed_changes_nothing(
 ) -> None:
     """It ends its command; its successor's lock has not been touched."""
     words = ["run", "x", "--expected-runtime", "2", "--auto-unlock-after", "600"]
-    with running([*words, "--", "sh", "-c", UNTIL_GO], env, tmp_path) as run:
-        written(tmp_path / "up")
+    with Running([*words, "--", "sh", "-c", UNTIL_GO], env, tmp_path) as run:
+        run.up()
         run.send_signal(signal.SIGSTOP)
-        frozen = seen()
-        assert frozen is not None
-        remove(frozen)
+        remove(default_store.default_store(), seen())
         successor = ClusterMutex("x")
         assert successor.acquire(timeout=PATIENCE)
         before, _ = server.bucket.get(OBJECT)
         run.send_signal(signal.SIGCONT)
-        assert run.wait(PATIENCE) == 76
-    assert "removed from this holder" in (tmp_path / "said").read_text()
+        run.ends(76)
+    assert "removed from this holder" in run.said
     after, _ = server.bucket.get(OBJECT)
     assert after == before
     successor.release()
-
-
-def test_a_command_that_is_killed_leaves_its_lock_for_all_to_see(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    """Until somebody removes it: nothing expires."""
-    script = f"echo $$ > pid; {UNTIL_GO}"
-    with running(["run", "x", "--", "sh", "-c", script], env, tmp_path) as run:
-        written(tmp_path / "up")
-        run.kill()
-        run.wait(PATIENCE)
-        left = seen()
-        assert left is not None
-        assert left.pid == run.pid
-        remove(left)
-    assert seen() is None

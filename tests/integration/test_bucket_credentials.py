@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
+from tests.support.locks import ask, take
+from tests.support.web_server import serving
 
 
 class Tokens:
@@ -28,48 +27,30 @@ class Tokens:
     Attributes:
         given: the tokens so far.
         status: what it answers, 200 gives one.
+        url: where it is.
+        running: to be closed for it to be away.
     """
 
     def __init__(self) -> None:
         self.given: list[str] = []
         self.status = 200
-        ours = self
+        self.running = ExitStack()
+        self.url = f"http://{self.running.enter_context(serving(self._answer))}/token"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                said = json.dumps(ours.answer()).encode()
-                self.send_response(ours.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/token"
-
-    def answer(self) -> dict[str, object]:
+    def _answer(self, _: bytes) -> tuple[int, dict[str, object]]:
         if self.status != 200:
-            return {"error": "invalid_grant", "error_description": "Account deleted"}
+            said = {"error": "invalid_grant", "error_description": "Account deleted"}
+            return self.status, {**said}
         self.given.append(f"token-{len(self.given)}")
-        return {"access_token": self.given[-1], "expires_in": 3600, "token_type": "Bearer"}
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join(60)
+        said = {"access_token": self.given[-1], "token_type": "Bearer"}
+        return 200, {**said, "expires_in": 3600}
 
 
 @pytest.fixture
 def tokens() -> Iterator[Tokens]:
-    running = Tokens()
-    yield running
-    running.close()
+    made = Tokens()
+    with made.running:
+        yield made
 
 
 @pytest.fixture
@@ -119,7 +100,7 @@ class TestServiceAccount:
         server.token = "token-0"
         with ClusterMutex("x", store=store) as mutex:
             mutex.alive(force=True)
-        assert [each.method for each in server.asked] == ["POST", "PATCH", "DELETE"]
+        assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
         assert tokens.given == ["token-0"]
 
     def test_one_that_is_no_longer_accepted_is_renewed(
@@ -152,14 +133,14 @@ class TestServiceAccount:
         if how == "ill":
             tokens.status = 503
         else:
-            tokens.close()
+            tokens.running.close()
         with pytest.raises(StoreUnavailable) as told:
-            store.ask(Take(holder()), Deadline.after(1.0))
+            ask(store, Take(holder()), 1.0)
         assert not told.value.unknown
         assert not server.asked
         tokens.status = 200
         if how == "ill":
-            assert isinstance(store.ask(Take(holder()), Deadline.after(60)), Taken)
+            take(store)
 
 
 def test_who_is_nobody_is_told_what_to_do(

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from lockclient.model.clocks import Deadline, Runtime
-from lockclient.model.holder import MAX_UUID_BYTES, Holder
-from lockclient.model.removal import Removal
-from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
+from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, Taken
-from lockclient.stores.requests import Remove, Take
+from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
-from tests.support.http_requests import ask
-from tests.support.processes import wait_until
+from tests.support.locks import soon
+from tests.support.processes import Figure, run_to_end, wait_until
 from tests.support.records import taker
 
 SOON = Runtime(100.0, 200.0)
-LISTING = "/o?"
 
 
 @pytest.fixture
@@ -48,44 +39,11 @@ def writer(server: BucketServer) -> Iterator[GcsStore]:
     opened.close()
 
 
-class Watcher:
-    """A table, and all that it has told."""
-
-    def __init__(self, store: GcsStore) -> None:
-        self.changes: list[Transition] = []
-        self.removals: list[tuple[Removal, bool]] = []
-        self.table = Table(
-            store,
-            removals=100,
-            on_change=self.changes.extend,
-            on_removal=lambda each, found: self.removals.extend((one, found) for one in each),
-        )
-        self.table.start()
-        assert self.table.wait_ready(60)
-
-    def uuid(self, name: str) -> str | None:
-        row = self.table.row(name)
-        return row.holder.uuid if row is not None and row.held else None
-
-
 @pytest.fixture
 def watcher(store: GcsStore) -> Iterator[Watcher]:
     made = Watcher(store)
     yield made
     made.table.stop()
-
-
-def take(store: GcsStore, name: str, **facts: Any) -> Holder:
-    holder = taker(name, SOON, **facts)
-    outcome = ask(store, Take(holder))
-    assert isinstance(outcome, Taken)
-    return replace(holder, fencing_token=outcome.token)
-
-
-def removed(store: GcsStore, holder: Holder, why: str = "silent") -> Removal:
-    record = Removal(holder, time.time(), "unlocker-1", "auto-unlock", why)
-    assert isinstance(ask(store, Remove(record, None)), Done)
-    return record
 
 
 def names(server: BucketServer) -> ObjectNames:
@@ -97,29 +55,28 @@ def test_while_nothing_changes_a_look_is_one_request(
     watcher: Watcher, store: GcsStore, writer: GcsStore, server: BucketServer
 ) -> None:
     """And says how old the picture is."""
-    removed(writer, take(writer, "gone"))
+    remove(writer, take(writer, "gone"))
     take(writer, "a")
     wait_until(lambda: watcher.uuid("a") and watcher.removals)
     before, since, revision = len(server.asked), watcher.table.known_at, watcher.table.revision
     wait_until(lambda: len(server.asked) >= before + 10)
     wait_until(lambda: watcher.table.known_at > since)
     assert watcher.table.revision > revision
-    assert {each.query["prefix"] for each in server.asked[before:]} == {"of/the/test/locks"}
+    assert {asked.query["prefix"] for asked in server.asked[before:]} == {"of/the/test/locks"}
     assert store.connected()
 
 
-class TestRemovals:
-    def test_found_ones_are_told_as_found_the_newest_first(
-        self, store: GcsStore, writer: GcsStore, server: BucketServer
-    ) -> None:
-        """By the bucket's time, as exactly as its answers tell it."""
-        for name, server.ahead in (("c", -30), ("a", -20), ("b", -10)):
-            removed(writer, take(writer, name))
-        server.ahead = 0
-        watcher = Watcher(store)
-        assert [found for _, found in watcher.removals] == [True] * 3
-        assert [each.holder.name for each in watcher.table.removals()] == ["b", "a", "c"]
-        watcher.table.stop()
+def test_found_ones_are_told_as_found_the_newest_first(
+    store: GcsStore, writer: GcsStore, server: BucketServer
+) -> None:
+    """By the bucket's time, as exactly as its answers tell it."""
+    for name, server.ahead in (("c", -30), ("a", -20), ("b", -10)):
+        remove(writer, take(writer, name))
+    server.ahead = 0
+    watcher = Watcher(store)
+    assert [found for _, found in watcher.removals] == [True] * 3
+    assert [removal.holder.name for removal in watcher.table.removals()] == ["b", "a", "c"]
+    watcher.table.stop()
 
 
 def test_a_removal_that_its_remover_left_half_done_is_done(
@@ -135,9 +92,9 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
     )
     wait_until(lambda: watcher.table.known_at and watcher.uuid("a") is None)
     assert watcher.removals == []  # who only looks writes nothing
-    store.announce("unlocker-2", "{}", 10, Deadline.after(60))
+    store.announce("unlocker-2", "{}", 10, soon())
     other = store_of(settings_of(server), poll=0.05)  # one that has not tried yet
-    other.announce("unlocker-3", "{}", 10, Deadline.after(60))
+    other.announce("unlocker-3", "{}", 10, soon())
     second = Watcher(other)
     ((found, _),) = wait_until(lambda: list(watcher.removals))
     assert (found.holder.uuid, found.removed_by) == (holder.uuid, "dead")
@@ -145,22 +102,20 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
     other.close()
 
 
-class TestSignsOfLife:
-    def test_one_that_is_not_renewed_ends(
-        self, watcher: Watcher, writer: GcsStore, server: BucketServer
-    ) -> None:
-        """By the bucket's clock; and the next unlocker that begins deletes it some time later."""
-        writer.announce("dead", '{"ttl": 60}', 60, Deadline.after(60))
-        wait_until(lambda: "dead" in watcher.table.unlockers())
-        server.ahead = 100
-        wait_until(lambda: watcher.table.unlockers() == {})
-        assert any("dead" in each for each in server.bucket.names())
-        server.ahead = 4000
-        wait_until(lambda: writer._client.now() or True)
-        other = store_of(settings_of(server))
-        other.announce("new", '{"ttl": 60}', 60, Deadline.after(60))
-        wait_until(lambda: not any("dead" in each for each in server.bucket.names()))
-        other.close()
+def test_one_that_is_not_renewed_ends(
+    watcher: Watcher, writer: GcsStore, server: BucketServer
+) -> None:
+    """By the bucket's clock; and the next unlocker that begins deletes it some time later."""
+    writer.announce("dead", '{"ttl": 60}', 60, soon())
+    wait_until(lambda: "dead" in watcher.table.unlockers())
+    server.ahead = 100
+    wait_until(lambda: watcher.table.unlockers() == {})
+    assert any("dead" in name for name in server.bucket.names())
+    server.ahead = 4000
+    other = store_of(settings_of(server))
+    other.announce("new", '{"ttl": 60}', 60, soon())
+    wait_until(lambda: not any("dead" in name for name in server.bucket.names()))
+    other.close()
 
 
 def test_what_others_have_put_there_does_no_harm(
@@ -184,10 +139,10 @@ def test_what_others_have_put_there_does_no_harm(
     row = watcher.table.row("odd")
     assert row is not None
     assert row.holder.broken()
-    assert [each.holder.uuid for each in watcher.table.removals()] == ["b"]
+    assert [removal.holder.uuid for removal in watcher.table.removals()] == ["b"]
     wait_until(lambda: watcher.table.unlockers() == {})  # it does not say how long it counts
-    assert store.names("", 10, Deadline.after(60)) == ["good", "odd"]
-    assert store.names("go", 10, Deadline.after(60)) == ["good"]
+    assert store.names("", 10, soon()) == ["good", "odd"]
+    assert store.names("go", 10, soon()) == ["good"]
     watcher.table.stop()
 
 
@@ -239,19 +194,17 @@ def test_of_records_a_part_is_read(
     assert watcher.table.connected()
 
 
-def test_ten_thousand_locks(server: BucketServer, figure: object) -> None:
+def test_ten_thousand_locks(server: BucketServer, figure: Figure) -> None:
     """A listing of eleven pages, with metadata alone; then the same once more, unchanged."""
     root = settings_of(server).url().removeprefix("gs://locks/")
     for number in range(10_000):
         said = taker(f"lock-{number}", SOON, reason="a reason", thread="MainThread").subkeys()
         server.bucket.insert(f"{root}/locks/lock-{number}", b"", Conditions(), metadata=said)
     server.delay = 0.05
-    words = [sys.executable, "-c", _READER, settings_of(server).url()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    done = run_to_end(sys.executable, "-c", _READER, settings_of(server).url())
     rows, first, second = done.stdout.split()
     assert rows == "10000"
     assert server.counted("GET") == 10 + 1 + 10
-    assert callable(figure)
     figure(f"10,000 locks listed in {first} s of processor time, and then in {second} s")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from tests.integration.test_auth import ROOT, Guarded, start
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.etcd_store import etcd_store
-from tests.support.processes import wait_until
+from tests.support.locks import queue_up
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +29,7 @@ def live(name: str = "x") -> None:
     """Take a lock, wait for it in line, push, notice, release."""
     with ClusterMutex(name) as held:
         waiter = ClusterMutex(name)
-        thread = threading.Thread(target=waiter.acquire)
-        thread.start()
-        wait_until(held.waiters, what="the waiter in line")
+        thread = queue_up(waiter)
         held.alive(force=True)
     thread.join(30)
     assert waiter.locked()

@@ -2,74 +2,40 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
-from lockclient import ClusterMutex, HeldLock
-from lockclient.cli.setup.etcd_server import Etcd
+from lockclient import ClusterMutex
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.etcd_store import etcd_store
+from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
-
-ANY_PORT = ("--listen", "127.0.0.1:0")
+from tests.support.unlocker_process import mutexdash, when_ready
 
 
 @pytest.fixture
 def dash(settings: Settings) -> Iterator[Service]:
-    with start_service(["mutexdash", "--url", settings.url(), *ANY_PORT]) as service:
-        wait_until(lambda: status(service, "/readyz") == 200, what="the dashboard to be ready")
+    with when_ready(mutexdash(settings)) as service:
         yield service
 
 
-@contextmanager
-def lock(store: EtcdStore, name: str, **options: Any) -> Iterator[HeldLock]:
-    with ClusterMutex(name, store=store, **options) as mutex:
-        yield mutex
-
-
-def raw(service: Service, target: str, host: str = "localhost") -> tuple[int, str]:
-    """Ask without any client's own ideas of what a path should look like."""
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port, timeout=30)
-    with closing(connection):
-        connection.request("GET", target, headers={"Host": host})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
 def status(service: Service, path: str) -> int:
-    return raw(service, path)[0]
+    return request(service.url, path).status
 
 
 def get(service: Service, path: str) -> Any:
-    code, body = raw(service, path)
-    assert code == 200, body
-    return json.loads(body)
+    answer = request(service.url, path)
+    assert answer.status == 200, answer.text
+    return answer.json
 
 
 # ---------------------------------------------------------------- what it shows
-
-
-def test_a_lock_of_a_client_comes_and_goes(dash: Service, store: EtcdStore) -> None:
-    with lock(store, "nightly", reason="rebuild totals", expected_runtime=30) as mutex:
-        (shown,) = wait_until(lambda: get(dash, "/api/locks")["locks"])
-        assert (shown["name"], shown["uuid"], shown["state"]) == ("nightly", mutex.uuid, "ok")
-        assert (shown["pid"], shown["reason"]) == (os.getpid(), "rebuild totals")
-        assert shown["fencing_token"] == mutex.fencing_token
-        whole = get(dash, "/api/locks/nightly")
-        assert "test_dash_service.py" in whole["backtrace"]
-        assert whole["queue"] == []
-    wait_until(lambda: get(dash, "/api/locks")["total"] == 0)
-    assert status(dash, "/api/locks/nightly") == 404
 
 
 NAMES = ("deploy/prod", "deploy%2Fprod", "..", ".", "a b?c#d", "/x/", "🔒", "../etc", "é" * 100)
@@ -103,7 +69,7 @@ def test_locks_that_others_wrote_are_shown_as_far_as_they_go(
     etcdctl("put", f"{root}/removed/gone/u9", '{"how": 7, "pid": "x", "removed_by": "me"}')
 
     locks = wait_until(lambda: (found := get(dash, "/api/locks"))["total"] == 3 and found)["locks"]
-    assert {each["name"]: each["state"] for each in locks} == {
+    assert {lock["name"]: lock["state"] for lock in locks} == {
         "by-hand": "ok",
         "odd": "broken",
         "long": "broken",
@@ -111,40 +77,16 @@ def test_locks_that_others_wrote_are_shown_as_far_as_they_go(
     wait_until(lambda: get(dash, "/api/removed")["total"] == 1)
     for path in ("/", "/lock/by-hand", "/lock/odd", "/lock/long", "/removed", "/lock/gone"):
         assert status(dash, path) == 200
-    assert 'mutexdash_locks{state="broken"} 2.0' in raw(dash, "/metrics")[1]
+    assert 'mutexdash_locks{state="broken"} 2.0' in request(dash.url, "/metrics").text
 
 
 # ---------------------------------------------------------------- etcd away
 
 
-def test_with_etcd_away_it_shows_the_last_known_state_and_goes_on(own_etcd: Etcd) -> None:
-    settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = etcd_store(settings)
-    with start_service(["mutexdash", "--url", settings.url(), *ANY_PORT]) as dash:
-        mutex = ClusterMutex("held", store=store)
-        mutex.acquire()
-        wait_until(lambda: status(dash, "/readyz") == 200 and get(dash, "/api/locks")["total"])
-        own_etcd.stop()
-        wait_until(lambda: not get(dash, "/api/locks")["connected"], what="etcd to be missed")
-        assert get(dash, "/api/locks")["total"] == 1
-        assert (status(dash, "/"), status(dash, "/lock/held")) == (200, 200)
-        assert status(dash, "/api/locks/held") == 503
-        own_etcd.start()
-        wait_until(lambda: get(dash, "/api/locks")["connected"], what="etcd to be seen again")
-        mutex.release()
-        wait_until(lambda: get(dash, "/api/locks")["total"] == 0)
-    store.close()
-
-
-def test_without_etcd_it_waits_and_says_so(tmp_path: Any) -> None:
-    command = ["mutexdash", "--url", "etcd://127.0.0.1:1/x", *ANY_PORT]
-    with start_service(command) as dash:
+def test_without_etcd_it_waits_and_says_so() -> None:
+    with mutexdash(Settings(endpoints=("127.0.0.1:1",))) as dash:
         assert wait_until(lambda: status(dash, "/healthz")) == 200
-        assert (status(dash, "/readyz"), status(dash, "/"), status(dash, "/api/locks")) == (
-            503,
-            503,
-            503,
-        )
+        assert {status(dash, path) for path in ("/readyz", "/", "/api/locks")} == {503}
         began = time.monotonic()
         assert dash.terminate() == 0
         assert time.monotonic() - began < 20
@@ -190,14 +132,14 @@ def test_with_no_auth_and_names_it_listens_anywhere(settings: Settings) -> None:
         assert refused.process.wait(30) == 2
         assert "--allowed-host" in refused.log_text()
     with start_service([*command, "--allowed-host", "locks.example"]) as dash:
-        wait_until(lambda: raw(dash, "/readyz", host="10.1.2.3")[0] == 200)
-        assert raw(dash, "/", host="locks.example")[0] == 200
-        assert raw(dash, "/", host="evil.example")[0] == 421
+        wait_until(lambda: request(dash.url, "/readyz", Host="10.1.2.3").status == 200)
+        assert request(dash.url, "/", Host="locks.example").status == 200
+        assert request(dash.url, "/", Host="evil.example").status == 421
 
 
 def test_an_address_in_use_is_told_in_a_sentence(dash: Service, settings: Settings) -> None:
     taken = urlsplit(dash.url).netloc
-    with start_service(["mutexdash", "--url", settings.url(), "--listen", taken]) as second:
+    with mutexdash(settings, "--listen", taken) as second:
         assert second.process.wait(30) == 1
         assert f"Can't listen on {taken}" in second.log_text()
         assert "Traceback" not in second.log_text()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import base64
-import http.client
-import json
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import bcrypt
 import pytest
@@ -22,10 +18,11 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.etcd_store import etcd_store
-from tests.support.processes import Service, start_service, wait_until
+from tests.support.locks import queue_up
+from tests.support.pages import request
+from tests.support.processes import Service, wait_until
+from tests.support.unlocker_process import fetch, figure, mutexdash, when_ready
 
-ANY_PORT = ("--listen", "127.0.0.1:0")
 ANN = {"Authorization": f"Basic {base64.b64encode(b'ann:secret').decode()}"}
 
 
@@ -33,34 +30,18 @@ ANN = {"Authorization": f"Basic {base64.b64encode(b'ann:secret').decode()}"}
 def dash(settings: Settings, tmp_path: Path) -> Iterator[Service]:
     users = tmp_path / "htpasswd"
     users.write_text(f"ann:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
-    command = [
-        *("mutexdash", "--url", settings.url(), *ANY_PORT, "--allow-force-unlock"),
-        *("--auth", "basic", "--htpasswd", str(users)),
-    ]
-    with start_service(command) as service:
+    login = ("--auth", "basic", "--htpasswd", str(users))
+    with mutexdash(settings, "--allow-force-unlock", *login) as service:
         # Not only ready: until its watch stands, nothing is unlocked.
         ready = (200, "The dashboard is ready.\n")
-        wait_until(lambda: ask(service, "GET", "/readyz") == ready, what="the dashboard")
+        wait_until(lambda: fetch(service, "/readyz") == ready, what="the dashboard")
         yield service
-
-
-def ask(
-    service: Service, method: str, path: str, body: Any = None, **headers: str
-) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port, timeout=30)
-    said = None if body is None else json.dumps(body)
-    kind = {} if body is None else {"Content-Type": "application/json"}
-    with closing(connection):
-        connection.request(method, path, said, {**kind, **headers})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    is_json = answer.headers.get_content_type() == "application/json"
-    return answer.status, json.loads(text) if is_json else text
 
 
 def unlock(service: Service, name: str, uuid: str | None, **headers: str) -> tuple[int, Any]:
     body = {"name": name, "uuid": uuid, "reason": "  it hangs,\n says bob "}
-    return ask(service, "POST", f"/api/locks/{name}/force-unlock", body, **headers)
+    answer = request(service.url, f"/api/locks/{name}/force-unlock", body, **headers)
+    return answer.status, answer.json if answer.status != 401 else answer.text
 
 
 def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
@@ -69,9 +50,7 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     """The next in line gets it; pressing again, as a second viewer would, takes it from nobody."""
     first, second = (ClusterMutex("a", store=store) for _ in range(2))
     first.acquire()
-    waiting = threading.Thread(target=second.acquire, daemon=True)
-    waiting.start()
-    wait_until(first.waiters, what="the waiter in line")
+    waiting = queue_up(second)
     uuid = first.uuid
     time.sleep(1.1)  # as long as a lock is held before its loss is watched for
     assert unlock(dash, "a", uuid)[0] == 401
@@ -98,13 +77,12 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     assert unlock(dash, "a", late, **ANN)[0] == 409
 
     def recorded() -> Any:
-        return ask(dash, "GET", "/api/removed", **ANN)[1]["removed"]
+        return request(dash.url, "/api/removed", **ANN).json["removed"]
 
     (record,) = wait_until(recorded)
     assert (record["uuid"], record["how"]) == (uuid, "force-unlock")
-    page = ask(dash, "GET", f"/api/removed/a?uuid={uuid}", **ANN)[1]
-    assert page == removed
-    assert 'mutexdash_force_unlocks_total{result="done"} 1.0' in ask(dash, "GET", "/metrics")[1]
+    assert request(dash.url, f"/api/removed/a?uuid={uuid}", **ANN).json == removed
+    assert figure(dash, 'mutexdash_force_unlocks_total{result="done"}') == 1
     log = dash.log_text()
     assert "ann force-unlocked 'a': 'it hangs, says bob'." in log
     assert "secret" not in log
@@ -136,21 +114,25 @@ def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: EtcdStore)
         mutex.release()
 
 
-def test_with_etcd_away_nothing_is_unlocked(own_etcd: Etcd) -> None:
+def test_with_etcd_away_the_last_known_state_is_shown_and_nothing_is_unlocked(
+    own_etcd: Etcd, own_store: EtcdStore
+) -> None:
+    """When it is back, the dashboard goes on."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
-    store = etcd_store(settings)
-    command = ["mutexdash", "--url", settings.url(), *ANY_PORT, "--allow-force-unlock"]
-    with start_service(command) as dash:
-        mutex = ClusterMutex("held", store=store)
+    with when_ready(mutexdash(settings, "--allow-force-unlock")) as dash:
+        mutex = ClusterMutex("held", store=own_store)
         mutex.acquire()
 
         def connected() -> bool:
-            code, said = ask(dash, "GET", "/api/locks")
-            return code == 200 and said["connected"] and said["total"] == 1
+            locks = request(dash.url, "/api/locks").json
+            return bool(locks["connected"] and locks["total"] == 1)
 
         wait_until(connected, what="the lock to be seen")
         own_etcd.stop()
         wait_until(lambda: not connected(), what="etcd to be missed")
+        assert request(dash.url, "/api/locks").json["total"] == 1
+        assert [fetch(dash, path)[0] for path in ("/", "/lock/held")] == [200, 200]
+        assert fetch(dash, "/api/locks/held")[0] == 503
         code, said = unlock(dash, "held", mutex.uuid)
         assert (code, said["error"].startswith("Nothing was unlocked: etcd is away.")) == (
             503,
@@ -160,4 +142,4 @@ def test_with_etcd_away_nothing_is_unlocked(own_etcd: Etcd) -> None:
         wait_until(connected, what="etcd to be seen again")
         assert mutex.holder() is not None
         mutex.release()
-    store.close()
+        wait_until(lambda: request(dash.url, "/api/locks").json["total"] == 0)

@@ -7,20 +7,19 @@ import json
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
-from urllib.error import HTTPError
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
 from lockclient.cli.store_access import read_table
-from lockclient.model.clocks import Deadline
-from lockclient.overview.force_unlock import force_unlock
 from lockclient.overview.waiters import WaitQueues
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.processes import start_service, wait_until
+from tests.support.locks import held, queue_up, remove, soon
+from tests.support.pages import request
+from tests.support.processes import line_from, tell, wait_until
 from tests.support.terminal import piped
+from tests.support.unlocker_process import mutexdash, when_ready
 
 PROGRAM = """
 import sys
@@ -42,8 +41,7 @@ def holding(settings: Settings, first: str, second: str) -> Iterator[subprocess.
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "has\n"
+            assert line_from(process) == "has"
             yield process
         finally:
             process.kill()
@@ -63,38 +61,29 @@ def test_two_processes_that_wait_for_each_other_are_found_and_freed(
         ben = stack.enter_context(holding(settings, "y", "x"))
         assert stuck(store) == []
         for process in (ann, ben):
-            print(file=process.stdin, flush=True)
+            tell(process)
         wait_until(lambda: stuck(store) == [("x", "y")], what="the deadlock")
         assert json.loads(piped(settings, "ls", "--json").stdout)["deadlocks"] == [["x", "y"]]
         said = piped(settings, "ls").stderr
         for process, has, wants in ((ann, "x", "y"), (ben, "y", "x")):
-            each = f"pid {process.pid}, has '{has}' and waits for '{wants}'"
-            assert each in said
-            assert each in piped(settings, "show", has).stdout
+            both = f"pid {process.pid}, has '{has}' and waits for '{wants}'"
+            assert both in said
+            assert both in piped(settings, "show", has).stdout
         assert json.loads(piped(settings, "show", "y", "--json").stdout)["deadlock"] == ["x", "y"]
         examined = piped(settings, "doctor", "--listen", "0", status=2).stdout
         assert "warning  locks     This may be a deadlock: " in examined
-        command = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0"]
-        with start_service(command) as board:
-            locks = f"{board.url}/api/locks"
+        with when_ready(mutexdash(settings)) as board:
 
             def told() -> Any:
-                # Before it has read everything it refuses.
-                with suppress(HTTPError), urllib.request.urlopen(locks, timeout=30) as answer:
-                    return json.load(answer)["deadlocks"]
-                return None
+                return request(board.url, "/api/locks").json["deadlocks"]
 
             wait_until(lambda: told() == [["x", "y"]], what="the dashboard to see it")
-            with urllib.request.urlopen(f"{board.url}/lock/x", timeout=30) as answer:
-                page = answer.read().decode()
+            page = request(board.url, "/lock/x").text
             assert "This may be a deadlock" in page
             assert page.count("&lt;string&gt;") > 1, "both have a backtrace"
             ann.kill()  # its lock stays, as that of any holder that died
-            held = ClusterMutex("x", store=store).holder()
-            assert held is not None
-            force_unlock(store, "x", str(held.uuid), "ann", "a deadlock", soon())
-            assert ben.stdout is not None
-            assert ben.stdout.readline() == "has both\n"
+            remove(store, held(store, "x"))
+            assert line_from(ben) == "has both"
             wait_until(lambda: told() == [], what="the dashboard to see that it is over")
 
 
@@ -114,12 +103,10 @@ def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(store: EtcdS
 
     assert asyncio.run(tasks()) == []
     with ClusterMutex("y", store=store):
-        again = ClusterMutex("y", store=store)
-        waiting = threading.Thread(target=take_and_release, args=(again,))
-        waiting.start()
-        wait_until(lambda: in_line(store), what="the thread to wait")
+        waiting = queue_up(again := ClusterMutex("y", store=store))
         assert stuck(store) == []
     waiting.join()
+    again.release()
 
 
 def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
@@ -135,21 +122,10 @@ def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
     waiting.start()
     wait_until(lambda: in_line(store), what="the thread to wait")
     found.append(stuck(store))
-    held = ClusterMutex("z", store=store).holder()
-    assert held is not None
-    force_unlock(store, "z", str(held.uuid), "ann", "a deadlock", soon())
+    remove(store, held(store, "z"))
     waiting.join()
     assert found == [[("z",)]]
 
 
-def take_and_release(mutex: ClusterMutex) -> None:
-    with mutex:
-        pass
-
-
 def in_line(store: EtcdStore) -> bool:
     return bool(store.tickets(1, soon()))
-
-
-def soon() -> Deadline:
-    return Deadline.after(30)

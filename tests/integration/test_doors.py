@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.dashboard_fakes import hashed
+from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
 
 NOWHERE = ("--url", "etcd://127.0.0.1:1/x")
 
 
 def status(service: Service, path: str, host: str = "localhost", **headers: str) -> int:
-    client = http.client.HTTPConnection("127.0.0.1", urlsplit(service.url).port, timeout=30)
-    try:
-        client.request("GET", path, headers={"Host": host, **headers})
-        return client.getresponse().status
-    finally:
-        client.close()
+    return request(service.url, path, Host=host, **headers).status
 
 
 def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> None:
@@ -34,7 +28,7 @@ def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> 
             assert status(unlocker, path, "evil.example") == 421
             assert status(unlocker, path, **across) == 403
         assert status(unlocker, "/readyz", "evil.example") == 503, "a probe is told a sentence"
-        said = [each for each in unlocker.log_text().splitlines() if "let only Prometheus" in each]
+        said = [line for line in unlocker.log_text().splitlines() if "let only Prometheus" in line]
         assert len(said) == 1
         assert f"WARNING unlocker: Everyone who can reach {unlocker.url} may read" in said[0]
         assert unlocker.log_text().count("'evil.example'") == 1
@@ -58,5 +52,5 @@ def test_a_dashboard_with_passwords_in_the_clear_says_so(
     command = ["mutexdash", *NOWHERE, "--listen", listen, "--auth", "basic"]
     with start_service([*command, "--htpasswd", str(users)]) as dash:
         wait_until(lambda: status(dash, "/healthz") == 200)
-        lines = [each for each in dash.log_text().splitlines() if "unencrypted" in each]
+        lines = [line for line in dash.log_text().splitlines() if "unencrypted" in line]
         assert len(lines) == told

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from pathlib import Path
 
 import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of
+from tests.support.pages import Answer, request
 
 PAGE = "http://page.example"
 KEY = "L2NsdXN0ZXJtdXRleC9sb2Nrcy94L3V1aWQ="
 """`/clustermutex/locks/x/uuid`"""
 
 
-def ask(
-    server: Etcd, path: str, body: object = None, **headers: str
-) -> tuple[int, http.client.HTTPMessage, bytes]:
+def ask(server: Etcd, path: str, body: object = None, **headers: str) -> Answer:
     """Ask over HTTP, by any header, as a page can whose own name leads to this address."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    try:
-        words = None if body is None else json.dumps(body)
-        connection.request("GET" if words is None else "POST", path, words, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
+    return request(f"http://{server.endpoint}", path, body, **headers)
 
 
 @pytest.mark.parametrize("path", ["range", "put", "deleterange", "txn"])
@@ -35,25 +25,20 @@ def ask(
 def test_there_is_no_gateway(etcd: Etcd, etcdctl: Etcdctl, version: str, path: str) -> None:
     etcdctl("put", "/clustermutex/locks/x/uuid", "u1")
     body = {"key": KEY, "value": KEY}
-    assert ask(etcd, f"/{version}/kv/{path}", body, Origin=PAGE)[0] == 404
+    assert ask(etcd, f"/{version}/kv/{path}", body, Origin=PAGE).status == 404
     assert etcdctl("get", "/clustermutex/locks/x/uuid", "--print-value-only") == "u1\n"
 
 
 @pytest.mark.parametrize("path", ["/version", "/health", "/metrics", "/v3/kv/range", "/v2/keys"])
-def test_no_origin_may_read(etcd: Etcd, path: str) -> None:
+def test_no_origin_may_read_and_no_name_of_a_page_is_answered(etcd: Etcd, path: str) -> None:
     for origin in (PAGE, "null", "http://127.0.0.1:8722", "http://nobody.invalid"):
-        _, headers, _ = ask(etcd, path, Origin=origin)
-        assert "Access-Control-Allow-Origin" not in headers
-
-
-@pytest.mark.parametrize("path", ["/version", "/health", "/metrics", "/v3/kv/range", "/v2/keys"])
-def test_no_name_of_a_page_is_answered(etcd: Etcd, path: str) -> None:
-    """Neither with the right port, nor with what only begins like one of ours."""
+        assert "Access-Control-Allow-Origin" not in ask(etcd, path, Origin=origin).headers
+    # No name of a page: neither with the right port, nor with what only begins like one of ours.
     for host in ("page.example", f"page.example:{etcd.port}", "localhost.page.example"):
-        status, _, body = ask(etcd, path, Host=host)
-        assert status == 421
-        assert b"etcd_" not in body
-    assert ask(etcd, "/version", Host=f"localhost:{etcd.port}")[0] == 200
+        answer = ask(etcd, path, Host=host)
+        assert answer.status == 421
+        assert "etcd_" not in answer.text
+    assert ask(etcd, "/version", Host=f"localhost:{etcd.port}").status == 200
 
 
 def test_there_is_no_port_for_members(etcd: Etcd) -> None:
@@ -64,11 +49,10 @@ def test_there_is_no_port_for_members(etcd: Etcd) -> None:
 
 
 def _listening(pid: int) -> set[int]:
-    """Return the TCP ports that a process listens on."""
     sockets = {
-        each.readlink().name.removeprefix("socket:[").removesuffix("]")
-        for each in Path(f"/proc/{pid}/fd").iterdir()
-        if each.is_symlink()
+        file.readlink().name.removeprefix("socket:[").removesuffix("]")
+        for file in Path(f"/proc/{pid}/fd").iterdir()
+        if file.is_symlink()
     }
     rows = [
         line.split()
@@ -89,7 +73,8 @@ def test_what_was_begun_with_a_port_for_members_goes_on(etcd_binary: str, tmp_pa
     for flag in flags:
         server.extra += [flag, peer]
     with server:
-        assert ask(server, "/v3/kv/range", {"key": KEY}, Origin=PAGE, Host="page.example")[0] == 200
+        said = ask(server, "/v3/kv/range", {"key": KEY}, Origin=PAGE, Host="page.example")
+        assert said.status == 200
         etcdctl_of(server)("put", "x", "kept")
     server.extra = []
     for _ in range(2):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,56 +10,28 @@ from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.acquisition.holding import own
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
+from tests.support.locks import HolderProcess, has, held
 from tests.support.processes import wait_until
-
-WORKER = """
-import sys
-from lockclient import ClusterMutex, Settings, open_store
-mutex = ClusterMutex("x", identity=sys.argv[2], store=open_store(Settings.load(sys.argv[1])))
-mutex.acquire()
-print(mutex.uuid, flush=True)
-sys.stdin.readline()
-"""
-
-
-class Worker:
-    """A process that holds the lock `x` under an identity."""
-
-    def __init__(self, settings: Settings, identity: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, settings.url(), identity],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.uuid = self.process.stdout.readline().strip()
-        assert self.uuid
-
-    def kill(self) -> None:
-        """As the kernel does when memory runs out."""
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture
-def worker(settings: Settings) -> Iterator[Worker]:
-    made = Worker(settings, "worker-7")
-    yield made
-    made.kill()
+def worker(settings: Settings) -> Iterator[HolderProcess]:
+    """A process that holds the lock `x` under an identity."""
+    with HolderProcess(settings, "x", identity="worker-7") as made:
+        yield made
 
 
-def test_a_killed_worker_s_lock_is_taken_over_at_once(store: EtcdStore, worker: Worker) -> None:
+def test_a_killed_worker_s_lock_is_taken_over_at_once(
+    store: EtcdStore, worker: HolderProcess
+) -> None:
     """Without waiting for anyone, with a higher token, and nothing of the dead one's is left."""
-    before = ClusterMutex("x", store=store).holder()
-    assert before is not None
+    before = held(store, "x")
     assert before.uuid == worker.uuid
     assert before.process is not None
     worker.kill()
     heir = ClusterMutex("x", identity="worker-7", reason="again", store=store)
     assert heir.acquire(blocking=False)
-    after = heir.holder()
-    assert after is not None
+    after = held(store, "x")
     assert after.subkeys() == heir.record.subkeys()
     assert after.uuid != before.uuid
     assert after.fencing_token > before.fencing_token
@@ -70,22 +40,12 @@ def test_a_killed_worker_s_lock_is_taken_over_at_once(store: EtcdStore, worker: 
     assert heir.holder() is None
 
 
-def test_also_when_the_process_has_other_waiters(store: EtcdStore, worker: Worker) -> None:
-    """A process that stands in line for something else must not stand in line for its own."""
-    other = ClusterMutex("y", store=store)
-    with other:
-        assert not ClusterMutex("y", store=store).acquire(timeout=0.3)
-        assert store.has_ticket_lease()
-    worker.kill()
-    heir = ClusterMutex("x", identity="worker-7", store=store)
-    assert heir.acquire(timeout=20)
-    heir.release()
-
-
-def test_also_past_those_who_wait(store: EtcdStore, worker: Worker) -> None:
-    """They wait for the lock to be free, and it never was."""
+def test_also_past_those_who_wait(store: EtcdStore, worker: HolderProcess) -> None:
+    """They wait for the lock to be free, and it never was; and also when the process has a place in
+    line for something else."""
     waiter = ClusterMutex("x", store=store)
     assert not waiter.acquire(timeout=0.3)
+    assert store.has_ticket_lease()
     worker.kill()
     heir = ClusterMutex("x", identity="worker-7", store=store)
     assert heir.acquire(timeout=20)
@@ -95,38 +55,23 @@ def test_also_past_those_who_wait(store: EtcdStore, worker: Worker) -> None:
     waiter.release()
 
 
-def test_never_from_a_process_that_runs(store: EtcdStore, worker: Worker) -> None:
+def test_never_from_a_process_that_runs(store: EtcdStore, worker: HolderProcess) -> None:
     """Two workers were given one identity by mistake: the second one waits."""
     twin = ClusterMutex("x", identity="worker-7", store=store)
     assert not twin.acquire(blocking=False)
     assert not twin.acquire(timeout=0.3)
-    holder = twin.holder()
-    assert holder is not None
-    assert holder.uuid == worker.uuid
+    assert has(store, "x") == worker.uuid
 
 
 def test_never_from_oneself(store: EtcdStore) -> None:
     """Two threads, or two objects, of this process are as good as two processes that run."""
-    with ClusterMutex("x", identity="worker-7", store=store) as held:
+    with ClusterMutex("x", identity="worker-7", store=store) as mutex:
         assert not ClusterMutex("x", identity="worker-7", store=store).acquire(blocking=False)
-        held.alive(force=True)
-
-
-@pytest.mark.parametrize("identity", [None, "worker-8", "worker-7 "])
-def test_never_under_another_identity(
-    store: EtcdStore, worker: Worker, identity: str | None
-) -> None:
-    """The dead worker's lock is the unlocker's to remove."""
-    worker.kill()
-    other = ClusterMutex("x", identity=identity, store=store)
-    assert not other.acquire(blocking=False)
-    holder = other.holder()
-    assert holder is not None
-    assert holder.uuid == worker.uuid
+        mutex.alive(force=True)
 
 
 def test_an_identity_that_was_left_behind_proves_nothing(
-    store: EtcdStore, etcdctl: Etcdctl, worker: Worker
+    store: EtcdStore, etcdctl: Etcdctl, worker: HolderProcess
 ) -> None:
     """Somebody deleted `uuid` alone: the `about` that stays is not that of the next holder."""
     worker.kill()
@@ -135,8 +80,7 @@ def test_an_identity_that_was_left_behind_proves_nothing(
     put_at_once(etcdctl, prefix, {"uuid": "other", "hostname": "h", "alert_at": "5000000000"})
     heir = ClusterMutex("x", identity="worker-7", store=store)
     assert not heir.acquire(blocking=False)
-    holder = heir.holder()
-    assert holder is not None
+    holder = held(store, "x")
     assert (holder.uuid, holder.identity, holder.broken()) == ("other", None, False)
 
 

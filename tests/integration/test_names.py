@@ -7,9 +7,10 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl
+from tests.support.locks import following
+from tests.support.locks import held as holder_of
 
 NAMES = [
     *("plain", "deploy/prod", "deploy%2Fprod", "deploy", "/", "//", "a/", "a/uuid", "uuid"),
@@ -28,19 +29,14 @@ def test_all_are_held_at_once(store: EtcdStore) -> None:
         assert not ClusterMutex(name, store=store).acquire(blocking=False)
         tokens.add(mutex.fencing_token)
     assert len(tokens) == len(NAMES)
-    table = Table(store)
-    table.start()
-    assert table.wait_ready(30)
-    assert {name: row.holder.uuid for name, row in table.rows().items()} == {
-        name: mutex.uuid for name, mutex in held.items()
-    }
-    table.stop()
-    for name in NAMES:
-        held[name].release()
-        held[name] = ClusterMutex(name, store=store)
-        holder = held[name].holder()
-        assert holder is None
-    assert [name for name in NAMES if held[name].holder()] == []
+    with following(store) as table:
+        assert {name: row.holder.uuid for name, row in table.rows().items()} == {
+            name: mutex.uuid for name, mutex in held.items()
+        }
+    for mutex in held.values():
+        mutex.release()
+        assert mutex.holder() is None
+    assert not any(mutex.holder() for mutex in held.values())
 
 
 @pytest.mark.parametrize("name", ["a/b", "100%", "🔒 <b>", ".."])
@@ -80,9 +76,7 @@ def test_broken_data_under_a_lock_does_not_hurt(
         if part != "uuid":
             put(etcdctl, prefix + part, value)
         held.alive(force=True)
-        holder = ClusterMutex("x", store=store).holder()
-        assert holder is not None
-        holder.describe()
+        holder_of(store, "x").describe()
         assert not ClusterMutex("x", store=store, identity="worker-8").acquire(blocking=False)
     assert etcdctl("get", "--prefix", prefix) == ""
 

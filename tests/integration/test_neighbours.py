@@ -5,14 +5,13 @@ With other versions of protobuf, grpcio and Python the same is run by `.ci/matri
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd
-from tests.support.processes import Figure
+from tests.support.processes import Figure, run_to_end
 
 CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"
 IMPORTS = 3
@@ -40,8 +39,7 @@ print(*(each for each in set(sys.modules) - before if not each.startswith(theirs
 
 def run(*words: str) -> str:
     """Run Python with these words; it must end well. Return what it printed."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(sys.executable, *words)
     assert "Traceback" not in done.stderr
     return done.stdout
 

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,13 +21,11 @@ from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, Holder, Removal, Settings
-from lockclient.model.clocks import Deadline
+from lockclient import ClusterMutex, Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Remove
 from tests.integration.pool_program import TIMES, WORKERS
-from tests.support.processes import Figure, Service, start_service, wait_until
+from tests.support.locks import has, held, read, remove
+from tests.support.processes import Figure, Service, run_to_end, start_service, wait_until
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
@@ -43,14 +40,7 @@ REQUESTS = 60
 def test_workers_share_a_lock(way: str, settings: Settings, tmp_path: Path) -> None:
     """No addition is lost, the tokens rise, and the parent's own lock is as it was."""
     program = [sys.executable, str(HERE / "pool_program.py")]
-    done = subprocess.run(
-        [*program, way, settings.url(), str(tmp_path / "number")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=CHECKOUT,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(*program, way, settings.url(), tmp_path / "number", folder=CHECKOUT)
     assert "Traceback" not in done.stderr
     tokens = [int(word) for word in done.stdout.split()]
     assert (tmp_path / "number").read_text() == str(WORKERS * TIMES)
@@ -71,7 +61,6 @@ class Site:
         return self.service.process.pid
 
     def get(self, path: str) -> dict[str, Any]:
-        """Ask for a page."""
         with urllib.request.urlopen(f"{self.url}{path}", timeout=90) as answer:
             page: dict[str, Any] = json.load(answer)
             return page
@@ -92,10 +81,6 @@ def site(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> 
         yield Site(service)
 
 
-def holder_of(name: str, store: EtcdStore) -> Holder | None:
-    return ClusterMutex(name, store=store).holder()
-
-
 def test_a_server_that_forks(site: Site, store: EtcdStore, tmp_path: Path, figure: Figure) -> None:
     """Its workers take locks though the master had some, one dies as it holds, and all end well."""
     assert site.get("/boot") == {"locked": False, "healthy": False}
@@ -110,11 +95,9 @@ def test_a_server_that_forks(site: Site, store: EtcdStore, tmp_path: Path, figur
 
     _kill_who_holds(site, store)
 
-    boot = holder_of("boot", store)
-    assert boot is not None
+    boot = held(store, "boot")
     assert boot.pid == site.master
-    pushed = boot.alive_at
-    wait_until(lambda: getattr(holder_of("boot", store), "alive_at", 0) != pushed, what="a push")
+    wait_until(lambda: held(store, "boot").alive_at != boot.alive_at, what="a push")
     began = time.monotonic()
     assert site.service.terminate() == 0
     figure(
@@ -122,7 +105,7 @@ def test_a_server_that_forks(site: Site, store: EtcdStore, tmp_path: Path, figur
         f"{time.monotonic() - began:.2f} s"
     )
     assert "Traceback" not in site.service.log_text()
-    assert holder_of("count", store) is None
+    assert has(store, "count") is None
     assert ClusterMutex("count", store=store).waiters() == []
 
 
@@ -135,14 +118,13 @@ def _kill_who_holds(site: Site, store: EtcdStore) -> None:
 
     asking = threading.Thread(target=hold)
     asking.start()
-    dead = wait_until(lambda: holder_of("count", store), what="a worker to hold the lock")
+    dead = wait_until(lambda: read(store, "count").holder, what="a worker to hold the lock")
     assert dead.pid is not None
     os.kill(dead.pid, signal.SIGKILL)
     asking.join(60)
-    assert holder_of("count", store) == dead, "a lock has no lease"
+    assert held(store, "count") == dead, "a lock has no lease"
     with ThreadPoolExecutor(1) as pool:
         next_one = pool.submit(site.get, "/count")
         wait_until(ClusterMutex("count", store=store).waiters, what="another worker in line")
-        removal = Removal(dead, time.time(), "a test", "force-unlock", "its worker was killed")
-        assert isinstance(store.ask(Remove(removal, None), Deadline.after(10)), Done)
+        remove(store, dead)
         assert next_one.result(60)["pid"] not in (dead.pid, site.master)

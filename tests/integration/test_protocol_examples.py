@@ -7,9 +7,6 @@ import doctest
 import json
 import os
 import re
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +19,16 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
 from tests.support.etcd_binary import path_with_etcdctl
-from tests.support.processes import needed, start_service, wait_until
+from tests.support.locks import has, read
+from tests.support.locks import held as holder_of
+from tests.support.processes import needed, run_to_end, wait_until
+from tests.support.unlocker_process import fetch, figure, mutexdash, unlocker, when_ready
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
 NAME = "nightly-report"
@@ -50,7 +48,6 @@ class Example:
 
 
 def read_examples() -> Iterator[Example]:
-    """Yield the page's examples in their order."""
     section, example = "", None
     parts = re.compile(r"^#+ ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     for heading, kind, text in parts.findall(PAGE):
@@ -68,10 +65,10 @@ def read_examples() -> Iterator[Example]:
 
 
 EXAMPLES = list(read_examples())
-(CLIENT,) = [each for each in EXAMPLES if each.code.startswith("#!/bin/sh")]
-STORY = [each for each in EXAMPLES if each is not CLIENT]
+(CLIENT,) = [example for example in EXAMPLES if example.code.startswith("#!/bin/sh")]
+STORY = [example for example in EXAMPLES if example is not CLIENT]
 DEFINED = re.findall(
-    r"^\w+\(\) \{.*?^\}$", "\n".join(each.code for each in STORY), re.MULTILINE | re.DOTALL
+    r"^\w+\(\) \{.*?^\}$", "\n".join(example.code for example in STORY), re.MULTILINE | re.DOTALL
 )
 """The functions of all sections: some use those of others."""
 
@@ -84,7 +81,7 @@ class Shell:
         self._root = root
         needed("curl")
         path = path_with_etcdctl(etcd)
-        self._env = os.environ | {"PATH": path, "ROOT": root, "ETCDCTL_ENDPOINTS": etcd.endpoint}
+        self._env = {"PATH": path, "ROOT": root, "ETCDCTL_ENDPOINTS": etcd.endpoint}
 
     def run(self, *sections: str, hasty: bool = False) -> list[tuple[Example, str]]:
         """Run the examples of these sections, or all; return each with what it printed.
@@ -101,17 +98,7 @@ class Shell:
         return list(zip(chosen, printed[:-1], strict=True))
 
     def sh(self, script: str) -> str:
-        """Run a script and return what it printed."""
-        done = subprocess.run(
-            ["sh"],
-            input=script,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=self._folder,
-            env=self._env,
-        )
-        assert done.returncode == 0, f"{done.stderr}\nafter:\n{done.stdout}"
+        done = run_to_end("sh", typed=script, folder=self._folder, env=self._env)
         return done.stdout.replace(self._root, "/clustermutex")
 
 
@@ -141,7 +128,6 @@ def foreign(etcd: Etcd) -> Iterator[Any]:
 
 @contextmanager
 def held(mutex: ClusterMutex) -> Iterator[None]:
-    """Hold a lock that is free."""
     assert mutex.acquire(blocking=False)
     try:
         yield
@@ -149,21 +135,9 @@ def held(mutex: ClusterMutex) -> Iterator[None]:
         mutex.release()
 
 
-def fetch(url: str) -> str:
-    """Return what a GET answers; empty while the service is not ready."""
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        error.close()
-        return ""
-
-
 def seen(store: EtcdStore, uuid: str | None = None) -> ReadResult:
     """Read the examples' lock, its line, and a removal."""
-    outcome = store.ask(Read(NAME, uuid, waiters=True), Deadline.after(10))
-    assert isinstance(outcome, ReadResult)
-    return outcome
+    return read(store, NAME, uuid)
 
 
 def table_under(heading: str) -> list[list[str]]:
@@ -195,13 +169,6 @@ def test_every_transaction_has_an_example() -> None:
     assert set(links) <= shown
 
 
-def test_every_link_on_the_page_leads_somewhere() -> None:
-    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
-    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= {
-        each.lower().replace(" ", "-") for each in headings
-    }
-
-
 @pytest.mark.parametrize(
     "sections", [("Push",), ("Unlock",), ("Take", "Take or queue", "Claim")], ids=" ".join
 )
@@ -223,10 +190,8 @@ def test_take_or_queue_takes_what_is_free_and_never_queues_behind_itself(
     """Sent again, as after an answer that was lost, it finds its own uuid."""
     for _ in range(2):
         shell.run("Take or queue")
-        found = seen(store)
-        assert found.holder is not None
-        assert found.holder.uuid == B
-        assert [each.uuid for each in found.waiters] == [C]
+        assert has(store, NAME) == B
+        assert [ticket.uuid for ticket in seen(store).waiters] == [C]
 
 
 # ---------------------------------------------------------------- by hand and by us
@@ -237,8 +202,7 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> Non
     shell.run("Take")
     mutex = ClusterMutex(NAME, store=store)
     assert not mutex.acquire(blocking=False)
-    holder = mutex.holder()
-    assert holder is not None
+    holder = holder_of(store, NAME)
     assert (holder.uuid, holder.hostname, holder.pid) == (A, "web-1", 4711)
     assert (holder.reason, holder.identity) == ("totals", "worker-7")
     assert holder.alive_at == holder.locked_at
@@ -286,8 +250,7 @@ def test_a_lock_of_few_keys_is_one(
     values |= {"auto_unlock_at": auto_unlock_at or "", "about": about or ""}
     puts = [f"put $LOCK/{key} {value}" for key, value in values.items() if value]
     shell.sh("\n".join([STORY[0].code, "etcdctl txn <<END", "$free", "", *puts, "", "", "END"]))
-    holder = seen(store).holder
-    assert holder is not None
+    holder = holder_of(store, NAME)
     assert holder.faults() == ()
     assert holder.state(1000000901) == state
     said = holder.undecided()
@@ -299,25 +262,18 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
     shell: Shell, store: EtcdStore, settings: Settings
 ) -> None:
     """mutexdash and unlocker treat it like any other."""
-    env = {"CLUSTERMUTEX_URL": settings.url()}
-    listen = ("--listen", "127.0.0.1:0")
-    with (
-        start_service(["unlocker", *listen], env=env) as unlocker,
-        start_service(["mutexdash", *listen], env=env) as dash,
-    ):
-        wait_until(lambda: fetch(f"{unlocker.url}/readyz"), what="the unlocker to be ready")
-        wait_until(lambda: fetch(f"{dash.url}/readyz"), what="the dashboard to be ready")
+    with when_ready(unlocker(settings)) as service, when_ready(mutexdash(settings)) as dash:
         shell.run("Take", hasty=True)
-        lock = wait_until(
-            lambda: json.loads(fetch(f"{dash.url}/api/locks"))["locks"], what="the dashboard"
-        )[0]
+        (lock,) = wait_until(
+            lambda: json.loads(fetch(dash, "/api/locks")[1])["locks"], what="the dashboard"
+        )
         assert (lock["name"], lock["uuid"], lock["hostname"]) == (NAME, A, "web-1")
         series = f'clustermutex_lock_alert_timestamp_seconds{{name="{NAME}"}}'
-        wait_until(lambda: series in fetch(f"{unlocker.url}/metrics"), what="the alert")
+        wait_until(lambda: figure(service, series), what="the alert")
         removal = wait_until(lambda: seen(store, A).removal, what="the removal")
         assert removal.how == "auto-unlock"
         assert removal.holder.reason == "totals"
-        assert seen(store).holder is None
+        assert has(store, NAME) is None
 
 
 def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -> None:
@@ -338,7 +294,7 @@ def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -
     assert first.since is not None
 
     shell.run("Withdraw")
-    assert [each.uuid for each in seen(store).waiters] == [B]
+    assert [ticket.uuid for ticket in seen(store).waiters] == [B]
 
 
 def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: EtcdStore) -> None:
@@ -361,16 +317,14 @@ def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: Et
     mutex = ClusterMutex("deploy/prod", store=store)
     shell.sh("sh lock.sh take deploy%2Fprod me")
     assert not mutex.acquire(blocking=False)
-    holder = mutex.holder()
-    assert holder is not None
+    holder = holder_of(store, "deploy/prod")
     assert holder.uuid == "me"
     assert holder.faults() == ()
     assert holder.undecided() == ""
     assert holder.alive_at == holder.locked_at
     assert holder.pid is not None
     shell.sh("sh lock.sh push deploy%2Fprod me")
-    pushed = mutex.holder()
-    assert pushed is not None
+    pushed = holder_of(store, "deploy/prod")
     assert pushed.stamp_revisions > holder.stamp_revisions
     assert pushed.undecided() == ""
     # The answer to the first sending may have been lost: the second says the same.

@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lockclient import ClusterMutex, LockLost
-from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
+from tests.contract.following import loaded
 from tests.support.bucket.server import BucketServer
-from tests.support.processes import needed
+from tests.support.locks import has, held, read
+from tests.support.processes import needed, run_to_end
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol-gcs.md").read_text(encoding="utf-8")
 NAME = "nightly-report"
@@ -37,7 +34,6 @@ DEFINED = "\n".join(re.findall(r"^\w+\(\) \{.*?\}$", "\n".join(EXAMPLES), LINES)
 
 @pytest.fixture
 def store(server: BucketServer) -> Iterator[GcsStore]:
-    """The library's store there."""
     opened = GcsStore(GcsLocation(server.bucket.name, "of/us/"))
     yield opened
     opened.close()
@@ -45,41 +41,30 @@ def store(server: BucketServer) -> Iterator[GcsStore]:
 
 @pytest.fixture
 def shell(server: BucketServer) -> Callable[..., str]:
-    """A shell in which the page's examples run."""
     needed("curl")
-    env = {**os.environ, "BUCKET": server.bucket.name, "PREFIX": "of/us/", "TOKEN": "secret"}
+    env = {"BUCKET": server.bucket.name, "PREFIX": "of/us/", "TOKEN": "secret"}
 
     def run(*parts: str) -> str:
         script = "\n".join(["set -eu", WORDS, *parts])
-        done = subprocess.run(
-            ["sh"], input=script, capture_output=True, text=True, timeout=120, env=env
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        done = run_to_end("sh", typed=script, env=env)
+        assert done.stderr == "", done.stdout
         return done.stdout
 
     return run
 
 
-def seen(store: GcsStore, uuid: str | None = None) -> ReadResult:
-    """Return what the library reads of the lock."""
-    found = store.ask(Read(NAME, uuid), Deadline.after(10))
-    assert isinstance(found, ReadResult)
-    return found
-
-
 def test_the_examples_print_what_the_page_says(shell: Callable[..., str], store: GcsStore) -> None:
     """And the library reads the same of what they leave."""
     assert len(EXAMPLES) == len(PRINTED) == 5
-    printed = shell(*(f"{each}\necho '{CUT}'" for each in EXAMPLES)).split(f"{CUT}\n")
+    printed = shell(*(f"{example}\necho '{CUT}'" for example in EXAMPLES)).split(f"{CUT}\n")
     checker = doctest.OutputChecker()
     for example, said, expected in zip(EXAMPLES, printed[:-1], PRINTED, strict=True):
         assert checker.check_output(expected, said, doctest.ELLIPSIS), f"{example}\n{said}"
-    found = seen(store, A)
+    found = read(store, NAME, A)
     assert found.holder is None
     assert found.removal is not None
     assert (found.removal.removed_by, found.removal.why) == ("ann", "It hangs.")
-    batches = list(store.load(("removed",), Deadline.after(10)))
-    (change,) = [each for batch in batches for each in batch.changes]  # as lists have it
+    (change,) = loaded(store, "removed")  # as lists have it
     listed = Removal.listed(NAME, A, change.value or b"")
     assert (listed.removed_by, listed.why, listed.holder.hostname) == ("ann", "It hangs.", "web-1")
     with ClusterMutex(NAME, store=store):  # over the trace
@@ -88,8 +73,7 @@ def test_the_examples_print_what_the_page_says(shell: Callable[..., str], store:
 
 def test_a_lock_of_curl_s_is_a_lock(shell: Callable[..., str], store: GcsStore) -> None:
     assert shell(DEFINED, "take $A ifGenerationMatch=0") == "200\n"
-    holder = seen(store).holder
-    assert holder is not None
+    holder = held(store, NAME)
     assert (holder.uuid, holder.hostname, holder.reason) == (A, "web-1", "totals")
     assert (holder.expected_runtime, holder.auto_unlock_after) == (300, 900)
     assert not holder.faults()
@@ -121,4 +105,4 @@ def test_a_lock_of_the_library_s_is_one_for_curl(
         mutex.alive(force=True)
     assert lost.value.removal is not None
     assert lost.value.removal.removed_by == "ann"
-    assert seen(store).holder is None
+    assert has(store, NAME) is None

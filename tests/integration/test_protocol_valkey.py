@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.model.clocks import Deadline
-from lockclient.stores.outcomes import ReadResult, Taken
-from lockclient.stores.requests import Read, Take
+from lockclient.stores.requests import Take
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.connection import new_connection
 from tests.contract.asking import holder
+from tests.support.locks import ask, has, take
 from tests.support.valkey_servers import Servers, running
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol-valkey.md").read_text(encoding="utf-8")
@@ -42,7 +41,7 @@ def run(servers: Servers, example: str) -> str:
     assert program == "valkey-cli"
     said: Any = servers.all[0].command(*words)
     lines = said if isinstance(said, list) else [said]
-    return "\n".join(each.decode() if isinstance(each, bytes) else str(each) for each in lines)
+    return "\n".join(line.decode() if isinstance(line, bytes) else str(line) for line in lines)
 
 
 def examples() -> dict[str, tuple[str, str]]:
@@ -51,28 +50,21 @@ def examples() -> dict[str, tuple[str, str]]:
     return {code.split()[1]: (code, printed) for code, printed in pattern.findall(PAGE)}
 
 
-def held(store: ValkeyStore) -> str | None:
-    """Return who has the lock."""
-    seen = store.ask(Read(NAME), Deadline.after(10))
-    assert isinstance(seen, ReadResult)
-    return None if seen.holder is None else seen.holder.uuid
-
-
 def test_its_examples_do_what_it_says(servers: Servers) -> None:
     """Read a lock, free it, let a server vote."""
     example = examples()
     with servers.store(vouched=False) as store:
         with pytest.raises(ConnectionError, match="votes in"):
-            store.ask(Take(holder(NAME)), Deadline.after(0.5))
+            ask(store, Take(holder(NAME)), 0.5)
         assert run(servers, example["HSET"][0]) == example["HSET"][1]
         mine = replace(
             holder(NAME), uuid=A, hostname="host-1", alert_at=1767225900.0,
             auto_unlock_at=1767226500.0, expected_runtime=300.0, auto_unlock_after=900.0,
         )  # fmt: skip
-        assert isinstance(store.ask(Take(mine), Deadline.after(10)), Taken)
+        take(store, mine)
         assert run(servers, example["HMGET"][0]) == example["HMGET"][1]
         assert run(servers, example["DEL"][0]) == example["DEL"][1]
-        assert held(store) is None
+        assert has(store, NAME) is None
 
 
 def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +118,7 @@ def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
     with servers.store() as store, ClusterMutex(NAME, store=store):
         fields = servers.all[0].command("HKEYS", KeyNames(ROOT).lock(NAME))
         state = servers.all[0].command("HKEYS", f"{ROOT}/server")
-    assert all(f"`{each.decode()}`" in PAGE for each in (*fields, *state))
+    assert all(f"`{field.decode()}`" in PAGE for field in (*fields, *state))
 
 
 def test_what_scripts_may_do_is_in_the_rights() -> None:
@@ -136,4 +128,4 @@ def test_what_scripts_may_do_is_in_the_rights() -> None:
         script = getattr(lua_scripts, name)
         if isinstance(script, lua_scripts.Script):
             used = re.findall(r"redis\.call\('(\w+)'", script.source)
-            assert {each.lower() for each in used} <= rights, name
+            assert {command.lower() for command in used} <= rights, name

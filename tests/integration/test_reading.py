@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from typing import Any
@@ -11,7 +10,6 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex, Removal, Settings, StoreUnavailable
-from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.overview.table import Table
@@ -20,13 +18,10 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.service_protocol import WaitQueue
-from tests.support.etcd_store import etcd_store
+from tests.support.locks import following, has, soon
+from tests.support.processes import run_to_end, wait_until
 
 MB = 1_000_000
-
-
-def soon() -> Deadline:
-    return Deadline.after(120)
 
 
 def put(store: EtcdStore, values: dict[str, bytes]) -> None:
@@ -47,7 +42,7 @@ def put_record(store: EtcdStore, name: str, size: int, at: float) -> None:
 
 @pytest.fixture
 def sizes(store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each page that the store has read."""
+    """The bytes of each page that the store has read; all other answers are short."""
     found: list[int] = []
     call = store._channels.call
 
@@ -55,6 +50,8 @@ def sizes(store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         answer = call(method, *words, **how)
         if method is RANGE:
             found.append(answer.ByteSize())
+        else:
+            assert answer.ByteSize() < MB
         return answer
 
     monkeypatch.setattr(store._channels, "call", counted)
@@ -73,33 +70,10 @@ def test_what_others_wrote_is_read_by_bytes(store: EtcdStore, sizes: list[int]) 
         (row,) = table.rows().values()
         assert row.holder.uuid == held.uuid
         assert not row.holder.broken()
+        # An unlocker asks for the one lock before each removal: by a transaction, see `sizes`.
+        assert has(store, "x") == held.uuid
     assert sum(sizes) < 12 * MB
     assert max(sizes) <= paging.MAX_ANSWER_BYTES
-
-
-def test_one_lock_is_asked_for_by_its_known_subkeys(settings: Settings) -> None:
-    """Whatever else stands there, and however large a known one is, a question about one lock is
-    answered at once: an unlocker asks it before each removal."""
-    store = etcd_store(settings)
-    try:
-        for number in range(40):
-            put(store, {f"locks/x/blob-{number:02}": b"x" * MB})
-        with ClusterMutex("x", store=store) as held:
-            answers: list[int] = []
-            call = store._channels.call
-
-            def counted(*words: Any, **how: Any) -> Any:
-                answer = call(*words, **how)
-                answers.append(answer.ByteSize())
-                return answer
-
-            store._channels.call = counted  # type: ignore[method-assign]
-            found = held.holder()
-            assert found is not None
-            assert found.uuid == held.uuid
-            assert max(answers) < MB
-    finally:
-        store.close()
 
 
 def test_a_line_is_counted_and_the_first_are_read(store: EtcdStore, sizes: list[int]) -> None:
@@ -110,8 +84,8 @@ def test_a_line_is_counted_and_the_first_are_read(store: EtcdStore, sizes: list[
         put(store, {f"queue/a/{name}": b'{"hostname": "h"}'})
     line = store.wait_queue("a", 25, soon())
     assert (line.waiting, line.ordered) == (300, True)
-    assert [each.uuid for each in line.first] == names[:25]
-    assert {each.hostname for each in line.first} == {"h"}
+    assert [ticket.uuid for ticket in line.first] == names[:25]
+    assert {ticket.hostname for ticket in line.first} == {"h"}
     for number in range(5):
         put(store, {f"queue/a/large-{number}": b"x" * MB})
     assert store.wait_queue("a", 25, soon()) == WaitQueue(305, line.first)
@@ -129,11 +103,11 @@ def test_all_that_wait_are_read_up_to_a_number_and_a_size(
         value = b'{"hostname": "h", "actor": "A", "reason": "%s"}' % (b"x" * 5000)
         put(store, {f"queue/b{number % 3}/{number:02}": value})
     found = store.tickets(1000, soon())
-    assert sorted((each.name, each.uuid) for each in found) == sorted(
+    assert sorted((ticket.name, ticket.uuid) for ticket in found) == sorted(
         (f"b{number % 3}", f"{number:02}") for number in range(30)
     )
     cut = "x" * 199 + "…"
-    assert {(each.hostname, each.actor, each.reason) for each in found} == {("h", "A", cut)}
+    assert {(ticket.hostname, ticket.actor, ticket.reason) for ticket in found} == {("h", "A", cut)}
     assert len(store.tickets(7, soon())) == 7
     for number in range(40):
         put(store, {f"queue/a/large-{number:02}": b"x" * MB})
@@ -161,21 +135,14 @@ def test_the_newest_records_are_kept_and_all_are_counted(store: EtcdStore) -> No
         put_record(store, name, 10, now)
     table = Table(store, removals=5)
     table.read(soon())
-    assert [each.holder.name for each in table.removals()] == names[:-6:-1]
+    assert [removal.holder.name for removal in table.removals()] == names[:-6:-1]
     assert table.recorded() == 50
-    assert not any(each.holder.backtrace for each in table.removals())
-    followed = Table(store, removals=5)
-    followed.start()
-    try:
-        assert followed.wait_ready(60)
+    assert not any(removal.holder.backtrace for removal in table.removals())
+    with following(store, removals=5) as followed:
         put_record(store, "last", 10, now)
-        deadline = soon()
-        while followed.recorded() != 51 and not deadline.expired():
-            time.sleep(0.01)
-        assert followed.recorded() == 51
-        assert [each.holder.name for each in followed.removals()] == ["last", *names[:-5:-1]]
-    finally:
-        followed.stop()
+        wait_until(lambda: followed.recorded() == 51, what="the last record")
+        kept = [removal.holder.name for removal in followed.removals()]
+        assert kept == ["last", *names[:-5:-1]]
 
 
 _READER = """
@@ -203,10 +170,7 @@ def test_a_store_full_of_records_is_not_as_much_memory_here(
     """Each page of them goes before the next is read; of each record its backtrace goes."""
     for number in range(1500):
         put_record(store, f"job-{number:04}", 60_000, time.time())
-    done = subprocess.run(
-        [sys.executable, "-c", _READER, settings.url()], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_to_end(sys.executable, "-c", _READER, settings.url())
     kept, recorded, grown = map(int, done.stdout.split())
     assert (kept, recorded) == (1000, 1500)
     assert grown < 40_000, f"{grown} KiB for 90 MB of records"

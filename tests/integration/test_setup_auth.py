@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
-from lockclient.model.removal import Removal
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Remove
 from tests.support.certificates import Authority, Pair, TlsEtcd
 from tests.support.etcd_binary import etcdctl_beside, etcdctl_of, path_with_etcdctl
 from tests.support.etcd_store import etcd_store
-from tests.support.processes import BIN, start_service, wait_until
+from tests.support.locks import HolderProcess, held, queue_up, remove
+from tests.support.pages import request
+from tests.support.processes import run_to_end, wait_until
+from tests.support.terminal import called
+from tests.support.unlocker_process import mutexdash, unlocker, when_ready
 
 ROOT = "/team/locks"  # its last segment is also the name of a folder in it
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien $(x)", "operator": "ann"}
@@ -39,30 +31,13 @@ NAMED = [word for kind, user in USERS.items() for word in (f"--{kind}", user)]
 
 
 def setup_auth(
-    server: Etcd, environ: dict[str, str], *words: str, check: bool = True
+    server: Etcd, environ: dict[str, str], *words: str, status: int | None = 0
 ) -> subprocess.CompletedProcess[str]:
     """Let sh run what `clustermutex setup-auth` prints, without a terminal."""
-    script = subprocess.run(
-        [str(BIN / "clustermutex"), "setup-auth", "--root", ROOT, *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    script = called(Settings(), "setup-auth", "--root", ROOT, *words).stdout
     assert "of-the-" not in script  # no password is in it
-    path = path_with_etcdctl(server)
-    done = subprocess.run(
-        ["sh"],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        start_new_session=True,
-        env={**os.environ, "PATH": path, "ETCDCTL_ENDPOINTS": server.endpoint, **environ},
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
+    there = {"PATH": path_with_etcdctl(server), "ETCDCTL_ENDPOINTS": server.endpoint}
+    return run_to_end("sh", typed=script, env={**there, **environ}, status=status)
 
 
 @pytest.fixture(scope="module")
@@ -91,24 +66,9 @@ def login_of(kind: str) -> list[str]:
     return ["--user", USERS[kind], "--password", SECRETS[f"{kind.upper()}_PASSWORD"]]
 
 
-@contextmanager
-def store_of(server: Etcd, kind: str) -> Iterator[EtcdStore]:
-    """Open a store as a user of a kind."""
-    store = etcd_store(settings_of(server, kind))
-    yield store
-    store.close()
-
-
-def environ_of(server: Etcd, kind: str) -> dict[str, str]:
-    """Return the same for a program's environment."""
-    settings = settings_of(server, kind)
-    assert settings.user is not None
-    assert settings.password is not None
-    return {
-        "CLUSTERMUTEX_URL": settings.url(),
-        "ETCDCTL_USER": settings.user,
-        "ETCDCTL_PASSWORD": settings.password,
-    }
+def store_of(server: Etcd, kind: str) -> closing[EtcdStore]:
+    """Open a store as a user of a kind, for the time of a block."""
+    return closing(etcd_store(settings_of(server, kind)))
 
 
 # ---------------------------------------------------------------- the script
@@ -125,7 +85,7 @@ def test_it_can_be_run_again(guarded: Etcd) -> None:
 
 def test_a_failure_ends_it(guarded: Etcd) -> None:
     """What could not be made is not passed over: here nobody says who asks."""
-    done = setup_auth(guarded, {}, check=False)
+    done = setup_auth(guarded, {}, status=None)
     assert done.returncode != 0
     assert "user name is empty" in done.stderr
     assert "does not switch" not in done.stdout
@@ -134,11 +94,9 @@ def test_a_failure_ends_it(guarded: Etcd) -> None:
 def test_a_password_that_etcdctl_would_cut_is_refused(guarded: Etcd) -> None:
     """It reads up to the first space: the user would have a password that nobody knows."""
     spaced = {**AS_ROOT, "CLIENT_PASSWORD": "correct horse"}
-    done = setup_auth(guarded, spaced, "--client", "eve", check=False)
-    assert done.returncode == 1
+    done = setup_auth(guarded, spaced, "--client", "eve", status=1)
     assert "would cut CLIENT_PASSWORD at its first space" in done.stderr
-    done = setup_auth(guarded, AS_ROOT, "--client", "eve", check=False)
-    assert done.returncode == 1
+    done = setup_auth(guarded, AS_ROOT, "--client", "eve", status=1)
     assert "The user eve needs a password, and there is no terminal" in done.stderr
     assert "eve" not in etcdctl_of(guarded)("--user=root:of-root", "user", "list")
 
@@ -146,13 +104,7 @@ def test_a_password_that_etcdctl_would_cut_is_refused(guarded: Etcd) -> None:
 @pytest.mark.parametrize("name", ["", " ", "ann:secret", "--no-password", "a\nb"])
 def test_a_name_that_etcdctl_would_misread_is_no_user(name: str) -> None:
     """A colon begins a password there, a dash an option."""
-    done = subprocess.run(
-        [str(BIN / "clustermutex"), "setup-auth", f"--client={name}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
+    done = called(Settings(), "setup-auth", f"--client={name}", status=2)
     assert "can't be a user of etcdctl's" in done.stderr
 
 
@@ -197,22 +149,6 @@ def test_each_may_touch_what_it_must_and_nothing_else(guarded: Etcd, kind: str) 
     assert not allowed("user", "list")
 
 
-def test_who_only_looks_is_told_so(guarded: Etcd) -> None:
-    """Taking a lock, and taking one from another."""
-    with store_of(guarded, "dashboard") as looking, store_of(guarded, "client") as store:
-        with pytest.raises(StoreError, match="permission denied"):
-            looking.announce_restored("{}", Deadline.after(10))
-        with pytest.raises(StoreError, match="permission denied"):
-            ClusterMutex("x", store=looking).acquire()
-        with ClusterMutex("x", store=store) as held:
-            removal = Removal(held.record, time.time(), "me", "force-unlock", "")
-            with pytest.raises(StoreError, match="permission denied"):
-                looking.ask(Remove(removal, None), Deadline.after(10))
-            with pytest.raises(StoreError, match="permission denied"):
-                store.ask(Remove(removal, None), Deadline.after(10))  # a client, likewise
-            assert ClusterMutex("x", store=looking).holder() is not None
-
-
 def test_nobody_revokes_the_lease_of_another(guarded: Etcd) -> None:
     """Tickets hang on it: etcd asks for the right to write them, also of who revokes."""
     etcdctl = etcdctl_of(guarded)
@@ -223,13 +159,11 @@ def test_nobody_revokes_the_lease_of_another(guarded: Etcd) -> None:
     with store_of(guarded, "client") as store:
         waiter = ClusterMutex("x", store=store)
         with ClusterMutex("x", store=store):
-            thread = threading.Thread(target=waiter.acquire, daemon=True)
-            thread.start()
-            wait_until(waiter.waiters, what="the waiter in line")
+            thread = queue_up(waiter)
             # "found N leases", and then one a line
             leases = as_root("lease", "list").splitlines()[1:]
-            told = {each: as_root("lease", "timetolive", each, "--keys") for each in leases}
-            lease = next(each for each in leases if "/queue/x/" in told[each])
+            told = {lease: as_root("lease", "timetolive", lease, "--keys") for lease in leases}
+            (lease,) = (lease for lease, keys in told.items() if "/queue/x/" in keys)
             for kind in ("dashboard", "operator", "unlocker"):
                 with pytest.raises(AssertionError, match="permission denied"):
                     etcdctl(*login_of(kind), "lease", "revoke", lease)
@@ -239,96 +173,56 @@ def test_nobody_revokes_the_lease_of_another(guarded: Etcd) -> None:
 
 # ---------------------------------------------------------------- the whole work of each
 
-HOLDER = """
-import sys, time
-from lockclient import ClusterMutex
-
-mutex = ClusterMutex(sys.argv[1], identity=sys.argv[2] or None, expected_runtime=0.5,
-                     auto_unlock_after=float(sys.argv[3]))
-print(bool(mutex.acquire(timeout=30)), "http://held", flush=True)
-time.sleep(300)
-"""
-
-
-@contextmanager
-def holder(server: Etcd, name: str, identity: str = "", seconds: float = 900) -> Iterator[Any]:
-    """Run a program that takes a lock and hangs."""
-    words = [sys.executable, "-c", HOLDER, name, identity, str(seconds)]
-    with start_service(words, environ_of(server, "client")) as service:
-        wait_until(lambda: "True" in service.log_text(), what=f"the holder: {service.log_text()}")
-        yield service
-
 
 def test_a_client_lives_its_whole_life(guarded: Etcd) -> None:
     """Waiting in line, giving up, getting it, its own crash, and the loss."""
-    with store_of(guarded, "client") as store:
-        with holder(guarded, "life", "worker") as crashed:
-            assert not ClusterMutex("life", store=store).acquire(timeout=0.5)
-            crashed.process.kill()
-            crashed.process.wait()
-            with holder(guarded, "life", "worker") as back:
-                waiter = ClusterMutex("life", store=store)
-                thread = threading.Thread(target=waiter.acquire, daemon=True)
-                thread.start()
-                wait_until(waiter.waiters, what="the waiter in line")
-                back.process.kill()
-                back.process.wait()
-                with store_of(guarded, "operator") as operator:
-                    dead = ClusterMutex("life", store=operator).holder()
-                    assert dead is not None
-                    removal = Removal(dead, time.time(), "ann", "force-unlock", "it crashed")
-                    assert isinstance(operator.ask(Remove(removal, None), Deadline.after(10)), Done)
-                thread.join(30)
+    client = settings_of(guarded, "client")
+    with store_of(guarded, "client") as store, store_of(guarded, "operator") as operator:
+        crashed = HolderProcess(client, "life", identity="worker")
+        assert not ClusterMutex("life", store=store).acquire(timeout=0.5)
+        crashed.kill()
+        back = HolderProcess(client, "life", identity="worker", timeout=30)
+        waiter = ClusterMutex("life", store=store)
+        thread = queue_up(waiter)
+        back.kill()
+        remove(operator, held(operator, "life"))
+        thread.join(30)
         waiter.alive(force=True)
-        time.sleep(1.1)  # as long as a lock is held before its loss is watched for
         waiter.check_health()
-        with store_of(guarded, "operator") as operator:
-            removal = Removal(waiter.record, time.time(), "ann", "force-unlock", "it hangs")
-            assert isinstance(operator.ask(Remove(removal, None), Deadline.after(10)), Done)
+        remove(operator, waiter.record)
         wait_until(lambda: not waiter.healthy, what="the loss")
         with pytest.raises(LockLost, match="ann"):
             waiter.release()
 
 
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return json.load(answer)
-
-
-def is_ready(url: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{url}/readyz", timeout=60).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-        return False
-    return True
-
-
 def test_the_unlocker_removes_and_the_dashboard_shows(guarded: Etcd) -> None:
     """Both as programs: an abandoned lock is removed with a record, and both are seen."""
-    warden = [sys.executable, "-m", "unlocker", "--listen", "127.0.0.1:0"]
-    dash = [sys.executable, "-m", "mutexdash", "--listen", "127.0.0.1:0"]
+    client = settings_of(guarded, "client")
+
+    def login(kind: str) -> dict[str, str]:
+        user = settings_of(guarded, kind)
+        return {"ETCDCTL_USER": user.user or "", "ETCDCTL_PASSWORD": user.password or ""}
+
     with (
-        start_service(dash, environ_of(guarded, "dashboard")) as shown,
-        start_service(warden, environ_of(guarded, "unlocker")) as unlocker,
-        holder(guarded, "kept"),
-        holder(guarded, "left", seconds=2) as left,
+        when_ready(mutexdash(client, env=login("dashboard"))) as shown,
+        when_ready(unlocker(client, env=login("unlocker"))) as service,
+        HolderProcess(client, "kept"),
     ):
-        left.process.kill()
-        wait_until(lambda: is_ready(shown.url), what=f"readiness: {shown.log_text()}")
-        api = f"{shown.url}/api"
+        HolderProcess(client, "left", expected_runtime=0.5, auto_unlock_after=2).kill()
 
         def names(page: str) -> list[str]:
-            return [each["name"] for each in fetch(f"{api}/{page}")[page.partition("?")[0]]]
+            return [about["name"] for about in request(shown.url, f"/api/{page}").json[page]]
 
         wait_until(lambda: "left" in names("removed"), what="the removal to be shown")
         assert "left" not in names("locks")
         assert "kept" in names("locks")
-        wait_until(lambda: fetch(f"{api}/locks")["unlockers"] == 1, what="the unlocker's sign")
-        wait_until(lambda: is_ready(unlocker.url), what=f"readiness: {unlocker.log_text()}")
-        assert unlocker.terminate() == 0
-        wait_until(lambda: fetch(f"{api}/locks")["unlockers"] == 0, what="its sign to be gone")
-        assert "denied" not in unlocker.log_text() + shown.log_text()
+        for number in (1, 0):
+            wait_until(
+                lambda: request(shown.url, "/api/locks").json["unlockers"] == number,  # noqa: B023
+                what=f"{number} unlockers",
+            )
+            assert number == 0 or service.terminate() == 0
+        assert "denied" not in service.log_text() + shown.log_text()
 
 
 def test_a_certificate_s_common_name_is_a_user(etcd_binary: str, tmp_path: Path) -> None:
@@ -353,19 +247,16 @@ def test_a_certificate_s_common_name_is_a_user(etcd_binary: str, tmp_path: Path)
         setup_auth(server, environ, *NAMED, "--no-password")
         ctl = etcdctl_beside(server)
         for words in (["user", "add", "root", "--no-password"], ["auth", "enable"]):
-            subprocess.run([ctl, *words], check=True, env={**os.environ, **environ}, timeout=30)
+            run_to_end(ctl, *words, env=environ)
         shop, looker = authority.issue(user="shop"), authority.issue(user="o'brien $(x)")
 
         def opened(user: Pair) -> EtcdStore:
             files = authority.cacert, user.cert, user.key
             return EtcdStore(EtcdLocation((server.endpoint,), ROOT, *files))
 
-        store = opened(shop)
-        with ClusterMutex("x", store=store) as held:
-            held.alive(force=True)
-        store.close()
-        store = opened(looker)
-        assert ClusterMutex("x", store=store).holder() is None
-        with pytest.raises(StoreError, match="permission denied"):
-            ClusterMutex("x", store=store).acquire()
-        store.close()
+        with closing(opened(shop)) as store, ClusterMutex("x", store=store) as mutex:
+            mutex.alive(force=True)
+        with closing(opened(looker)) as store:
+            assert ClusterMutex("x", store=store).holder() is None
+            with pytest.raises(StoreError, match="permission denied"):
+                ClusterMutex("x", store=store).acquire()

@@ -10,16 +10,9 @@ from functools import partial
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockNotHeld, LockTimeout
-from lockclient.model.clocks import Deadline
-from lockclient.overview.force_unlock import force_unlock
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.locks import has, held, queue_up, remove
 from tests.support.processes import wait_until
-
-
-def unlock(store: EtcdStore, uuid: str) -> None:
-    """Take the lock `x` from this holder, as a person does."""
-    force_unlock(store, "x", uuid, "ann", "looked stuck", Deadline.after(10))
-
 
 Hold = Callable[[ClusterMutex, Callable[[], None]], None]
 
@@ -54,7 +47,7 @@ def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold
 
     def first() -> None:
         tokens["a"] = shared.fencing_token
-        unlock(store, shared.uuid)
+        remove(store, shared.record)
         assert has.wait(60)
         checks: list[Callable[[], None]] = [partial(shared.alive, force=True), shared.alive]
         for check in (*checks, shared.check_health):
@@ -85,9 +78,7 @@ def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold
     b = threading.Thread(target=run, args=("b", second))
     b.start()
     a.join(30)
-    holder = shared.holder()
-    assert holder is not None
-    assert holder.fencing_token == tokens["b"], "b is inside still"
+    assert held(store, "x").fencing_token == tokens["b"], "b is inside still"
     assert shared.locked()
     if hold is by_hand:  # as with `threading.Lock`: there is only one that can be meant
         assert shared.fencing_token == tokens["b"]
@@ -111,7 +102,7 @@ def test_tasks_share_one_as_well(store: EtcdStore) -> None:
 
         async def first() -> None:
             async with shared:
-                await asyncio.to_thread(unlock, store, shared.uuid)
+                await asyncio.to_thread(remove, store, shared.record)
                 await has.wait()
                 with pytest.raises(LockLost):
                     await asyncio.create_task(shared.alive(force=True))
@@ -123,8 +114,9 @@ def test_tasks_share_one_as_well(store: EtcdStore) -> None:
                 await over.wait()
                 await asyncio.gather(shared.alive(force=True), shared.alive(force=True))
 
-        a, b = asyncio.create_task(first()), asyncio.create_task(asyncio.sleep(0.2))
-        await b
+        a = asyncio.create_task(first())
+        while not shared.locked():
+            await asyncio.sleep(0.01)
         b = asyncio.create_task(second())
         with pytest.raises(LockLost):
             await a
@@ -161,9 +153,7 @@ def test_who_times_out_takes_nothing_from_others(store: EtcdStore) -> None:
         except BaseException as error:  # noqa: BLE001 - looked at below
             ends.append(type(error))
 
-    patient = threading.Thread(target=lambda: shared.acquire(timeout=60))
-    patient.start()
-    wait_until(holder.waiters, what="the patient one in line")
+    patient = queue_up(shared, 60)
     hasty = threading.Thread(target=give_up)
     hasty.start()
     wait_until(lambda: len(holder.waiters()) == 2, what="the other one in line")
@@ -171,8 +161,6 @@ def test_who_times_out_takes_nothing_from_others(store: EtcdStore) -> None:
     patient.join(30)
     hasty.join(30)
     assert ends == [LockTimeout]
-    seen = shared.holder()
-    assert seen is not None
-    assert shared.uuid == seen.uuid
+    assert has(store, "x") == shared.uuid
     shared.alive(force=True)
     shared.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,15 +11,11 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
-from lockclient.model.removal import Removal
-from lockclient.overview.table import Table
 from lockclient.settings import made_of
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import STORE_TIMEOUT_S
-from lockclient.stores.requests import Remove
 from tests.support.certificates import Authority, TlsEtcd
-from tests.support.etcd_store import etcd_store
+from tests.support.locks import following, queue_up, remove
 from tests.support.processes import Figure, wait_until
 
 
@@ -75,53 +70,33 @@ def town(etcd: Etcd, etcd_binary: str, tmp_path_factory: pytest.TempPathFactory)
         yield Town(ours, stranger, {**servers, "plain": etcd}, str(junk))
 
 
-@pytest.fixture
-def open_store() -> Iterator[Callable[[Settings], EtcdStore]]:
-    """What opens stores that are closed at the end."""
-    with ExitStack() as stack:
-
-        def opened(settings: Settings) -> EtcdStore:
-            store = etcd_store(settings)
-            stack.callback(store.close)
-            return store
-
-        yield opened
-
-
+Opener = Callable[[Settings], EtcdStore]
 CERTIFIED = {"cacert": "ours", "cert": "ours", "key": "ours"}
 
 
 @pytest.mark.parametrize(("server", "files"), [("tls", {"cacert": "ours"}), ("asking", CERTIFIED)])
 def test_all_of_a_lock_s_life_goes_over_tls(
-    town: Town, open_store: Callable[[Settings], EtcdStore], server: str, files: dict[str, str]
+    town: Town, opened: Opener, server: str, files: dict[str, str]
 ) -> None:
     """Transactions, leases, the watch of waiters and of losses, the table, the clocks."""
-    store = open_store(town.settings(server, **files))
-    table = Table(store)
-    table.start()
+    store = opened(town.settings(server, **files))
     waiter = ClusterMutex("x", store=store)
-    thread = threading.Thread(target=waiter.acquire, daemon=True)
-    with ClusterMutex("x", store=store) as held:
-        wait_until(lambda: table.row("x"), what="the lock in the table")
-        thread.start()
-        wait_until(held.waiters, what="the waiter in line")
-        held.alive(force=True)
-    thread.join(30)
-    assert waiter.healthy
-    time.sleep(1.1)  # as long as a lock is held before its loss is watched for
-    removal = Removal(waiter.record, time.time(), "ann", "force-unlock", "a test")
-    store.ask(Remove(removal, None), Deadline.after(10))
-    wait_until(lambda: not waiter.healthy, what="the loss")
-    with pytest.raises(LockLost, match="ann"):
-        waiter.release()
-    wait_until(lambda: not table.rows(), what="the lock gone from the table")
-    table.stop()
+    with following(store) as table:
+        with ClusterMutex("x", store=store) as held:
+            wait_until(lambda: table.row("x"), what="the lock in the table")
+            thread = queue_up(waiter)
+            held.alive(force=True)
+        thread.join(30)
+        assert waiter.healthy
+        remove(store, waiter.record)
+        wait_until(lambda: not waiter.healthy, what="the loss")
+        with pytest.raises(LockLost, match="ann"):
+            waiter.release()
+        wait_until(lambda: not table.rows(), what="the lock gone from the table")
     assert len(store.clock_offsets(5)) == 1
 
 
-def test_the_environment_says_it_as_to_etcdctl(
-    town: Town, open_store: Callable[[Settings], EtcdStore]
-) -> None:
+def test_the_environment_says_it_as_to_etcdctl(town: Town, opened: Opener) -> None:
     """The variables that make etcdctl work make us work, with a host name, too."""
     server = town.servers["asking"]
     environ = {
@@ -129,7 +104,7 @@ def test_the_environment_says_it_as_to_etcdctl(
     }
     listed = {"ETCDCTL_ENDPOINTS": f"https://localhost:{server.port}"}
     for more in (listed, {"CLUSTERMUTEX_URL": f"etcds://localhost:{server.port}/tls"}):
-        with ClusterMutex("x", store=open_store(Settings.load(None, {**environ, **more}))):
+        with ClusterMutex("x", store=opened(Settings.load(None, {**environ, **more}))):
             pass
 
 
@@ -187,12 +162,12 @@ MISTAKES: dict[str, tuple[str, dict[str, str], str, str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_told_by_its_name(
-    town: Town, open_store: Callable[[Settings], EtcdStore], figure: Figure, mistake: str
+    town: Town, opened: Opener, figure: Figure, mistake: str
 ) -> None:
     """Not as a server that is down, and with what to check. It may be mended meanwhile, so it is
     tried as long as the caller waits, and not longer."""
     server, files, cause, advice = MISTAKES[mistake]
-    store = open_store(town.settings(server, **files))
+    store = opened(town.settings(server, **files))
     began = time.monotonic()
     with pytest.raises(StoreUnavailable) as caught:
         ClusterMutex("x", store=store).acquire(timeout=1)
@@ -207,11 +182,11 @@ def test_each_mistake_is_told_by_its_name(
 
 def test_a_watch_tells_it_too(
     town: Town,
-    open_store: Callable[[Settings], EtcdStore],
+    opened: Opener,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A dashboard has nobody to raise it to: it says so in the log."""
-    store = open_store(town.settings("tls", cacert="stranger"))
+    store = opened(town.settings("tls", cacert="stranger"))
     watch = store.follow(1, lambda batch: None)
     wait_until(lambda: "its certificate is not trusted" in caplog.text, what="the log")
     watch.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import traceback
@@ -19,7 +18,6 @@ from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
-from tests.support.tcp_proxy import Fault, Proxy
 
 GENEROUS = 20.0
 """Seconds in which a call must have ended whose own limit is a second or a few."""
@@ -117,28 +115,6 @@ class TestFrozen:
 
 
 class TestComesBack:
-    def test_a_waiter_waits_on(self, own_etcd: Etcd, own_store: EtcdStore) -> None:
-        """A restart is a pause to those in line; the holder keeps the lock over it."""
-        held = ClusterMutex("x", store=own_store)
-        held.acquire()
-        waiter = ClusterMutex("x", store=own_store)
-        thread = threading.Thread(target=waiter.acquire)
-        thread.start()
-        wait_until(held.waiters, what="the waiter in line")
-        token = held.fencing_token
-        own_etcd.stop()
-        held.alive()
-        held.check_health()
-        own_etcd.start()
-        wait_until(lambda: alive(held), what="a push")
-        assert not waiter.locked()
-        held.check_health()
-        held.release()
-        thread.join(60)
-        assert waiter.locked()
-        assert waiter.fencing_token > token
-        waiter.release()
-
     def test_a_release_is_tried_until_it_is_done(
         self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
     ) -> None:
@@ -171,61 +147,3 @@ class TestComesBack:
         assert "Releasing 'x' failed and is tried on" in caplog.text
         own_etcd.start()
         lock_is_gone(own_etcdctl)
-
-
-def alive(held: ClusterMutex) -> bool:
-    """Push, if the store answers."""
-    with contextlib.suppress(StoreUnavailable):
-        held.alive(force=True)
-        return True
-    return False
-
-
-class TestLostAnswers:
-    @pytest.fixture
-    def lossy(self, own_etcd: Etcd) -> Proxy:
-        return Proxy(own_etcd.endpoint)
-
-    def test_no_false_failure(self, lossy: Proxy, own_etcdctl: Etcdctl) -> None:
-        """Taken, pushed and released without an answer: each is found out by asking again."""
-        with lossy:
-            store = etcd_store(Settings(endpoints=(lossy.endpoint,)))
-            held = ClusterMutex("x", store=store)
-            assert held.holder() is None
-            lossy.inject(Fault.LOSE_ANSWER)
-            assert held.acquire(timeout=60)
-            assert lossy.injected()
-            written = held.holder()
-            assert written is not None
-            assert (written.uuid, written.fencing_token) == (held.uuid, held.fencing_token)
-            lossy.inject(Fault.LOSE_ANSWER)
-            held.alive(force=True)
-            assert lossy.injected()
-            lossy.inject(Fault.LOSE_ANSWER)
-            held.release()
-            assert lossy.injected()
-            assert held.holder() is None
-            store.close()
-
-    def test_who_queues_without_an_answer_stands_in_line_once(
-        self, lossy: Proxy, own_store: EtcdStore
-    ) -> None:
-        """And who claims without an answer has the lock."""
-        with lossy, ClusterMutex("x", store=own_store) as held:
-            store = etcd_store(Settings(endpoints=(lossy.endpoint,)))
-            # It has a lease already, so that its first request is the one that queues.
-            assert not ClusterMutex("x", store=store).acquire(timeout=0.5)
-            assert store.has_ticket_lease()
-            waiter = ClusterMutex("x", store=store)
-            thread = threading.Thread(target=waiter.acquire)
-            lossy.inject(Fault.LOSE_ANSWER)
-            thread.start()
-            wait_until(lambda: lossy.injected() and held.waiters(), what="the waiter in line")
-            assert len(held.waiters()) == 1
-            lossy.inject(Fault.LOSE_ANSWER)
-            held.release()
-            thread.join(60)
-            assert waiter.locked()
-            assert waiter.waiters() == []
-            waiter.release()
-            store.close()

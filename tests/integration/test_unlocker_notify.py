@@ -11,13 +11,12 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Deadline
-from lockclient.overview.force_unlock import force_unlock
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
+from tests.support.locks import following, remove
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.unlocker_process import ready
+from tests.support.unlocker_process import ready, unlocker, when_ready
 from tests.support.webhook import Webhook
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
@@ -49,7 +48,7 @@ class Chat(Webhook):
 
     def lines(self, *words: str) -> list[str]:
         """Return what was said in lines with all of these words."""
-        said = [line for each in self.messages for line in each["message"].splitlines()]
+        said = [line for message in self.messages for line in message["message"].splitlines()]
         return [line for line in said if all(word in line for word in words)]
 
     def told(self, *words: str) -> str:
@@ -66,7 +65,6 @@ def webhook() -> Iterator[Chat]:
 
 @pytest.fixture
 def start(settings: Settings, webhook: Chat) -> Iterator[Callable[[], Service]]:
-    """A function that starts an unlocker which tells the webhook."""
     with ExitStack() as running:
 
         def begin(*options: str, first: str = "") -> Service:
@@ -90,9 +88,7 @@ def test_three_unlockers_tell_once_and_the_next_goes_on_when_one_is_killed(
     store: EtcdStore, webhook: Chat, start: Callable[..., Service]
 ) -> None:
     first, *_ = services = [start("--log-format", "json"), start(), start()]
-    table = Table(store)
-    table.start()
-    try:
+    with following(store) as table:
         wait_until(lambda: len(told_revisions(table)) == 3, what="three signs of life")
         mutex = ClusterMutex(
             "a/b", reason="x", expected_runtime=1, auto_unlock_after=4, store=store
@@ -107,20 +103,16 @@ def test_three_unlockers_tell_once_and_the_next_goes_on_when_one_is_killed(
         wait_until(lambda: len(told_revisions(table)) == 2, what="the end of its sign of life")
         mutex = ClusterMutex("c", store=store)
         mutex.acquire()
-        uuid = mutex.uuid
-        assert uuid is not None
-        force_unlock(store, "c", uuid, "ann", "it hangs", Deadline.after(10))
+        remove(store, mutex.record)
         webhook.told("'c'", "force-unlock by ann", "it hangs")
         gone_at = table.revision
         wait_until(lambda: min(told_revisions(table)) > gone_at, what="all to be done", timeout=90)
-    finally:
-        table.stop()
     assert [len(webhook.lines(name)) for name in ("'a/b'", "'c'")] == [2, 1]
     assert webhook.messages[0]["type"] == "warning"
     assert webhook.messages[0]["title"].startswith("ClusterMutex /")
     assert not any(SECRET in service.log_text() for service in services)
     fields = [json.loads(line) for line in first.log_text().splitlines()]
-    (alert,) = [each for each in fields if each.get("event") == "past-alert"]
+    (alert,) = [line for line in fields if line.get("event") == "past-alert"]
     assert alert["lock"] == "a/b"
 
 
@@ -128,9 +120,7 @@ def test_the_next_one_tells_what_the_oldest_does_not_notice(
     store: EtcdStore, webhook: Chat, start: Callable[..., Service]
 ) -> None:
     """Its sign of life goes on and its sweep hangs: then it does not say that all is told."""
-    table = Table(store)
-    table.start()
-    try:
+    with following(store) as table:
         start(first=HANGING)
         wait_until(lambda: len(told_revisions(table)) == 1, what="its sign of life", timeout=90)
         start(first=TAKING_OVER)
@@ -138,8 +128,6 @@ def test_the_next_one_tells_what_the_oldest_does_not_notice(
         mutex.acquire()
         webhook.told("'a'", "past its alert")
         mutex.release()
-    finally:
-        table.stop()
 
 
 def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
@@ -175,18 +163,15 @@ def test_it_is_told_that_an_unlocker_is_blind_and_that_it_sees_again(
 ) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--notify", webhook.url]
-    with start_service([sys.executable, "-c", SOONER, *words]) as service:
-        wait_until(lambda: ready(service), what="readiness", timeout=90)
+    with when_ready(start_service([sys.executable, "-c", SOONER, *words])):
         with frozen(own_etcd):
             webhook.told("unlocker@", "can't do its work", "does not answer")
         webhook.told("unlocker@", "does its work again")
 
 
 def test_urls_that_say_nothing_end_it_with_one_line(settings: Settings) -> None:
-    words = ["--url", settings.url(), "--listen", "127.0.0.1:0"]
     env = {"UNLOCKER_NOTIFY": f"json://127.0.0.1/x nonsense://{SECRET}"}
-    command = [sys.executable, "-m", "unlocker", *words]
-    with start_service(command, env) as service:
+    with unlocker(settings, env=env) as service:
         assert service.process.wait(60) == 2
         assert "URL no. 2 is none that apprise knows" in service.log_text()
         assert SECRET not in service.log_text()

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.errors import StoreError
-from lockclient.model.clocks import Deadline, Runtime
+from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.outcomes import Done, NotHolder, Outcome, ReadResult, Taken
-from lockclient.stores.requests import Push, Read, Take, Unlock
-from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
+from lockclient.stores.outcomes import Done, NotHolder, Outcome
+from lockclient.stores.requests import Push
+from tests.support import locks
+from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import ask, has, removal_of, unlock
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from unlocker.unlocker import Unlocker
@@ -64,7 +63,6 @@ def metric(unlocker: Unlocker, series: str, /, **labels: str) -> float | None:
 
 
 def held(name: str, *, alert: float = 0.4, unlock: float | None = 1.0, **facts: Any) -> Holder:
-    """Return a holder that takes the lock now."""
     said: dict[str, Any] = {
         "hostname": "web-1",
         "pid": 4711,
@@ -75,32 +73,20 @@ def held(name: str, *, alert: float = 0.4, unlock: float | None = 1.0, **facts: 
 
 
 def take(store: EtcdStore, holder: Holder) -> Holder:
-    """Take a lock that is free."""
-    assert isinstance(store.ask(Take(holder), Deadline.after(10)), Taken)
+    locks.take(store, holder)
     return holder
 
 
 def push(store: EtcdStore, holder: Holder) -> Outcome:
     """Push a lock of 1 s to its alert and 2 s to its end, whatever has been written meanwhile."""
     stamps = Runtime(1, 2).stamps(time.time())
-    return store.ask(Push(holder.name, holder.uuid or "", stamps, 2**60), Deadline.after(10))
+    return ask(store, Push(holder.name, holder.uuid or "", stamps, 2**60))
 
 
-def look(store: EtcdStore, holder: Holder) -> ReadResult:
-    """Read what stands in the store about a lock and this holder."""
-    seen = store.ask(Read(holder.name, holder.uuid), Deadline.after(10))
-    assert isinstance(seen, ReadResult)
-    return seen
-
-
-def wait_removed(store: EtcdStore, holder: Holder) -> ReadResult:
-    """Wait until the lock is gone and return what is left of it."""
-
-    def gone() -> ReadResult | None:
-        seen = look(store, holder)
-        return seen if seen.holder is None else None
-
-    return wait_until(gone, what=f"the removal of {holder.name!r}")
+def wait_removed(store: EtcdStore, holder: Holder) -> Removal:
+    removal = removal_of(store, holder)
+    assert has(store, holder.name) is None
+    return removal
 
 
 def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(
@@ -111,12 +97,11 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(
         past_alert = "clustermutex_lock_alert_timestamp_seconds"
         alert = wait_until(lambda: metric(unlocker, past_alert, name=holder.name), what="alert")
         assert alert == pytest.approx(holder.alert_at, abs=0.001)
-        assert look(store, holder).holder is not None
+        assert has(store, holder.name)
         assert metric(unlocker, "clustermutex_locks", state="alert") == 1
         assert metric(unlocker, "clustermutex_lock_info", hostname="web-1", pid="4711") == 1
 
-        removal = wait_removed(store, holder).removal
-        assert removal is not None
+        removal = wait_removed(store, holder)
         assert (removal.removed_by, removal.how) == (unlocker.identity, "auto-unlock")
         assert removal.holder.uuid == holder.uuid
         assert removal.holder.backtrace == holder.backtrace
@@ -153,30 +138,11 @@ def test_without_auto_unlock_there_is_an_alert_and_no_removal(
     with running(settings) as unlocker:
         kept = take(store, held("kept", unlock=None))
         wait_removed(store, take(store, held("sentinel", alert=0.8, unlock=1.2)))
-        assert look(store, kept).holder is not None
+        assert has(store, kept.name)
         assert metric(unlocker, "clustermutex_lock_alert_timestamp_seconds", name="kept")
         # The sentinel's goes when the unlocker sees its own removal, a moment after we do.
         unlocks = "clustermutex_lock_auto_unlock_timestamp_seconds"
         wait_until(lambda: metric(unlocker, unlocks) is None, what="no lock with an auto-unlock")
-
-
-def test_two_unlockers_remove_each_lock_once(settings: Settings, store: EtcdStore) -> None:
-    with running(settings) as one, running(settings) as other:
-        locks = [take(store, held(f"lock {number}")) for number in range(40)]
-        removers = []
-        for holder in locks:
-            removal = wait_removed(store, holder).removal
-            assert removal is not None
-            removers.append(removal.removed_by)
-
-        def removed(unlocker: Unlocker) -> float | None:
-            return metric(unlocker, "clustermutex_auto_unlocks_total", result="removed")
-
-        wait_until(lambda: (removed(one) or 0) + (removed(other) or 0) == 40, what="all counted")
-        assert removed(one) == removers.count(one.identity)
-        assert removed(other) == removers.count(other.identity)
-        assert metric(one, "clustermutex_auto_unlocks_total", result="failed") == 0
-        assert metric(one, "clustermutex_unlockers") == 2
 
 
 SOUND: dict[str, str | bytes] = {
@@ -206,13 +172,11 @@ BROKEN: dict[str, dict[str, str | bytes | None]] = {
 
 
 def keys_of(etcdctl: Etcdctl, prefix: str) -> set[str]:
-    """Return what there is of a lock."""
     keys = etcdctl("get", "--prefix", "--keys-only", prefix).split()
     return {key.removeprefix(prefix) for key in keys}
 
 
 def place(settings: Settings, name: str) -> str:
-    """Return below what all of a lock stands."""
     return f"{settings.root}/locks/{name.replace(' ', '%20')}/"
 
 
@@ -285,9 +249,7 @@ class TestByHand:
                 about = f'{{{runs}"auto_unlock_after": 2}}'
                 put_at_once(etcdctl, place(settings, name), self.values(about))
             for name in ("a", "b"):
-                removal = wait_removed(store, Holder(name, "u")).removal
-                assert removal is not None
-                assert removal.holder.hostname == "h"
+                assert wait_removed(store, Holder(name, "u")).holder.hostname == "h"
 
     @pytest.mark.parametrize("found", [True, False])
     def test_others_are_rung_and_never_removed(
@@ -347,7 +309,7 @@ class TestByHand:
             assert skew is not None
             assert abs(skew) < 5  # and not the 500 s by which a person has moved the stamp
             wait_removed(store, take(store, held("sentinel", alert=1, unlock=3)))
-            assert all(look(store, holder).holder for holder in holders)
+            assert all(has(store, holder.name) for holder in holders)
             pushed = time.monotonic()
             assert all(isinstance(push(store, holder), Done) for holder in holders)
             wait_until(lambda: undecided() == 0, what="the pushes")
@@ -357,48 +319,6 @@ class TestByHand:
 
 
 class TestFoundLocks:
-    @pytest.mark.parametrize("offsets", [None, [3600.0], []])
-    def test_whatever_any_clock_says_it_gets_its_whole_time_from_when_it_was_found(
-        self, settings: Settings, store: EtcdStore, offsets: list[float] | None
-    ) -> None:
-        """Its holder's clock an hour behind, or ours and the members' ahead: nobody can tell."""
-        holders = [
-            take(store, taker(f"{ago}", Runtime(0.5, 2), time.time() - ago)) for ago in (0, 3600)
-        ]
-        taken = time.monotonic()
-        with running(settings, offsets=offsets) as unlocker:
-            trusted = metric(unlocker, "clustermutex_unlocker_clock_trusted")
-            assert trusted == (offsets is None)
-            for holder in holders:
-                removal = wait_removed(store, holder).removal
-                assert time.monotonic() - taken >= 2
-                assert removal is not None
-                assert removal.why.startswith("no sign of life for 2")
-
-    def test_one_that_only_waits_because_it_was_found_is_counted(
-        self, settings: Settings, store: EtcdStore
-    ) -> None:
-        take(store, taker("a", Runtime(1, 3600), time.time() - 3600 - 61))
-        take(store, taker("b", Runtime(1, 3600), time.time() - 3600))
-        with running(settings) as unlocker:
-            assert metric(unlocker, "clustermutex_unlocker_locks_kept") == 1
-
-    def test_a_jump_of_the_wall_clock_removes_nothing(
-        self, settings: Settings, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        found = take(store, held("found", alert=1, unlock=3))
-        taken = time.monotonic()
-        with running(settings) as unlocker:
-            seen = take(store, held("seen", alert=1, unlock=3))
-            trusted = "clustermutex_unlocker_clock_trusted"
-            wait_until(lambda: metric(unlocker, trusted) == 1, what="the clock check")
-            real = time.time
-            monkeypatch.setattr(time, "time", lambda: real() + 3600)
-            for holder in (found, seen):
-                wait_removed(store, holder)
-                assert time.monotonic() - taken >= 3
-            monkeypatch.undo()
-
     def test_without_a_clock_to_trust_it_is_not_rung_before_one_can_tell(
         self, settings: Settings, store: EtcdStore, etcdctl: Etcdctl
     ) -> None:
@@ -423,8 +343,7 @@ def test_reading_all_locks_again_resets_no_time(settings: Settings, store: EtcdS
             time.sleep(0.1)
         assert (metric(unlocker, "clustermutex_unlocker_table_loads_total") or 0) > 5
         assert metric(unlocker, "clustermutex_alerts_total") == 1
-        removal = wait_removed(store, holder).removal
-        assert removal is not None
+        removal = wait_removed(store, holder)
         silent = float(removal.why.split()[5])  # no sign of life for N s
         assert silent >= 3
 
@@ -434,7 +353,7 @@ def test_an_unlock_before_its_time_leaves_nothing_to_do(
 ) -> None:
     with running(settings) as unlocker:
         holder = take(store, held("a"))
-        store.ask(Unlock("a", holder.uuid or ""), Deadline.after(10))
+        unlock(store, holder.uuid or "", "a")
         again = take(store, held("a", alert=1, unlock=2))
         wait_removed(store, again)
         name = "clustermutex_auto_unlocks_total"
@@ -450,40 +369,3 @@ def test_the_skew_of_a_host_is_measured(settings: Settings, store: EtcdStore) ->
         name = "clustermutex_client_clock_skew_seconds"
         skew = wait_until(lambda: metric(unlocker, name, hostname="late"), what="the skew")
         assert 50 <= skew < 60
-
-
-def test_the_sign_of_life_comes_and_goes(settings: Settings, etcdctl: Etcdctl) -> None:
-    path = f"{settings.root}/unlockers/"
-    with running(settings) as unlocker:
-        told = wait_until(lambda: etcdctl("get", "--prefix", path), what="the sign of life")
-        assert unlocker.identity.replace("@", "%40").replace(":", "%3A") in told
-        assert '"started_at"' in told
-    assert etcdctl("get", "--prefix", path) == ""
-
-
-def test_in_an_etcd_out_of_space_nothing_is_removed_until_it_can_be_recorded(
-    etcd_binary: str, tmp_path: Path, root: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    etcd = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
-    etcd.extra = ["--quota-backend-bytes", "1000000"]
-    with etcd:
-        settings = Settings(endpoints=(etcd.endpoint,), root=root)
-        store = etcd_store(settings)
-        try:
-            holder = take(store, held("a", alert=0.1, unlock=0.2))
-            # One request that would not fit raises the alarm, and it stays. (Really over its quota
-            # an etcd 3.5.1 refuses transactions that only read or delete, too; later ones do not.)
-            with pytest.raises(StoreError):
-                take(store, held("big", reason="x" * 1_200_000))
-            full = "clustermutex_unlocker_store_out_of_space"
-            with caplog.at_level(logging.WARNING), running(settings) as unlocker:
-                failed = "clustermutex_auto_unlocks_total"
-                wait_until(lambda: (metric(unlocker, failed, result="failed") or 0) > 3)
-                wait_until(lambda: metric(unlocker, full) == 1, what="the metric")
-                assert look(store, holder).holder is not None
-                assert caplog.text.count("Lock 'a' is due and can't be removed, trying on") == 1
-                etcdctl_of(etcd)("alarm", "disarm")
-                assert wait_removed(store, holder).removal is not None
-                wait_until(lambda: metric(unlocker, full) == 0, what="its end")
-        finally:
-            store.close()

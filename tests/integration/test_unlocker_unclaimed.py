@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
@@ -33,7 +32,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_count(unlocker: Unlocker, count: int) -> None:
-    """Wait until so many locks are shown to be free with a line."""
     wait_until(lambda: metric(unlocker, COUNT) == count, what=f"{count} unclaimed locks")
 
 
@@ -67,27 +65,6 @@ def test_a_ticket_in_the_line_of_a_free_lock_is_shown_until_it_goes(
         etcdctl("del", "--prefix", f"{line}/")
         wait_count(unlocker, 0)
         assert metric(unlocker, HEAD) is None
-
-
-def test_a_lock_that_goes_from_hand_to_hand_is_not_shown(
-    settings: Settings, store: EtcdStore, etcdctl: Etcdctl
-) -> None:
-    """However long its line: it is free at most looks, and held between two of them."""
-    line, lock = (f"{settings.root}/{kind}/a" for kind in ("queue", "locks"))
-    with running(settings) as unlocker:
-        etcdctl("put", f"{line}/one", WHO)
-        for _ in range(8):
-            etcdctl("put", f"{lock}/uuid", "u")
-            etcdctl("del", f"{lock}/uuid")
-            wait_until(lambda: metric(unlocker, "clustermutex_waiters") == 1)
-            assert metric(unlocker, COUNT) == 0
-            time.sleep(0.6)
-        etcdctl("del", f"{line}/one")
-        with ClusterMutex("a", store=store) as held:
-            late = ClusterMutex("a", store=store)
-            assert not late.acquire(timeout=2)
-            assert metric(unlocker, COUNT) == 0
-        assert not held.healthy
 
 
 def test_it_is_known_again_after_readings_and_after_an_outage(

@@ -2,83 +2,64 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
-from lockclient.model.clocks import Deadline
+from lockclient import Settings, StoreUnavailable
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair
-from tests.support.processes import BIN
+from tests.support.locks import ask
+from tests.support.terminal import called, piped
 from tests.support.valkey_servers import Server, Servers, redis_binary, running
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:
-    """Three servers that vote."""
     with running(tmp_path, 3) as three:
         with three.store():
             pass
         yield three
 
 
-def program(servers: Servers, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run one of our programs with the URL in its environment."""
-    return subprocess.run(
-        [str(BIN / words[0]), *words[1:]],
-        env={**os.environ, "CLUSTERMUTEX_URL": servers.place(**how).url()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def test_a_mutex_is_opened_by_its_url(servers: Servers) -> None:
-    url = servers.place().url().replace("valkey://", "redis://")
-    store = open_store(Settings.load(url, {}))
-    with ClusterMutex("a", store=store) as one:
-        assert one.holder() is not None
-        assert not ClusterMutex("a", store=store).acquire(blocking=False)
-    store.close()
-
-
 def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     """run, lock, show, alive, unlock, force-unlock, doctor."""
-    assert program(servers, "clustermutex", "run", "a", "--", "echo", "hi").stdout == "hi\n"
-    uuid = program(servers, "clustermutex", "lock", "a", "--reason", "why not").stdout.strip()
-    shown = program(servers, "clustermutex", "show", "a")
-    assert uuid in shown.stdout
-    assert "why not" in shown.stdout
-    assert program(servers, "clustermutex", "alive", "a", "--uuid", uuid).returncode == 0
-    assert program(servers, "clustermutex", "unlock", "a", "--uuid", uuid).returncode == 0
-    program(servers, "clustermutex", "lock", "a")
-    freed = program(servers, "clustermutex", "force-unlock", "a", "--yes", "--reason", "stuck")
-    assert freed.returncode == 0, freed.stderr
-    found = program(servers, "clustermutex", "doctor")
-    assert "3 of 3 servers vote; 2 must agree" in found.stdout
-    assert "No unlocker" in found.stdout, found.stdout
-    assert "expire by themselves" in program(servers, "clustermutex", "doctor", expire=True).stdout
+    settings = Settings.load(servers.place().url())
+
+    def examined(settings: Settings = settings) -> str:
+        return called(settings, "doctor", status=None).stdout
+
+    assert piped(settings, "run", "a", "--", "echo", "hi").stdout == "hi\n"
+    uuid = piped(settings, "lock", "a", "--reason", "why not").stdout.strip()
+    shown = called(settings, "show", "a").stdout
+    assert uuid in shown
+    assert "why not" in shown
+    for verb in ("alive", "unlock"):
+        piped(settings, verb, "a", "--uuid", uuid)
+    piped(settings, "lock", "a")
+    called(settings, "force-unlock", "a", "--yes", "--reason", "stuck")
+    found = examined()
+    assert "3 of 3 servers vote; 2 must agree" in found
+    assert "No unlocker" in found
+    assert "expire by themselves" in examined(Settings.load(servers.place(expire=True).url()))
     servers.all[0].kill()
     servers.all[1].command("CONFIG", "SET", "appendfsync", "everysec")
-    found = program(servers, "clustermutex", "doctor")
+    found = examined()
     away = f"{servers.all[0].endpoint} has no vote: connection refused"
-    assert f"{away}. → Check the network, and that it runs." in found.stdout
-    assert f"{servers.all[1].endpoint} may lose what it has answered" in found.stdout
-    assert "2 of 3 servers vote; 2 must agree: none may fail. → Do what is said" in found.stdout
-    listed = program(servers, "clustermutex", "ls")
-    assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed.stderr
+    assert f"{away}. → Check the network, and that it runs." in found
+    assert f"{servers.all[1].endpoint} may lose what it has answered" in found
+    assert "2 of 3 servers vote; 2 must agree: none may fail. → Do what is said" in found
+    listed = called(settings, "ls").stderr
+    assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed
     servers.all[1].kill()
-    found = program(servers, "clustermutex", "doctor")
-    assert "no lock can be had. → Do what is said of the others: locks" in found.stdout
+    assert "no lock can be had. → Do what is said of the others: locks" in examined()
     servers.all[0].start()
 
 
@@ -101,13 +82,10 @@ class TestTls:
 
     @staticmethod
     def take(place: ValkeyLocation, *, vouched: bool = True) -> None:
-        store = ValkeyStore(place)
-        try:
+        with closing(ValkeyStore(place)) as store:
             if vouched:
                 store.vouch()
-            assert isinstance(store.ask(Take(holder()), Deadline.after(4.0)), Taken)
-        finally:
-            store.close()
+            assert isinstance(ask(store, Take(holder()), 4.0), Taken)
 
     def test_it_works_with_and_without_a_client_s_certificate(
         self, tmp_path: Path, authority: Authority

@@ -17,7 +17,6 @@ from tests.support.processes import needed
 
 
 def compile_library(folder: Path) -> Path:
-    """Compile the library into a folder and return its path."""
     compiler = needed("gcc")
     needed("stdlib.h")
     library = folder / "clocks.so"

@@ -9,9 +9,11 @@ import string
 import subprocess
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.processes import Service, needed, wait_until
@@ -49,6 +51,37 @@ def etcdctl_of(server: Etcd) -> Etcdctl:
         return done.stdout.decode(errors="replace")
 
     return run
+
+
+def add_users(etcdctl: Etcdctl, **prefixes: Sequence[str]) -> None:
+    """Make users, whose passwords are their names: each may do all below these prefixes.
+
+    Root is one of them, and users are asked for from now on.
+    """
+    for user in ("root", *prefixes):
+        etcdctl("user", "add", f"{user}:{user}")
+        etcdctl("role", "add", user)
+        etcdctl("user", "grant-role", user, user)
+        for prefix in prefixes.get(user, ()):
+            allow(etcdctl, user, prefix)
+    etcdctl("auth", "enable")
+
+
+def allow(etcdctl: Etcdctl, role: str, prefix: str) -> None:
+    etcdctl("role", "grant-permission", role, "--prefix=true", "readwrite", prefix)
+
+
+def exhaust_space(server: Etcd) -> None:
+    """Start a server anew with a quota, and have it find that it is over that: it takes no more.
+
+    One request that would not fit raises the alarm, and it stays. (Really over its quota an etcd
+    3.5.1 refuses transactions that only read or delete, too; later ones do not.)
+    """
+    server.stop()
+    server.extra = ["--quota-backend-bytes=1000000"]
+    server.start()
+    with pytest.raises(AssertionError, match="database space exceeded"):
+        etcdctl_of(server)("put", "/fill", input=b"x" * 1_200_000)
 
 
 def put_at_once(etcdctl: Etcdctl, prefix: str, values: Mapping[str, str | bytes]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +34,39 @@ def wait_until(condition: Callable[[], T | None], timeout: float = 90, what: str
         if time.monotonic() > until:
             raise AssertionError(f"waited {timeout} s in vain for {what or condition}")
         time.sleep(0.02)
+
+
+def run_to_end(
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    typed: str = "",
+    folder: Path | None = None,
+    status: int | None = 0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and see that it ends with `status`; None: with any."""
+    done = subprocess.run(
+        words,
+        env={**os.environ, **(env or {})},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        start_new_session=True,
+    )
+    assert status in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def line_from(process: subprocess.Popen[str]) -> str:
+    """Wait for a program's next line and return it, without its end."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def tell(process: subprocess.Popen[str], line: object = "") -> None:
+    """Write a line to a program."""
+    print(line, file=process.stdin, flush=True)
 
 
 def needed(name: str) -> str:

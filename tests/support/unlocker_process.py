@@ -1,14 +1,15 @@
-"""The `unlocker` program as tests run it, and what it says."""
+"""The programs `unlocker` and `mutexdash` as tests run them, and what they say."""
 
 from __future__ import annotations
 
 import re
 import sys
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lockclient import Settings
-from tests.support.processes import Service, start_service
+from tests.support.pages import request
+from tests.support.processes import Service, start_service, wait_until
 
 UNLOCKER = [sys.executable, "-m", "unlocker"]
 """As a module, so that the tests also run where the console script is not installed."""
@@ -21,19 +22,39 @@ def unlocker(settings: Settings, *options: str, env: dict[str, str] | None = Non
     return start_service([*UNLOCKER, *words], env)
 
 
+def mutexdash(settings: Settings, *options: str, env: dict[str, str] | None = None) -> Service:
+    """Start a dashboard on a free port."""
+    words = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", *options]
+    return start_service(words, env)
+
+
+@contextmanager
+def when_ready(starting: Service) -> Iterator[Service]:
+    """A service that says that it can do its work, until the end of the block."""
+    with starting as service:
+        wait_until(lambda: ready(service), what="readiness")
+        yield service
+
+
 def fetch(service: Service, path: str) -> tuple[int, str]:
     """GET a page; return its status and text."""
-    try:
-        with urllib.request.urlopen(f"{service.url}{path}", timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    answer = request(service.url, path)
+    return answer.status, answer.text
 
 
 def ready(service: Service) -> bool:
     """Tell whether it says that it can do its work."""
     return fetch(service, "/readyz")[0] == 200
+
+
+def unready(service: Service) -> str:
+    """Wait until it says that it can't do its work; return why."""
+
+    def why() -> str | None:
+        status, text = fetch(service, "/readyz")
+        return text if status == 503 else None
+
+    return wait_until(why, what="unreadiness")
 
 
 def figures(service: Service) -> dict[str, float]:

@@ -133,6 +133,10 @@ class Servers:
             tuple(server.endpoint for server in self.all), **{"root": self.root, **how}
         )
 
+    def command(self, *words: str | bytes) -> list[Any]:
+        """Send all of them one command; return what they answer."""
+        return [server.command(*words) for server in self.all]
+
     @contextmanager
     def store(self, *, vouched: bool = True, **how: Any) -> Iterator[ValkeyStore]:
         """Open a store on them, whose servers vote."""
@@ -143,6 +147,18 @@ class Servers:
             yield opened
         finally:
             opened.close()
+
+
+@contextmanager
+def frozen(*servers: Server) -> Iterator[None]:
+    """Let servers stand still for the time of the block."""
+    for server in servers:
+        server.freeze()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.thaw()
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Any, TypeVar
+
+from tests.support.web_server import serving
 
 _Its = TypeVar("_Its", bound="Webhook")
 
@@ -16,28 +17,16 @@ class Webhook:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.status = 200
-        webhook = self
+        self._running = ExitStack()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if webhook.status == 200:
-                    webhook.messages.append(json.loads(body))
-                self.send_response(webhook.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+    def _answer(self, body: bytes) -> tuple[int, str]:
+        if self.status == 200:
+            self.messages.append(json.loads(body))
+        return self.status, ""
 
     def __enter__(self: _Its) -> _Its:
-        self._thread.start()
+        self.host = self._running.enter_context(serving(self._answer))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._running.close()

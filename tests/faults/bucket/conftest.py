@@ -13,7 +13,6 @@ from tests.support.bucket_store import settings_of, store_of
 
 @pytest.fixture
 def store(server: BucketServer) -> Iterator[GcsStore]:
-    """A store in it."""
     opened = store_of(settings_of(server, ""))
     yield opened
     opened.close()

@@ -13,7 +13,7 @@ from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, RequestState
 from tests.contract.asking import NAME
 from tests.support.bucket.server import Asked, BucketServer, Fault
-from tests.support.http_requests import PATIENCE, ask, has, take
+from tests.support.locks import PATIENCE, ask, has, take
 from tests.support.processes import wait_until
 
 BUSY = Fault("", 429)

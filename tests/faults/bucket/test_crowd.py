@@ -31,11 +31,11 @@ def test_a_crowd_costs_no_other_lock(server: BucketServer, store: GcsStore) -> N
             await held.alive(force=True)
         await held.release()
         server.heal()
-        for each in crowd:
-            each.cancel()
+        for task in crowd:
+            task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
 
     asyncio.run(main())
     wait_until(lambda: not store.background.unfinished(), what="the clean-up")
     assert server.counted("PATCH", "locks/cold") >= 4
-    assert not any(each in server.bucket.names() for each in ("locks/cold", "locks/free"))
+    assert not any(name in server.bucket.names() for name in ("locks/cold", "locks/free"))

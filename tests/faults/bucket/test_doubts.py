@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,13 +12,14 @@ from lockclient import AsyncClusterMutex, ClusterMutex
 from lockclient.acquisition.attempt import Attempt
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Reclaim, Take, Unlock
+from lockclient.stores.requests import Reclaim, Unlock
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import LATE, LOSE, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT
-from tests.support.http_requests import ask, has, left_nothing
-from tests.support.processes import BIN, wait_until
+from tests.support.locks import ask, has, held, left_nothing, take
+from tests.support.processes import run_to_end, wait_until
+from tests.support.terminal import COMMAND
 
 
 @pytest.mark.parametrize("lost", [(LATE,), (LATE, LATE), (LOSE, LATE)])
@@ -29,20 +28,19 @@ def test_a_late_create_takes_nothing_after_others_released_it(
     server: BucketServer, store: GcsStore, other: GcsStore, lost: tuple[str, ...], how: str
 ) -> None:
     """By who took over from a holder that was killed, or by another process with its uuid."""
-    for each in lost:
-        server.fault("POST", each)
+    for fault in lost:
+        server.fault("POST", fault)
     mine = ClusterMutex(NAME, store=store, identity="me", expected_runtime=600)
     mine.acquire()
     if how == "released":
         ask(other, Unlock(NAME, mine.uuid))
     else:
-        heir, before = holder(identity="me"), mine.holder()
-        assert before is not None
-        assert isinstance(ask(other, Reclaim(heir, before)), Taken)
+        heir = holder(identity="me")
+        assert isinstance(ask(other, Reclaim(heir, held(other))), Taken)
         ask(other, Unlock(NAME, heir.uuid or ""))
     assert set(server.deliver()) == {412}
     assert has(other) is None
-    assert isinstance(ask(other, Take(holder())), Taken)
+    take(other)
 
 
 @pytest.mark.parametrize("kind", [LATE, LOSE])
@@ -56,22 +54,11 @@ def test_the_command_that_leaves_a_lock_held_ends(server: BucketServer, kind: st
         return Fault("POST", kind) if asked.method == "POST" and uploads % 2 else None
 
     server.trouble = trouble
-    env = {**os.environ, "CLUSTERMUTEX_URL": f"gs://{server.bucket.name}"}
+    env = {"CLUSTERMUTEX_URL": f"gs://{server.bucket.name}"}
 
-    def command(*words: str) -> str:
-        done = subprocess.run(
-            [str(BIN / "clustermutex"), *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    uuid = command("lock", NAME, "--timeout", "5")
+    uuid = run_to_end(COMMAND, "lock", NAME, "--timeout", "5", env=env).stdout.strip()
     assert uploads == 2
-    command("unlock", NAME, "--uuid", uuid)
+    run_to_end(COMMAND, "unlock", NAME, "--uuid", uuid, env=env)
     assert set(server.deliver()) <= {412}
     assert set(server.bucket.names()) == {OBJECT}
     assert "uuid" not in server.bucket.get(OBJECT)[0]["metadata"]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.model.clocks import Deadline
-from lockclient.model.removal import Removal
 from lockclient.stores.gcs.keys import LATE_REQUEST_S, ObjectState
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, ReadResult, Taken
 from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer
 from tests.support.bucket_store import OBJECT
-from tests.support.http_requests import ask
+from tests.support.locks import ask, held, remove, soon, take
 
 BODY = b"somebody else's data"
 
@@ -59,11 +55,9 @@ class TestSomebodyElseS:
         half_done = list[str]()
         store._listing._complete = lambda name, _: half_done.append(name)
         for _ in range(3):
-            assert not [
-                item for page in store._listing.live(Deadline.after(60), {}) for item in page
-            ]
+            assert not [item for page in store._listing.live(soon(), {}) for item in page]
         assert not half_done
-        assert store.names("", 10, Deadline.after(60)) == []
+        assert store.names("", 10, soon()) == []
 
 
 @pytest.mark.parametrize(
@@ -83,12 +77,8 @@ def test_what_is_no_lock_of_ours_can_be_removed(
 ) -> None:
     """By hand, as it is seen; then the name is free."""
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata=metadata)
-    seen = ask(store, Read(NAME))
-    assert isinstance(seen, ReadResult)
-    assert seen.holder is not None
-    by_hand = Removal(seen.holder, time.time(), "ann" * 30, "force-unlock", "\x01" * 180)
-    assert isinstance(ask(store, Remove(by_hand, None)), Done)
-    assert isinstance(ask(store, Take(holder())), Taken)
+    remove(store, held(store), "\x01" * 180, "ann" * 30)
+    take(store)
 
 
 @pytest.mark.parametrize("said", ["nan", "inf", "-inf", "junk", ""])
@@ -99,9 +89,9 @@ def test_a_time_that_is_none_is_a_day(server: BucketServer, store: GcsStore, sai
         server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata)
     )
     assert math.isclose(there.tombstone_expires_at, there.created_at + LATE_REQUEST_S)
-    [item] = (item for page in store._listing.live(Deadline.after(60), {}) for item in page)
+    [item] = (item for page in store._listing.live(soon(), {}) for item in page)
     assert item.kind == "withdrawn"
-    assert isinstance(ask(store, Take(holder())), Taken)
+    take(store)
 
 
 def test_one_without_a_generation_says_so(
@@ -118,7 +108,7 @@ def test_an_older_form_of_too_many_requests_is_a_pause(
     said = b'{"error":{"message":"slow","errors":[{"reason":"rateLimitExceeded"}]}}'
     answers, do = [Answer(403, said)], server.do
     monkeypatch.setattr(server, "do", lambda asked: answers.pop() if answers else do(asked))
-    assert isinstance(ask(store, Take(holder())), Taken)
+    take(store)
     assert not answers
 
 

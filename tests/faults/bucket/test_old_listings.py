@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lockclient import StoreUnavailable
-from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
-from tests.support.http_requests import PATIENCE, ask
+from tests.support.locks import ask, soon
 
 
 def look(store: GcsStore) -> int:
-    return sum(len(each.changes) for each in store.load(("locks",), Deadline.after(PATIENCE)))
+    return sum(len(batch.changes) for batch in store.load(("locks",), soon()))
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "empty"])
@@ -23,7 +22,7 @@ def test_who_gives_signs_of_life_does_not_believe_it(
 ) -> None:
     """Its own sign of life is not the one in there; once it is again, all is well."""
     ask(store, Take(holder()))
-    store.announce("one", '{"ttl": 60}', 60, Deadline.after(PATIENCE))
+    store.announce("one", '{"ttl": 60}', 60, soon())
     assert look(store)
     kept, do = list[Answer](), server.do
 
@@ -38,7 +37,7 @@ def test_who_gives_signs_of_life_does_not_believe_it(
         if old:
             assert look(store)
         server.ahead += 5
-        store.announce("one", '{"ttl": 60}', 60, Deadline.after(PATIENCE))
+        store.announce("one", '{"ttl": 60}', 60, soon())
         with pytest.raises(StoreUnavailable, match="sign of life"):
             look(store)
     assert look(store)

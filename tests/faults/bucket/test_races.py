@@ -14,13 +14,13 @@ from lockclient.model.clocks import Stamps
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
-from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Refused, Taken
-from lockclient.stores.requests import Push, Read, Reclaim, Remove, Take, Unlock, Withdraw
+from lockclient.stores.outcomes import Done, NotHolder, Refused, Taken
+from lockclient.stores.requests import Push, Reclaim, Remove, Take, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer
 from tests.support.bucket_store import OBJECT
-from tests.support.http_requests import PATIENCE, ask, at_once, has, take
+from tests.support.locks import PATIENCE, ask, at_once, has, removal_of, take
 from tests.support.processes import wait_until
 from tests.support.soak import soaking
 
@@ -33,19 +33,18 @@ class TestRemovals:
     ) -> None:
         """Its remover died after the decision, or after the record: from the decision it counts."""
         mine = holder(backtrace="  File x", reason="why")
-        got = ask(store, Take(mine))
-        assert isinstance(got, Taken)
-        uuid, record = mine.uuid or "", removal(mine)
+        uuid, token = take(store, mine)
+        record = removal(mine)
         part = "removed/" if after == 1 else OBJECT
         server.fault("POST", DROP, part=part, times=1000)
         with pytest.raises(StoreUnavailable):
-            ask(other, Remove(record, (got.token, got.token)), 0.5)
+            ask(other, Remove(record, (token, token)), 0.5)
         server.heal()
         assert has(store) is None
         if by == "taker":
-            assert isinstance(ask(store, Take(holder())), Taken)
+            take(store)
         elif by == "holder":
-            lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), got.token))
+            lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token))
             assert isinstance(lost, NotHolder)
             assert lost.removal is not None
             assert lost.removal.removed_by == "unlocker-1"
@@ -54,11 +53,9 @@ class TestRemovals:
             assert isinstance(second, NotHolder)
         else:
             ask(store, Withdraw(NAME, uuid))
-        seen = ask(store, Read(NAME, uuid))
-        assert isinstance(seen, ReadResult)
-        assert seen.removal is not None
-        assert (seen.removal.removed_by, seen.removal.why) == ("unlocker-1", "No sign of life.")
-        assert seen.removal.holder.backtrace == "  File x"
+        kept = removal_of(store, mine)
+        assert (kept.removed_by, kept.why) == ("unlocker-1", "No sign of life.")
+        assert kept.holder.backtrace == "  File x"
         assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
 
     @pytest.mark.parametrize("rounds", [30, *soaking(200)])
@@ -69,13 +66,11 @@ class TestRemovals:
         won = {"push": 0, "removal": 0}
         for _ in range(rounds):
             mine = holder()
-            got = ask(store, Take(mine))
-            assert isinstance(got, Taken)
-            uuid = mine.uuid or ""
+            uuid, token = take(store, mine)
             outcomes = at_once(
                 {
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
-                    "removal": (other, Remove(removal(mine), (got.token, got.token))),
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
+                    "removal": (other, Remove(removal(mine), (token, token))),
                 }
             )
             done = [what for what, outcome in outcomes.items() if isinstance(outcome, Done)]
@@ -91,10 +86,9 @@ class TestTakeovers:
     @pytest.mark.parametrize("first", ["push", "reclaim"])
     def test_who_comes_first_wins(self, store: GcsStore, other: GcsStore, first: str) -> None:
         mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
-        got = ask(store, Take(mine))
-        assert isinstance(got, Taken)
-        push = Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), got.token)
-        previous = replace(mine, fencing_token=got.token, stamp_revisions=(got.token, got.token))
+        uuid, token = take(store, mine)
+        push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
+        previous = replace(mine, fencing_token=token, stamp_revisions=(token, token))
         reclaim = Reclaim(theirs, previous)
         if first == "push":
             assert isinstance(ask(store, push), Done)
@@ -114,13 +108,11 @@ class TestTakeovers:
         won = {"push": 0, "reclaim": 0}
         for _ in range(rounds):
             mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
-            got = ask(store, Take(mine))
-            assert isinstance(got, Taken)
-            uuid = mine.uuid or ""
-            seen = replace(mine, fencing_token=got.token, stamp_revisions=(got.token, got.token))
+            uuid, token = take(store, mine)
+            seen = replace(mine, fencing_token=token, stamp_revisions=(token, token))
             outcomes = at_once(
                 {
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), got.token)),
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
                     "reclaim": (other, Reclaim(theirs, seen)),
                 }
             )

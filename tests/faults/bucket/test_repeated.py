@@ -9,12 +9,12 @@ import pytest
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, NotHolder, ReadResult, Taken
-from lockclient.stores.requests import Push, Read, Reclaim, Remove, Unlock, Withdraw
+from lockclient.stores.outcomes import Done, NotHolder, Taken
+from lockclient.stores.requests import Push, Reclaim, Remove, Unlock, Withdraw
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import REPEAT, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT
-from tests.support.http_requests import ask, has, take
+from tests.support.locks import ask, has, removal_of, take
 
 
 @pytest.fixture
@@ -59,12 +59,10 @@ def test_a_release_is_done_by_its_own_trace(
 def test_a_removal_has_its_record(store: GcsStore, other: GcsStore, mine: Holder) -> None:
     """And who was removed is told so, by its push as by its release."""
     assert isinstance(ask(other, Remove(removal(mine), None)), Done)
-    seen = ask(store, Read(NAME, mine.uuid))
-    assert isinstance(seen, ReadResult)
-    assert seen.holder is None
+    assert has(store) is None
     gone = ask(store, Unlock(NAME, mine.uuid or ""))
     assert isinstance(gone, NotHolder)
-    assert gone.removal == seen.removal is not None
+    assert gone.removal == removal_of(store, mine)
 
 
 def test_an_heir_takes_over(store: GcsStore, mine: Holder) -> None:

@@ -12,7 +12,7 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, BucketServer
-from tests.support.http_requests import ask
+from tests.support.locks import ask
 
 
 class TestCost:
@@ -20,14 +20,14 @@ class TestCost:
         for _ in range(3):
             with ClusterMutex("x", store=store):
                 pass
-        assert [each.method for each in server.asked] == ["POST", "DELETE"] * 3
+        assert [asked.method for asked in server.asked] == ["POST", "DELETE"] * 3
 
     def test_a_push_is_one_more(self, server: BucketServer, store: GcsStore) -> None:
         with ClusterMutex("x", store=store) as held:
             held.alive()
             held.alive(force=True)
             held.alive(force=True)
-        assert [each.method for each in server.asked] == ["POST", "PATCH", "PATCH", "DELETE"]
+        assert [asked.method for asked in server.asked] == ["POST", "PATCH", "PATCH", "DELETE"]
 
 
 class TestErrors:

@@ -97,7 +97,6 @@ class Stored:
 
 
 def in_rfc3339(wall: float) -> str:
-    """Return a time as the API writes it."""
     at = datetime.fromtimestamp(wall, timezone.utc)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -84,6 +84,7 @@ class Acquired:
     held: Any
     leave: Callable[[], Any] | None
     """Ends the block that took it."""
+    block: bool = False
     by_hand: bool = False
     """Whether the block's end is told the object only."""
     lost: bool = False
@@ -131,7 +132,7 @@ class Owners(RuleBasedStateMachine):
         if mine:
             return mine[-1]
         others = self.unreleased()
-        shared = len(others) == 1 and others[0].leave is None and not self.asynchronous
+        shared = len(others) == 1 and not others[0].block and not self.asynchronous
         return others[0] if shared else None
 
     @rule(owner=st.integers(0, OWNERS - 1), how=st.sampled_from(["bare", "stack", "hand"]))
@@ -159,7 +160,7 @@ class Owners(RuleBasedStateMachine):
             assert not earlier.held.healthy
             earlier.lost = True
             earlier.over |= earlier.owner == owner
-        self.all.append(Acquired(owner, held, leave, by_hand=how == "hand"))
+        self.all.append(Acquired(owner, held, leave, how != "bare", how == "hand"))
 
     @precondition(lambda self: self.current() is not None)
     @rule()
@@ -212,9 +213,9 @@ class Owners(RuleBasedStateMachine):
         acquired = data.draw(st.sampled_from([one for one in self.all if one.leave]))
         ends: Acquired | None = acquired
         if acquired.by_hand:
-            opened = [one for one in self.unreleased() if one.leave]
+            opened = [one for one in self.unreleased() if one.by_hand]
             mine = [one for one in self.unreleased() if one.owner == owner][-1:]
-            ends = next((one for one in mine if one.leave), None)
+            ends = next((one for one in mine if one.block), None)
             if ends is None and len(opened) == 1:
                 ends = opened[0]
             elif ends is None and opened:

@@ -1,0 +1,210 @@
+"""The programs on stores that are looked at, a bucket and servers of Valkey: a holder that dies is
+alerted on and removed, and people can see it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost, Settings
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.valkey.store import ValkeyStore
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.locks import HolderProcess, read
+from tests.support.processes import Service, line_from, start_service, wait_until
+from tests.support.soak import soaking
+from tests.support.terminal import COMMAND, called, environment, one_line
+from tests.support.unlocker_process import (
+    REMOVED,
+    fetch,
+    figure,
+    figures,
+    mutexdash,
+    ready,
+    unlocker,
+    when_ready,
+)
+from tests.support.valkey_servers import Servers, running
+
+SERVERS = {"bucket": 0, "one server": 1, "five servers": 5}
+OFTEN = ("--poll", "0.5")
+Store = GcsStore | ValkeyStore
+
+
+def stores(*daily: str) -> pytest.MarkDecorator:
+    """A mark for a test of these stores, and in `make soak` of servers in any number."""
+    rest = {"one server", "five servers"} - {*daily}
+    return pytest.mark.parametrize("servers", [*daily, *soaking(*rest)], indirect=True)
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    """Servers of Valkey; none: there is a bucket."""
+    with running(tmp_path, SERVERS[request.param]) as some:
+        yield some
+
+
+@pytest.fixture
+def store(servers: Servers, request: pytest.FixtureRequest) -> Iterator[Store]:
+    if servers.all:
+        with servers.store() as opened:
+            yield opened
+        return
+    in_a_bucket = store_of(settings_of(request.getfixturevalue("server")))
+    yield in_a_bucket
+    in_a_bucket.close()
+
+
+@pytest.fixture
+def settings(store: Store) -> Settings:
+    return Settings.load(store.location.url())
+
+
+@stores("bucket", "five servers")
+def test_a_killed_holder_is_alerted_on_removed_and_shown(
+    settings: Settings, store: Store, servers: Servers
+) -> None:
+    """With a record that has the code which took the lock; also with one of five servers away."""
+    with when_ready(unlocker(settings, *OFTEN)) as service, mutexdash(settings, *OFTEN) as pages:
+        away = servers.all[0].endpoint if len(servers.all) > 1 else ""
+        if away:
+            servers.all[0].freeze()
+        holder = HolderProcess(settings, "nightly", expected_runtime=2, auto_unlock_after=8)
+        uuid = holder.kill()
+        wait_until(lambda: "/lock/nightly" in fetch(pages, "/")[1])
+        assert "in &lt;module&gt;" in fetch(pages, "/lock/nightly")[1]
+        wait_until(lambda: "Lock 'nightly' is past its alert" in service.log_text())
+        assert read(store, "nightly").holder is not None
+        removal = wait_until(lambda: read(store, "nightly", uuid).removal, what="the removal")
+        assert removal.how == "auto-unlock"
+        assert removal.removed_by.startswith("unlocker@")
+        assert "in <module>" in (removal.holder.backtrace or "")
+        wait_until(lambda: figure(service, REMOVED) == 1)
+        wait_until(lambda: figure(service, 'clustermutex_removals_seen_total{how="auto-unlock"}'))
+        wait_until(lambda: "nightly" in fetch(pages, "/removed")[1])
+        wait_until(lambda: f"{away} has no vote" in fetch(pages, "/")[1] if away else True)
+        page = fetch(pages, f"/removal?name=nightly&uuid={uuid}")[1]
+        assert "in &lt;module&gt;" in page
+        with ClusterMutex("nightly", store=store):
+            assert read(store, "nightly").holder is not None
+            wait_until(lambda: "/lock/nightly" in fetch(pages, "/")[1])
+        connected = "Valkey connected" if servers.all else "Google Cloud Storage connected"
+        assert connected in fetch(pages, "/")[1]
+        for path in ("/", "/removed", "/timeline", "/lock/nightly"):
+            assert "etcd" not in fetch(pages, path)[1], path
+
+
+@stores("bucket", "one server")
+def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: Store) -> None:
+    """Each push is seen by a look, and its time counts from then."""
+    mutex = ClusterMutex(
+        "kept", expected_runtime=2, auto_unlock_after=4, keepalive=True, store=store
+    )
+    with when_ready(unlocker(settings, *OFTEN)) as service, mutex:
+        holder = HolderProcess(settings, "dead", expected_runtime=1, auto_unlock_after=6)
+        dead = holder.kill()
+        wait_until(lambda: read(store, "dead", dead).removal)
+        assert mutex.healthy
+        assert "kept" not in service.log_text()
+
+
+@stores("five servers")
+def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
+    """By each program, which and why; and nothing is done until a majority is back."""
+    listing = [COMMAND, "ls", "--watch", "--json"]
+    with (
+        when_ready(unlocker(settings, *OFTEN)) as service,
+        when_ready(mutexdash(settings, *OFTEN)) as pages,
+        start_service(listing, environment(settings)) as watching,
+    ):
+        # It ends with an error if nobody answers as it begins.
+        wait_until(lambda: '"connected"' in watching.log_text(), what="the watched list")
+        both, where = (service, pages), [server.endpoint for server in servers.all]
+        assert [votes(program) for program in both] == [dict.fromkeys(where, 1.0)] * 2
+        for server in servers.all:
+            server.freeze()
+        wait_until(lambda: not ready(service), 90)
+        wait_until(lambda: [votes(program) for program in both] == [dict.fromkeys(where, 0.0)] * 2)
+        for program in both:
+            wait_until(partial(tells_of, program, where), what="all servers in /readyz")
+        wait_until(
+            lambda: all(f"{endpoint} has no vote" in watching.log_text() for endpoint in where),
+            what="all servers in the watched list",
+        )
+        for server in servers.all:
+            server.thaw()
+        wait_until(lambda: ready(service), 90)
+        wait_until(lambda: votes(service) == dict.fromkeys(where, 1.0))
+
+
+def votes(service: Service) -> dict[str, float]:
+    """Return which server has a vote, as its metrics say."""
+    samples = figures(service).items()
+    return {name.split('"')[1]: value for name, value in samples if "_server_votes{" in name}
+
+
+def tells_of(service: Service, endpoints: list[str]) -> bool:
+    """Tell whether it says that each of these has no vote, and why."""
+    said = fetch(service, "/readyz")[1]
+    return "have no vote" in said and all(
+        f"{endpoint} (no answer" in said for endpoint in endpoints
+    )
+
+
+@stores("bucket", "one server")
+def test_the_command(settings: Settings, store: Store, servers: Servers) -> None:
+    """`ls`, `show`, `force-unlock`, `removed`; no line, so nobody is said to wait or not to, and no
+    number that is no fencing token."""
+    mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
+    mutex.acquire()
+    assert "deploy/prod" in called(settings, "ls").stdout
+    (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
+    assert (lock["uuid"], lock["fencing_token"], lock["waiters"]) == (mutex.uuid, 0, None)
+    lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
+    assert (lock["waiters"], lock["queue"]) == (None, [])
+    said = called(settings, "show", "deploy/prod").stdout
+    assert "release 7" in said
+    assert "test_the_command" in said  # the backtrace
+    assert "waiters" not in said
+    assert "Fencing" not in said
+    called(settings, "force-unlock", "deploy/prod", "--reason", "it hangs", "--yes")
+    with pytest.raises(LockLost):
+        mutex.alive(force=True)
+    (gone,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
+    assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
+    assert gone["how"] == "force-unlock"
+    told = one_line(called(settings, "show", "deploy/prod", status=1))
+    assert "Nobody holds" in told
+    assert "it hangs" in told
+    restored = "can't be told" if servers.all else "need not be told"
+    assert restored in one_line(called(settings, "restored", status=69))
+
+
+@stores("bucket", "five servers")
+def test_watch(settings: Settings, store: Store) -> None:
+    """What is held at the begin, what is released, and what is taken."""
+    first = ClusterMutex("first", store=store)
+    first.acquire()
+    words = [COMMAND, "watch", "--json", "--initial"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=environment(settings)
+    ) as process:
+        try:
+            assert told(process) == ("held", "first")
+            first.release()
+            assert told(process) == ("released", "first")
+            with ClusterMutex("second", store=store):
+                assert told(process) == ("taken", "second")
+        finally:
+            process.terminate()
+
+
+def told(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what it tells next: what happened, to which lock."""
+    event = json.loads(line_from(process))
+    return event["event"], event["name"]
