@@ -121,6 +121,33 @@ class Acquisition:
         line: whether the store keeps a line. Without one, to queue is to look from time to time.
     """
 
+    __slots__ = (
+        "_awaited",
+        "_facts",
+        "_late",
+        "_lease_ready",
+        "_own",
+        "_pauses",
+        "_queue",
+        "_releasing",
+        "_rival",
+        "_runtime",
+        "_sent_at",
+        "_since",
+        "_ticket_revision",
+        "_tried_identity",
+        "_written_at",
+        "confirmed_at",
+        "deadline",
+        "loss",
+        "name",
+        "quiet_until",
+        "sending",
+        "token",
+        "trouble",
+        "uuid",
+    )
+
     def __init__(
         self,
         holder: Holder,

@@ -8,6 +8,7 @@ state is ended several times, and in `make soak` many times over.
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
@@ -18,9 +19,10 @@ from typing import Literal
 
 import pytest
 
-from lockclient import Settings
+from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import frozen
+from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure
 from tests.support.soak import soaking
 
@@ -58,6 +60,25 @@ HOLDING = """
 held = ClusterMutex(name, store=store, keepalive=True, expected_runtime=1, auto_unlock_after=900)
 held.acquire()
 """
+SUSPENDED = """
+def hold():
+    with ClusterMutex(name, store=store):
+        yield
+
+suspended = hold()
+next(suspended)
+"""
+FINALIZED = """
+class Job:
+    def __init__(self):
+        self.mutex = ClusterMutex(name, store=store)
+        self.mutex.acquire()
+    def __del__(self, suppress=contextlib.suppress, unavailable=StoreUnavailable):
+        with suppress(unavailable):
+            self.mutex.release()
+
+job = Job()
+"""
 WATCHED = """
 while not store.connected():
     time.sleep(0.01)
@@ -75,6 +96,8 @@ class State:
 
 
 STATES = {
+    "a generator holds it, etcd frozen": State(f"{SUSPENDED}turn()", "frozen"),
+    "a finalizer releases it, etcd frozen": State(f"{FINALIZED}turn()", "frozen"),
     "holding": State(f"{HOLDING}{WATCHED}turn()"),
     "waiting in a daemon thread": State(f"{HOLDING}in_line()\nturn()"),
     "in the middle of requests": State(
@@ -135,6 +158,10 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def ready(self) -> None:
         """Wait until it is in its state."""
@@ -197,3 +224,33 @@ def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figur
     figure(f"the end of {times} programs took {max(took):.2f} s at most")
     assert min(took) < SHORTEST
     assert max(took) < LONGEST
+
+
+@pytest.mark.parametrize("script", [SUSPENDED, FINALIZED], ids=["generator", "finalizer"])
+def test_what_is_released_at_the_very_end_is_free(script: str, server: Etcd, root: str) -> None:
+    """It is named before, as all that is still held, for nobody knows whether it will be."""
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    program = Program(State(f"{script}turn()"), settings)
+    with contextlib.closing(etcd_store(settings)) as store, contextlib.ExitStack() as stack:
+        stack.callback(program.kill)
+        program.ready()
+        name = f"lock-{program.pid}"
+        assert ClusterMutex(name, store=store).holder() is not None
+        _, said = program.end()
+        assert re.fullmatch(
+            rf"The program ends and still holds '{name}', taken at .*:\d+; .*\n", said
+        )
+        assert ClusterMutex(name, store=store).holder() is None
+
+
+def test_what_is_to_be_released_at_the_end_is(server: Etcd, root: str) -> None:
+    """Without a word."""
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    script = "held = ClusterMutex(name, store=store, release_at_exit=True).acquire()\nturn()"
+    program = Program(State(script), settings)
+    with contextlib.closing(etcd_store(settings)) as store, contextlib.ExitStack() as stack:
+        stack.callback(program.kill)
+        program.ready()
+        _, said = program.end()
+        assert said == ""
+        assert ClusterMutex(f"lock-{program.pid}", store=store).holder() is None

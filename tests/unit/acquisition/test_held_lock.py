@@ -1,0 +1,452 @@
+"""Held locks: dropped ones, blocks of their own, exits elsewhere, callbacks, log handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockNotHeld
+from lockclient.acquisition import holding
+from lockclient.threads import log_queue
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+NAME = "x"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def taken(store: MemoryStore, name: str = NAME) -> str | None:
+    return store.model.lock(name).uuid()
+
+
+class TestOneAcquisition:
+    def test_it_means_the_same_lock_for_ever(self, store: MemoryStore) -> None:
+        """Lost it says lost, released it says released, whoever has the lock then."""
+        mutex = ClusterMutex(NAME, store=store)
+        lost = mutex.acquire()
+        assert lost is not None
+        store.model.remove_holder(NAME)
+        released = mutex.acquire()
+        assert released is not None
+        released.release()
+        with mutex as held:
+            for call in (lost.alive, lost.check_health, lost.release, lost.release):
+                with pytest.raises(LockLost):
+                    call()
+            for call in (released.alive, released.check_health, released.release):
+                with pytest.raises(LockNotHeld, match="was released before"):
+                    call()
+            assert (lost.healthy, released.healthy, held.healthy) == (False, False, True)
+            assert lost.uuid != held.uuid
+            assert taken(store) == held.uuid
+
+    def test_a_block_of_its_own(self, store: MemoryStore) -> None:
+        """Once, and not where a block releases it already."""
+        if held := ClusterMutex(NAME, store=store).acquire(False):
+            with held as same:
+                assert same is held
+                with pytest.raises(RuntimeError, match="in a block already"), held:
+                    pytest.fail("it has one")
+            assert taken(store) is None
+            with pytest.raises(LockNotHeld), held:
+                pytest.fail("it was released")
+        with (
+            ClusterMutex(NAME, store=store) as held,
+            pytest.raises(RuntimeError, match="in a block already"),
+            held,
+        ):
+            pytest.fail("its block releases it")
+
+    def test_an_early_release_is_the_end_of_the_block(self, store: MemoryStore) -> None:
+        with ClusterMutex(NAME, store=store) as held:
+            held.release()
+        assert taken(store) is None
+
+    def test_entered_in_one_thread_and_left_in_another(self, store: MemoryStore) -> None:
+        """As by `asyncio.to_thread`, where Python tells the exit the mutex only."""
+        mutex = ClusterMutex(NAME, store=store)
+
+        async def main() -> None:
+            await asyncio.to_thread(mutex.__enter__)
+            assert mutex.locked()
+            await asyncio.to_thread(mutex.__exit__, None, None, None)
+
+        asyncio.run(main())
+        assert taken(store) is None
+
+    def test_an_exit_by_hand_ends_no_statement_s_block(self, store: MemoryStore) -> None:
+        """Nor does one that is called twice."""
+        mutex = ClusterMutex(NAME, store=store)
+        leave = mutex.__exit__
+        mutex.__enter__()
+        leave(None, None, None)
+
+        def exits() -> None:
+            leave(None, None, None)
+            mutex.__exit__(None, None, None)
+
+        with mutex as held:
+            thread = threading.Thread(target=exits)
+            thread.start()
+            thread.join()
+            assert taken(store) == held.uuid
+            held.check_health()
+
+    def test_a_stranger_s_refused_release_takes_nothing_from_a_block(
+        self, store: MemoryStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is refused, logged, and the block is pushed on."""
+        mutex = ClusterMutex(NAME, store=store, expected_runtime=0.4, keepalive=True)
+        refused: list[Exception] = []
+
+        def release() -> None:
+            try:
+                mutex.release()
+            except LockNotHeld as error:
+                refused.append(error)
+
+        with mutex as held:
+            thread = threading.Thread(target=release)
+            thread.start()
+            thread.join()
+            assert "not taken by the caller" in str(refused[0])
+            assert "not taken by the caller" in caplog.text
+            first = held.record.alive_at
+            assert first is not None
+            wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
+
+    def test_release_inside_on_lost_ends_nothing(self, store: MemoryStore) -> None:
+        """The next one's lock is not the callback's."""
+        told: list[type[Exception]] = []
+        go_on = threading.Event()
+
+        def on_lost(_: LockLost) -> None:
+            go_on.wait(60)
+            try:
+                mutex.release()
+            except LockLost as error:
+                told.append(type(error))
+
+        mutex = ClusterMutex(NAME, store=store, on_lost=on_lost)
+        first = mutex.acquire()
+        assert first is not None
+        store.model.remove_holder(NAME)
+        next_one = mutex.acquire()
+        assert next_one is not None
+        go_on.set()
+        wait_until(lambda: told == [LockLost], what="the callback")
+        assert taken(store) == next_one.uuid
+        next_one.release()
+
+
+class TestAsyncio:
+    def test_whose_call_it_is_is_fixed_when_it_is_called(self, store: MemoryStore) -> None:
+        """So all ways to run a coroutine mean the same."""
+        mutex = AsyncClusterMutex(NAME, store=store)
+
+        async def main() -> None:
+            for run in (
+                lambda it: it,
+                lambda it: asyncio.wait_for(it, 5),
+                asyncio.create_task,
+                asyncio.gather,
+                lambda it: asyncio.shield(asyncio.ensure_future(it)),
+            ):
+                await run(mutex.acquire())
+                assert mutex.healthy
+                await run(mutex.alive(force=True))
+                await run(mutex.release())
+                assert taken(store) is None
+
+        asyncio.run(main())
+
+    def test_a_task_that_inherits_may_push_and_not_release(self, store: MemoryStore) -> None:
+        mutex = AsyncClusterMutex(NAME, store=store)
+
+        async def child() -> None:
+            await mutex.alive(force=True)
+            with pytest.raises(LockNotHeld, match="by the task that started the caller"):
+                await mutex.release()
+
+        async def main() -> None:
+            async with mutex as held:
+                await asyncio.create_task(child())
+                assert held.healthy
+
+        asyncio.run(main())
+        assert taken(store) is None
+
+    def test_a_task_that_has_none_is_refused(self, store: MemoryStore) -> None:
+        mutex = AsyncClusterMutex(NAME, store=store)
+
+        async def other() -> None:
+            for call in (mutex.alive, mutex.release):
+                with pytest.raises(LockNotHeld, match="not taken by the caller"):
+                    await call()
+
+        async def main() -> None:
+            stranger = asyncio.create_task(asyncio.sleep(0))
+            await stranger
+            started = asyncio.Event()
+
+            async def later() -> None:
+                await started.wait()
+                await other()
+
+            task = asyncio.create_task(later())
+            async with mutex:
+                started.set()
+                await task
+
+        asyncio.run(main())
+
+
+class TestDropped:
+    @pytest.mark.parametrize("keeps", ["mutex", "nothing"])
+    def test_one_that_nobody_refers_to_is_pushed_no_more(
+        self, store: MemoryStore, keeps: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """And the line that took it is named, once; the mutex keeps it."""
+        mutex: Any = ClusterMutex(NAME, store=store, expected_runtime=0.4, keepalive=True)
+        uuid = mutex.acquire().uuid
+        if keeps == "nothing":
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                del mutex
+                gc.collect()
+                wait_until(lambda: caught, what="the warning")
+            assert caught[0].category is ResourceWarning
+            assert caught[0].filename == __file__
+            assert caplog.text.count("was dropped without being released") == 1
+            assert holding.own[uuid]._keepalive is None
+            assert taken(store) == uuid
+        else:
+            gc.collect()
+            first = mutex.record.alive_at
+            wait_until(lambda: mutex.record.alive_at > first + 0.1, what="pushes")
+            mutex.release()
+            assert "dropped" not in caplog.text
+
+    def test_a_finalizer_may_release_what_it_was_given(
+        self, store: MemoryStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Though the garbage collector has cleared all weak references by then."""
+
+        class Job:
+            def __init__(self) -> None:
+                self.mutex = ClusterMutex(NAME, store=store)
+                self.mutex.acquire()
+                self.itself = self
+
+            def __del__(self) -> None:
+                self.mutex.release()
+
+        Job()
+        gc.collect()
+        assert taken(store) is None
+        assert "dropped" not in caplog.text
+
+    def test_nothing_piles_up(self, store: MemoryStore) -> None:
+        """Neither what is lost and never released, nor what was dropped."""
+        mutex = ClusterMutex(NAME, store=store)
+
+        def lose() -> None:
+            mutex.acquire()
+            store.model.remove_holder(NAME)
+
+        before = len(holding.own)
+        for _ in range(40):
+            thread = threading.Thread(target=lose)
+            thread.start()
+            thread.join()
+        wait_until(lambda: len(mutex._acquisitions.taken) <= 18, what="the bound")
+        with mutex:
+            assert len(mutex._acquisitions.unreleased()) <= 17
+        with pytest.raises(LockNotHeld):  # it may be one that was forgotten that is meant
+            mutex.alive()
+        wait_until(lambda: len(holding.own) <= before, what="the losses to be told")
+
+
+class TestEndlessHandlers:
+    @contextmanager
+    def handled(self, handler: logging.Handler) -> Iterator[None]:
+        logger = logging.getLogger("lockclient")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def test_a_handler_that_blocks_costs_log_lines_only(self, store: MemoryStore) -> None:
+        """`on_lost` comes, pushes go on, and what was dropped is counted."""
+        free, seen = threading.Event(), list[str]()
+
+        class Blocked(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                seen.append(record.getMessage())
+                free.wait(60)
+
+        log, told = log_queue.get_logger("lockclient.test"), list[LockLost]()
+        with self.handled(Blocked()):
+            log.warning("first")
+            wait_until(lambda: seen, what="the handler")
+            kept = ClusterMutex("y", store=store, expected_runtime=0.4, keepalive=True)
+            with kept as held, ClusterMutex(NAME, store=store, on_lost=told.append) as lost:
+                store.model.remove_holder(NAME)
+                with pytest.raises(LockLost):
+                    lost.alive(force=True)
+                wait_until(lambda: told, what="on_lost")
+                first = held.record.alive_at or 0
+                wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
+                lost._holding.end()  # it has been told
+            for number in range(log_queue.MAX_QUEUED + 10):
+                log.warning("%d", number)
+            free.set()
+            log_queue.flush(60)
+        assert seen[:1] == ["first"]
+        assert any("log records were dropped" in line for line in seen)
+
+    def test_a_handler_that_ends_its_thread_does_not(self, store: MemoryStore) -> None:
+        class Exits(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                seen.append(record.getMessage())
+                sys.exit(3)
+
+        seen: list[str] = []
+        log = log_queue.get_logger("lockclient.test")
+        with self.handled(Exits()):
+            for word in ("one", "two"):
+                log.warning(word)
+                log_queue.flush(60)
+        assert seen == ["one", "two"]
+
+
+class Later:
+    async def __call__(self) -> None:
+        pytest.fail("it must not run")
+
+
+def unprotected() -> Callable[[], Any]:
+    async def body() -> None:
+        pytest.fail("it must not run")
+
+    return lambda: body()
+
+
+class TestDecorator:
+    def test_what_runs_after_its_call_is_refused(self, store: MemoryStore) -> None:
+        """When decorating where that can be seen, else at the call."""
+        mutex = ClusterMutex(NAME, store=store)
+        with pytest.raises(TypeError, match="use `with` inside it"):
+            mutex(Later())
+        with pytest.raises(TypeError, match="use `with` inside it"):
+            mutex(unprotected())()
+        assert taken(store) is None
+
+    def test_a_release_in_a_decorated_function_is_as_any(self, store: MemoryStore) -> None:
+        """It waits for the answer, and tells of a loss."""
+
+        @ClusterMutex("outer", store=store)
+        def work() -> None:
+            with ClusterMutex(NAME, store=store):
+                store.model.remove_holder(NAME)
+
+        with pytest.raises(LockLost):
+            work()
+
+
+def test_common_mistakes_say_what_to_use(store: MemoryStore) -> None:
+    async def wrong() -> None:
+        async with ClusterMutex(NAME, store=store):  # type: ignore[attr-defined]
+            pytest.fail("it is for threads")
+
+    with pytest.raises(TypeError, match="use AsyncClusterMutex for `async with`"):
+        asyncio.run(wrong())
+    with pytest.raises(TypeError, match="use ClusterMutex for `with`"), AsyncClusterMutex(NAME):  # type: ignore[attr-defined]
+        pytest.fail("it is for tasks")
+    with pytest.raises(TypeError, match=r"^ClusterMutex\.__init__\(\) got an unexpected"):
+        ClusterMutex(NAME, timout=3)  # type: ignore[call-arg]
+
+
+def test_keepalive_may_be_limited(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    """By a duration, after which only `alive()` pushes."""
+    limit = timedelta(seconds=0.3)
+    with ClusterMutex(NAME, store=store, expected_runtime="200s", keepalive=limit):
+        wait_until(lambda: "not kept alive in the background" in caplog.text, what="the end of it")
+
+
+class GarbageEverywhere:
+    """Collects a suspended generator that holds a lock at each n-th instruction of the library."""
+
+    def __init__(self, store: MemoryStore, every: int) -> None:
+        self.collected = 0
+        self._store = store
+        self._every = every
+        self._steps = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = "lockclient" in frame.f_code.co_filename
+        if not frame.f_trace_opcodes:
+            return None
+        if event == "opcode":
+            self._steps += 1
+            if self._steps % self._every == 0:
+                sys.settrace(None)
+                self._collect()
+                sys.settrace(self)
+        return self
+
+    def _collect(self) -> None:
+        self.collected += 1
+        name, store = f"garbage {self.collected}", self._store
+
+        def hold() -> Iterator[None]:
+            with ClusterMutex(name, store=store, capture_backtrace=False):
+                yield
+
+        suspended: Any = hold()
+        next(suspended)
+        box: list[Any] = [suspended]
+        box.append(box)
+        del suspended, box
+        gc.collect(0)
+
+
+def test_garbage_that_releases_at_any_instruction_hangs_nothing(store: MemoryStore) -> None:
+    """It hands over where the library's own code is on the thread's stack, and all is released."""
+    everywhere = GarbageEverywhere(store, 17)
+    mutex, stack = ClusterMutex(NAME, store=store), ExitStack()
+
+    def work() -> None:
+        sys.settrace(everywhere)
+        try:
+            with mutex as held:
+                held.alive(force=True)
+            stack.enter_context(mutex)
+            stack.close()
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive()
+    assert everywhere.collected > 50
+    wait_until(
+        lambda: not any(lock.parts for lock in store.model.locks.values()), what="all releases"
+    )
