@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
+from lockclient.acquisition import left_behind
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
@@ -43,7 +44,7 @@ class Handle(ref["BaseHeldLock"]):
 
     def let_go(self) -> None:
         """Called by the scheduler's thread: nobody refers to the held lock any more."""
-        self.holding.dropped()
+        left_behind.dropped(self.holding)
 
 
 class BaseHeldLock:
@@ -57,6 +58,8 @@ class BaseHeldLock:
         self._on_lost = on_lost
         holding.block = block
         self._entered = block is not None
+        if not left_behind.exit_hooks:
+            left_behind.watch_the_exit()
         handle = Handle(self, scheduler.shared.undo)
         handle.holding = holding
         holding.handle = handle

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
-import time
-import warnings
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -16,7 +12,6 @@ from weakref import ref
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
-from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import NotHolder, ReadResult
@@ -32,8 +27,6 @@ log = get_logger(__name__)
 WATCH_AFTER = 1.0
 """Seconds for which a lock is held before its loss is watched for: a short critical section costs
 two transactions and not one request more."""
-FINALIZERS_S = 1.0
-"""Seconds after which what was dropped, and not released by a finalizer, is complained about."""
 LOG_FLUSH_S = 0.1
 """Seconds that a loss is waited for to be in the log before `on_lost` is called."""
 PUSH_TRY = 2.0
@@ -121,8 +114,6 @@ class Holding:
         self._keepalive_until = now + keepalive_for
         self._pushing = False
         own[acquisition.uuid] = self
-        if not _exit_hooks:  # now: what is registered later is called before, as stores still are
-            _exit_hooks.append(atexit.register(_at_exit))
         # What goes on in the background for it.
         self._task = Task(self._tick)
         first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
@@ -288,7 +279,7 @@ class Holding:
         self._unwatch()
         own.pop(self.acquisition.uuid, None)
         # In a thread of its own: what the program does there must not stop anybody's pushes.
-        _tellers.submit(partial(self._tell_of, lost, self.handle()))
+        tellers.submit(partial(self._tell_of, lost, self.handle()))
 
     @staticmethod
     def _tell_of(lost: LockLost, held: Told | None) -> None:
@@ -313,53 +304,6 @@ class Holding:
     def stop_pushing(self) -> None:
         """Push no more from the background."""
         self._keepalive = None
-
-    def dropped(self) -> None:
-        """Nobody refers to it any more: leave it to alert and auto-unlock, and say whose it was.
-
-        It is still watched, and its uuid known, so that no other thread of the same identity takes
-        it over.
-        """
-        self.stop_pushing()
-        # A finalizer of what it was dropped with may be about to release it.
-        scheduler.shared.after(FINALIZERS_S, self._say_dropped)
-
-    def _say_dropped(self) -> None:
-        self.forget_owner()
-        if self.ended or self.acquisition.loss is not None:
-            return
-        where = self.taken_at
-        message = (
-            f"The lock {self.acquisition.name!r}, taken at {where}, was dropped without being "
-            f"released: {self._until}. Use `with`, or keep what acquire() returns."
-        )
-        log.warning("%s", message)
-        _tellers.submit(partial(_warn, message, where))
-
-    @property
-    def taken_at(self) -> str:
-        """The line of the program that took it: `report.py:7`."""
-        return self.line or innermost(self.acquisition.holder.backtrace) or "an unknown line"
-
-    @property
-    def _until(self) -> str:
-        unlock_at = self.acquisition.holder.auto_unlock_at
-        if unlock_at is None:
-            return "it stays locked until somebody unlocks it"
-        return f"it stays locked until {time.strftime('%H:%M', time.localtime(unlock_at))}"
-
-    def say_at_exit(self) -> None:
-        """Name what the interpreter leaves behind as it ends, or release it if that was asked."""
-        if self.release_at_exit:
-            self.let_go()
-        else:
-            log.warning(
-                "The program ends and still holds %r, taken at %s; unless its owner still releases "
-                "it, %s.",
-                self.acquisition.name,
-                self.taken_at,
-                self._until,
-            )
 
     # ------------------------------------------------------------ the end
 
@@ -430,32 +374,16 @@ own: dict[str, Holding] = {}
 """All locks that this process holds by their uuids: it takes none of them over, and a fork's child
 holds none of them and must not take them over either."""
 
-_exit_hooks: list[object] = []
-_tellers = WorkerPool("on-lost", 1000)
-
-
-def _warn(message: str, where: str) -> None:
-    """Warn as Python does of what was never closed, by the line that took it."""
-    filename, _, line = where.rpartition(":")
-    with suppress(ResourceWarning):  # where warnings are errors: nobody could catch it here
-        warnings.warn_explicit(
-            message, ResourceWarning, filename or where, int(line) if line.isdecimal() else 1
-        )
-
-
-def _at_exit() -> None:
-    """Say what is still held as the interpreter ends, before the stores are let go."""
-    for holding in list(own.values()):
-        if not holding.ended and holding.loss() is None:
-            holding.say_at_exit()
+tellers = WorkerPool("on-lost", 1000)
+"""The threads in which the program is told."""
 
 
 def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
-    global _tellers
+    global tellers
     for holding in own.values():
         holding.end()  # another process's: nothing of it is to be let go of here
-    _tellers = WorkerPool("on-lost", 1000)
+    tellers = WorkerPool("on-lost", 1000)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

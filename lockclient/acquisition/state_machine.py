@@ -22,11 +22,10 @@ import math
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from lockclient.errors import LockLost
+from lockclient.acquisition.held_state import HeldState
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
-from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
     Conflict,
@@ -50,10 +49,8 @@ from lockclient.stores.requests import (
     RequestState,
     Take,
     TakeOrQueue,
-    Unlock,
     Withdraw,
 )
-from lockclient.text.durations import period
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -109,7 +106,7 @@ Step = Request | Wait | Pause | Acquired | Busy | UsedUp
 _ACQUIRED = Acquired()
 
 
-class Acquisition:
+class Acquisition(HeldState):
     """One acquisition of one lock.
 
     Args:
@@ -123,29 +120,17 @@ class Acquisition:
 
     __slots__ = (
         "_awaited",
-        "_facts",
         "_late",
         "_lease_ready",
         "_own",
         "_pauses",
         "_queue",
-        "_releasing",
         "_rival",
-        "_runtime",
         "_sent_at",
         "_since",
         "_ticket_revision",
         "_tried_identity",
-        "_written_at",
-        "confirmed_at",
-        "deadline",
-        "loss",
-        "name",
-        "quiet_until",
         "sending",
-        "token",
-        "trouble",
-        "uuid",
     )
 
     def __init__(
@@ -163,12 +148,9 @@ class Acquisition:
         self.uuid = holder.uuid or ""
         self.token = 0
         self.deadline = math.inf
-        """Monotonic time at which the lock may be removed if no push is confirmed before."""
         self.quiet_until = 0.0
-        """Monotonic time before which another push is not worth a request."""
-        self.loss: LockLost | None = None
+        self.loss = None
         self.trouble = ""
-        """Why the last push failed, if it did: told when the time runs out."""
         self.sending: RequestState | None = None
         """The request that was sent last, and what is not known of it."""
         self._runtime = runtime
@@ -181,17 +163,11 @@ class Acquisition:
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
         self.confirmed_at = -math.inf
-        """Monotonic time at which the last request was sent that the store confirmed as ours."""
         self._tried_identity = holder.identity is None
         self._rival: Holder | None = None
         self._since: float | None = None
         self._written_at = 0  # revision of our own last confirmed write of the stamps
         self._releasing = False
-
-    @property
-    def holder(self) -> Holder:
-        """What this holder has written, as far as it was confirmed."""
-        return replace(self._facts, fencing_token=self.token)
 
     # ------------------------------------------------------------ getting it
 
@@ -401,125 +377,6 @@ class Acquisition:
         if self._facts.locked_at == taken_at:  # made for this moment: no second copy
             return self._facts
         return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
-
-    # ------------------------------------------------------------ holding it
-
-    def push(self, now: Now) -> Push:
-        """Return the request that pushes the stamps; its outcome goes to `pushed`."""
-        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
-
-    def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
-        """Take note of a push's outcome; False: push again, by what is known now.
-
-        `sent_at` is the monotonic time before it was sent.
-        """
-        if isinstance(outcome, Conflict):
-            # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
-            # wrote, nobody has promised us.
-            self._written_at = max(self._written_at, outcome.revision)
-            return False
-        if isinstance(outcome, Done):
-            self._facts = self._facts.stamped(push.stamps)
-            self._confirmed(sent_at, outcome.revision)
-        elif (
-            isinstance(outcome, NotHolder) and not self._releasing
-        ):  # else our own unlock overtook it
-            self._lose_to(outcome.holder, outcome.removal)
-        return True
-
-    def _confirmed(self, sent_at: float, revision: int) -> None:
-        """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
-
-        Counted from before the request was sent, the deadline here is never later than the one of
-        an unlocker, which counts from when it sees the write.
-        """
-        self._written_at = max(self._written_at, revision)
-        # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
-        sent_at = self.confirmed_at = max(sent_at, self.confirmed_at)
-        if self._runtime.auto_unlock is not None:
-            self.deadline = sent_at + self._runtime.auto_unlock
-        self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
-
-    def check(self, monotonic: float) -> LockLost | None:
-        """Return why the lock is lost, or None as long as it is held."""
-        if self.loss is None and monotonic >= self.deadline and not self._releasing:
-            why = (
-                f"The last try failed: {self.trouble}"
-                if self.trouble
-                else "Call alive() more often or raise auto_unlock_after."
-            )
-            self._lose(
-                f"The lock {self.name!r} must be taken for lost: the store has confirmed no sign "
-                f"of life of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), "
-                f"so that an unlocker may have removed it. {why}"
-            )
-        return self.loss
-
-    def observed(self, event: WatchEvent) -> None:
-        """Take note of an event of the lock's uuid."""
-        if not self._releasing and event.uuid != self.uuid:
-            self._lose_to(event.uuid, None)
-
-    def saw(self, seen: ReadResult) -> None:
-        """Take note of what stands in the store for the lock."""
-        uuid = None if seen.holder is None else seen.holder.uuid
-        if not self._releasing and uuid != self.uuid:
-            self._lose_to(uuid, seen.removal)
-
-    def overtaken_by(self, uuid: str) -> None:
-        """Take note that another acquisition of this program was granted after this one was had."""
-        if not self._releasing:
-            self._lose_to(uuid, None)
-
-    def put_off(self, monotonic: float) -> None:
-        """A push was not answered: no hot loop shall wait for another one until then.
-
-        But never beyond the deadline: then it is lost, and whoever asks must hear that.
-        """
-        self.quiet_until = min(monotonic, self.deadline)
-
-    def keep_pace(self, pace: float, answered_at: float) -> None:
-        """No push is to follow within `pace` seconds of what was answered then.
-
-        Counted from the answer, two never arrive closer to each other, however long each is on its
-        way. But four times in the expected runtime one may go: who pushes in time is not to be
-        alerted on in between, though one of them be late.
-        """
-        rest = answered_at + min(pace, self._runtime.expected / 4)
-        self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
-
-    def release(self) -> Unlock:
-        """Return the request that gives the lock back; its outcome goes to `released`."""
-        self._releasing = True
-        return Unlock(self.name, self.uuid)
-
-    def released(self, outcome: NotHolder) -> None:
-        """Take note that the unlock found it gone.
-
-        Without a removal record after a second sending that means that the first one did it.
-        """
-        if not (outcome.resent and outcome.removal is None):
-            self._lose_to(outcome.holder, outcome.removal)
-
-    def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
-        name = self.name
-        how = f" ({removal.describe()})" if removal else ""
-        now_held = f" It is now held by {uuid}." if uuid else ""
-        self._lose(
-            f"The lock {name!r} was removed from this holder{how}.{now_held} "
-            "Stop the work that it protects.",
-            removal,
-        )
-
-    def _lose(self, message: str, removal: Removal | None = None) -> None:
-        if self.loss is None or (removal is not None and self.loss.removal is None):
-            self.loss = LockLost(
-                message,
-                name=self.name,
-                uuid=self.uuid,
-                holder=self.holder,
-                removal=removal,
-            )
 
 
 def _named(holder: Holder) -> tuple[str, str]:

@@ -50,7 +50,7 @@ TICKET_RENEWAL_S = TICKET_TTL_S / 4
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """ "This key has this value": a comparison for the user's own transactions on the store."""
+    """A key that has a value: a comparison for the user's own transactions on the store."""
 
     key: bytes
     value: bytes
@@ -70,8 +70,8 @@ class Capabilities:
     Attributes:
         display_name: the store's name in sentences.
         queue: waiters stand in a line, which the lock goes along. Without one they look whether it
-            is free, in no order; `TakeOrQueue` and `Claim` are not asked, and a `Look` tells the
-            holder alone.
+            is free, in no order; `TakeOrQueue` and `Claim` are not asked, and a `GetPosition`
+            tells the holder alone.
         watch: a change is told when it happens. Without that `watch` tells of it when the store
             looks the next time, and of two changes perhaps the last one alone.
         fencing: tokens of one name strictly increase. Without that they are names of acquisitions.
