@@ -23,6 +23,8 @@ from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 NAME = "x"
+NOT_LOST: Any = {"expected_runtime": 0.4, "auto_unlock_after": 900}
+"""Pushed often by `keepalive`, and not lost where a machine stands still."""
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ class TestOneAcquisition:
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is refused, logged, and the block is pushed on."""
-        mutex = ClusterMutex(NAME, store=store, expected_runtime=0.4, keepalive=True)
+        mutex = ClusterMutex(NAME, store=store, keepalive=True, **NOT_LOST)
         refused: list[Exception] = []
 
         def release() -> None:
@@ -222,7 +224,7 @@ class TestDropped:
         self, store: MemoryStore, keeps: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """And the line that took it is named, once; the mutex keeps it."""
-        mutex: Any = ClusterMutex(NAME, store=store, expected_runtime=0.4, keepalive=True)
+        mutex: Any = ClusterMutex(NAME, store=store, keepalive=True, **NOT_LOST)
         uuid = mutex.acquire().uuid
         if keeps == "nothing":
             with warnings.catch_warnings(record=True) as caught:
@@ -305,7 +307,7 @@ class TestEndlessHandlers:
         with self.handled(Blocked()):
             log.warning("first")
             wait_until(lambda: seen, what="the handler")
-            kept = ClusterMutex("y", store=store, expected_runtime=0.4, keepalive=True)
+            kept = ClusterMutex("y", store=store, keepalive=True, **NOT_LOST)
             with kept as held, ClusterMutex(NAME, store=store, on_lost=told.append) as lost:
                 store.model.remove_holder(NAME)
                 with pytest.raises(LockLost):
