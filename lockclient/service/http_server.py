@@ -92,7 +92,12 @@ class _Channel(HTTPChannel):
 
     def service(self) -> None:
         """Answer a request, in a thread for that."""
-        super().service()
+        try:
+            super().service()
+        except OSError:
+            if not self.server.closing:
+                raise
+            # It was answered as the service ended: what wakes the loop had been closed by then.
         self.served += 1
 
     def late(self, now: float) -> bool:
@@ -138,6 +143,7 @@ class _Listener(TcpWSGIServer):
     def __init__(self, *args: Any, bounds: Bounds, **kwargs: Any) -> None:
         self.bounds = bounds
         self.accepted = 0
+        self.closing = False
         self._probes = {ALIVE: _threads(1), METRICS: _threads(1)}
         self._probes[READY] = self._probes[ALIVE]
         super().__init__(*args, **kwargs)
@@ -230,6 +236,7 @@ class HttpServer:
         """Stop listening; requests under way get a moment to end."""
         self._closing = True
         for listener in self._listeners:
+            listener.closing = True
             listener.close()
 
     def _serve(self) -> None:

@@ -491,6 +491,10 @@ class TestErrors:
         self, tmp_path: Path, options: tuple[str, ...], how: dict[str, str], words: str
     ) -> None:
         """With what to do about it, and without trying on for ever."""
+        if (
+            "--cluster-enabled" in options
+        ):  # else by 10,000 more than its own port, which may be had
+            options = (*options, "--cluster-port", str(free_port()))
         server = Server(tmp_path / "server", options=options).start()
         servers = Servers([server])
         store = ValkeyStore(servers.place(**how))
