@@ -357,6 +357,9 @@ class Holding:
         if self._watch is not None:
             self._watch.close()
         own.pop(self.acquisition.uuid, None)
+        held = None if self.handle is None else self.handle()
+        if held is not None:
+            self.handle = ref(held)  # in its place: as it dies, it rings no bell any more
         self.forget_owner()
 
     def forget_owner(self) -> None:

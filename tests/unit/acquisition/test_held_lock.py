@@ -287,6 +287,7 @@ class TestDropped:
 class TestEndlessHandlers:
     @contextmanager
     def handled(self, handler: logging.Handler) -> Iterator[None]:
+        log_queue.flush(60)  # what others have logged
         logger = logging.getLogger("lockclient")
         logger.addHandler(handler)
         try:
@@ -320,7 +321,7 @@ class TestEndlessHandlers:
                 log.warning("%d", number)
             free.set()
             log_queue.flush(60)
-        assert seen[:1] == ["first"]
+        assert "first" in seen
         assert any("log records were dropped" in line for line in seen)
 
     def test_a_handler_that_ends_its_thread_does_not(self, store: MemoryStore) -> None:
