@@ -22,7 +22,7 @@ from lockclient.acquisition.holding import Block, Holding
 from lockclient.acquisition.ownership import Scope, call_back, current_owner, enter_scope
 from lockclient.acquisition.reentry import call_user
 from lockclient.acquisition.steps import Hear, Result, Steps
-from lockclient.acquisition.with_statement import Exit, Statement, entering
+from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
 from lockclient.model.clocks import Duration, Now, monotonic, require_timeout
@@ -318,7 +318,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         if statement[0].done:  # it is called a second time
             return _nothing()
         held = statement[0].held
-        statement[0].done = True  # from here on it is the coroutine's
+        statement[:] = LEFT  # from here on it is the coroutine's
         if isinstance(held, AsyncHeldLock):
             return held._end_block(error)
         try:

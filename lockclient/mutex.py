@@ -16,7 +16,7 @@ from lockclient.acquisition.holding import Block
 from lockclient.acquisition.ownership import call_back, current_owner, enter_scope
 from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
-from lockclient.acquisition.with_statement import Exit, Statement, entering
+from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.model.clocks import Deadline, Duration, Now, monotonic, require_timeout
 from lockclient.model.holder import Holder
@@ -120,7 +120,7 @@ class HeldLock(BaseHeldLock):
         try:
             if "end" in self._holding.still_to:
                 self.release()
-            statement[0].done = True  # nothing is to happen when its exit dies
+            statement[:] = LEFT  # nothing is to happen when its exit dies
         except ClusterMutexError as failure:
             self._left(failure, error)
 
