@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
+from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
 from lockclient.acquisition.ownership import Scope, call_back, current_owner, enter_scope
@@ -25,7 +25,7 @@ from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
-from lockclient.model.clocks import Duration, Now, monotonic, require_timeout
+from lockclient.model.clocks import Deadline, Duration, Now, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import task_actor, this_thread
 from lockclient.model.ticket import Ticket
@@ -116,7 +116,23 @@ _running: set[asyncio.Task[Any]] = set()
 """What `on_lost` has begun: a loop alone does not keep its tasks."""
 
 
-class AsyncHeldLock(BaseHeldLock):
+class AsksStoreAsync:
+    """What can be asked of any lock, held or not."""
+
+    __slots__ = ()
+
+    async def holder(self: Named) -> Holder | None:
+        """Ask the store who has the lock now; None: nobody."""
+        return held_by(await _drive(reading(self.name), self._store()))
+
+    async def waiters(self: Named) -> list[Ticket]:
+        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
+        store = self._store()
+        require_queue(store)
+        return list((await _drive(reading(self.name, waiters=True), store)).waiters)
+
+
+class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
     Any task or callback that has it may use it. Who only awaited `acquire()` and keeps nothing has
@@ -131,16 +147,9 @@ class AsyncHeldLock(BaseHeldLock):
 
     async def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on; see `HeldLock.alive`."""
-        acquisition, holding = self._acquisition, self._holding
-        if (
-            not force
-            and acquisition.loss is None
-            and monotonic() < acquisition.quiet_until
-            and "end" in holding.still_to
-        ):
-            return
-        self._require_held("alive()")
-        await _drive(holding.pushing(force=force), holding.store)
+        if force or self._push_due():
+            self._require_held("alive()")
+            await _drive(self._holding.pushing(force=force), self._holding.store)
 
     async def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back; see `HeldLock.release`."""
@@ -153,16 +162,6 @@ class AsyncHeldLock(BaseHeldLock):
         except BaseException:
             holding.let_go()
             raise
-
-    async def holder(self) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
-        return held_by(await _drive(reading(self.name), self._holding.store))
-
-    async def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
-        require_queue(self._holding.store)
-        seen = await _drive(reading(self.name, waiters=True), self._holding.store)
-        return list(seen.waiters)
 
     async def __aenter__(self) -> AsyncHeldLock:
         # No statement: none looks up its exit right before this runs.
@@ -206,7 +205,7 @@ class AsyncHeldLock(BaseHeldLock):
             call_back(self._holding, partial(call_user, call_without_it, lost))()
 
 
-class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
+class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDecorator):
     """A distributed lock that people can see, for asyncio.
 
         async with AsyncClusterMutex("nightly-report", expected_runtime=300) as held:
@@ -236,30 +235,22 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
 
         Args, returns, errors: see `ClusterMutex.acquire`.
         """
-        blocking, _ = self._limit(blocking, timeout)  # bad arguments are refused at once
-        return self._acquire(blocking, timeout, *self._from_here(), block=None)
+        return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
     def _from_here(self) -> tuple[Scope, str | None]:
         """Return whose acquisition it is that is called for here, and by which stack."""
         return enter_scope(), capture() if self._capture_backtrace else None
 
     async def _acquire(
-        self,
-        blocking: bool,
-        timeout: Duration,
-        scope: Scope,
-        backtrace: str | None,
-        *,
-        block: Block,
+        self, limit: float, scope: Scope, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
-        blocking, deadline = self._limit(blocking, timeout if blocking else -1)
         now = Now.read()
         loop = asyncio.get_running_loop()
-        attempt = self._attempt(blocking, now, LoopInbox, loop, backtrace)
+        attempt = self._attempt(limit > 0, now, LoopInbox, loop, backtrace)
         if scheduler.shared.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()
         try:
-            if not await _drive(attempt.steps(now, deadline), attempt.store):
+            if not await _drive(attempt.steps(now, Deadline(now.monotonic + limit)), attempt.store):
                 return None
             return self._adopt(attempt.holding, scope, block)
         except BaseException:
@@ -300,7 +291,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
         self, statement: Statement | None, scope: Scope, backtrace: str | None
     ) -> AsyncHeldLock:
         block: Block = "hand" if statement is None else "statement"
-        held = await self._acquire(True, -1, scope, backtrace, block=block)
+        held = await self._acquire(self._limit(True, -1), scope, backtrace, block=block)
         if held is None:
             raise await _drive(self._timed_out(), self._store())
         if statement is not None:
@@ -344,17 +335,6 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsyncContextDecorator):
             )
 
         __exit__ = __enter__
-
-    # ------------------------------------------------------------ asking the store
-
-    async def holder(self) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
-        return held_by(await _drive(reading(self.name), self._store()))
-
-    async def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
-        require_queue(self._store())
-        return list((await _drive(reading(self.name, waiters=True), self._store())).waiters)
 
 
 async def _refuse(error: ClusterMutexError) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from lockclient.acquisition.attempt import Attempt
-from lockclient.acquisition.base import BaseMutex, held_by, reading, require_queue
+from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block
 from lockclient.acquisition.ownership import call_back, current_owner, enter_scope
@@ -18,7 +18,7 @@ from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
-from lockclient.model.clocks import Deadline, Duration, Now, monotonic, require_timeout
+from lockclient.model.clocks import Deadline, Duration, Now, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
@@ -28,7 +28,27 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
-class HeldLock(BaseHeldLock):
+class AsksStore:
+    """What can be asked of any lock, held or not."""
+
+    __slots__ = ()
+
+    def holder(self: Named) -> Holder | None:
+        """Ask the store who has the lock now; None: nobody."""
+        return held_by(run(reading(self.name), self._store()))
+
+    def waiters(self: Named) -> list[Ticket]:
+        """Ask the store who is in line for the lock, the next one first.
+
+        Raises:
+            StoreError: the store keeps no line.
+        """
+        store = self._store()
+        require_queue(store)
+        return list(run(reading(self.name, waiters=True), store).waiters)
+
+
+class HeldLock(BaseHeldLock, AsksStore):
     """One acquisition of a lock, from `acquire` or `with` to its release.
 
     It belongs to nobody: any thread or callback that has it may use it, and whatever happens to the
@@ -51,16 +71,9 @@ class HeldLock(BaseHeldLock):
             LockLost: the lock was removed, or its time has run out.
             StoreUnavailable: with `force`, the store did not answer.
         """
-        acquisition, holding = self._acquisition, self._holding
-        if (
-            not force
-            and acquisition.loss is None
-            and monotonic() < acquisition.quiet_until
-            and "end" in holding.still_to
-        ):
-            return
-        self._require_held("alive()")
-        run(holding.pushing(force=force), holding.store)
+        if force or self._push_due():
+            self._require_held("alive()")
+            run(self._holding.pushing(force=force), self._holding.store)
 
     def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back.
@@ -97,19 +110,6 @@ class HeldLock(BaseHeldLock):
         except BaseException:  # no answer, or an interrupt between any two lines here
             undo(holding)
             raise
-
-    def holder(self) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
-        return held_by(run(reading(self.name), self._holding.store))
-
-    def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock, the next one first.
-
-        Raises:
-            StoreError: the store keeps no line.
-        """
-        require_queue(self._holding.store)
-        return list(run(reading(self.name, waiters=True), self._holding.store).waiters)
 
     def __enter__(self) -> HeldLock:
         self._enter(entering(self))
@@ -168,7 +168,7 @@ def _unprotected(function: object) -> TypeError:
     )
 
 
-class ClusterMutex(BaseMutex[HeldLock]):
+class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     """A distributed lock that people can see.
 
         with ClusterMutex("nightly-report", reason="rebuild totals", expected_runtime=300) as held:
@@ -227,17 +227,17 @@ class ClusterMutex(BaseMutex[HeldLock]):
             StoreUnavailable: the store did not answer in time.
             StoreError: the store refuses: no right, no space.
         """
-        blocking, deadline = self._limit(blocking, timeout)
+        limit = self._limit(blocking, timeout)
         now, undo = Now.read(), scheduler.shared.undo
-        attempt = self._attempt(blocking, now, ThreadInbox)
+        attempt = self._attempt(limit > 0, now, ThreadInbox)
         try:
-            return self._go(attempt, now, deadline, None)
+            return self._go(attempt, now, limit, None)
         except BaseException:  # an interrupt may come between any two lines here, and another here
             undo(attempt)
             raise
 
-    def _go(self, attempt: Attempt, now: Now, deadline: Deadline, block: Block) -> HeldLock | None:
-        store = attempt.store
+    def _go(self, attempt: Attempt, now: Now, limit: float, block: Block) -> HeldLock | None:
+        store, deadline = attempt.store, Deadline(now.monotonic + limit)
         if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
             return None
         return self._adopt(attempt.holding, enter_scope(), block)
@@ -257,11 +257,11 @@ class ClusterMutex(BaseMutex[HeldLock]):
 
     def __enter__(self) -> HeldLock:
         statement = entering(self)
-        blocking, deadline = self._limit(True, -1)
+        limit = self._limit(True, -1)
         now, undo = Now.read(), scheduler.shared.undo
-        attempt = self._attempt(blocking, now, ThreadInbox)
+        attempt = self._attempt(limit > 0, now, ThreadInbox)
         try:
-            held = self._go(attempt, now, deadline, "hand" if statement is None else "statement")
+            held = self._go(attempt, now, limit, "hand" if statement is None else "statement")
             if held is None:
                 raise run(self._timed_out(), attempt.store)
             if statement is not None:
@@ -317,23 +317,6 @@ class ClusterMutex(BaseMutex[HeldLock]):
 
         __aexit__ = __aenter__
 
-    # ------------------------------------------------------------ asking the store
-
     def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on, see `HeldLock.alive`; of the caller's own acquisition."""
         self._meant("alive()").alive(force=force)
-
-    def holder(self) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
-        store = self._store()
-        return held_by(run(reading(self.name), store))
-
-    def waiters(self) -> list[Ticket]:
-        """Ask the store who is in line for the lock, the next one first.
-
-        Raises:
-            StoreError: the store keeps no line.
-        """
-        store = self._store()
-        require_queue(store)
-        return list(run(reading(self.name, waiters=True), store).waiters)

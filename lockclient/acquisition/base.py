@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
@@ -29,7 +29,6 @@ from lockclient.model.clocks import (
     Duration,
     Now,
     Runtime,
-    monotonic,
     require_seconds,
     require_timeout,
     to_seconds,
@@ -182,8 +181,8 @@ class BaseMutex(Generic[Held]):
 
     # ------------------------------------------------------------ inside
 
-    def _limit(self, blocking: bool, timeout: Duration) -> tuple[bool, Deadline]:
-        """Return whether to wait, and until when; the arguments are those of `threading.Lock`."""
+    def _limit(self, blocking: bool, timeout: Duration) -> float:
+        """Return how many seconds to wait, 0: not at all; the arguments are `threading.Lock`'s."""
         if isinstance(timeout, str | timedelta):
             timeout = to_seconds("timeout", timeout)
         if not blocking and timeout != -1:
@@ -193,9 +192,9 @@ class BaseMutex(Generic[Held]):
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
         limit = self._timeout if timeout == -1 else timeout
-        if not blocking or limit == 0:
-            return False, Deadline(monotonic())
-        return True, Deadline(math.inf if limit is None else monotonic() + limit)
+        if not blocking:
+            return 0.0
+        return math.inf if limit is None else limit
 
     def _attempt(
         self,
@@ -273,6 +272,17 @@ class BaseMutex(Generic[Held]):
             f"A {type(self).__name__} can't be copied or pickled, for its lock is had once: make "
             f"another one by its name, {self.name!r}."
         )
+
+
+class Named(Protocol):
+    """What a store can be asked about: a lock's name, and where that lock lives."""
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+
+    def _store(self) -> MutexStore:
+        """Where the lock lives."""
 
 
 def reading(

@@ -13,13 +13,14 @@ from weakref import ref
 
 from lockclient.acquisition import left_behind
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
+from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.acquisition.holding import Block, Holding
     from lockclient.model.holder import Holder
-    from lockclient.stores.protocol import Guard
+    from lockclient.stores.protocol import Guard, MutexStore
 
 log = get_logger(__name__)
 
@@ -116,6 +117,18 @@ class BaseHeldLock:
     def check_health(self) -> None:
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it was released; no request."""
         self._require_held("check_health()")
+
+    def _push_due(self) -> bool:
+        """Tell whether `alive()` has more to do than to look here, as hot loops have it do."""
+        acquisition = self._acquisition
+        return (
+            monotonic() >= acquisition.quiet_until
+            or acquisition.loss is not None
+            or "end" not in self._holding.still_to
+        )
+
+    def _store(self) -> MutexStore:
+        return self._holding.store
 
     def _require_held(self, what: str) -> None:
         self._holding.check()

@@ -299,8 +299,6 @@ class Holding:
             self.acquisition.overtaken_by(later.acquisition.uuid)
             self._tell()
 
-    # ------------------------------------------------------------ nobody's any more
-
     def stop_pushing(self) -> None:
         """Push no more from the background."""
         self._keepalive = None

@@ -8,19 +8,16 @@ do, or for a lock of Python's that this has: so it hands over, and returns at on
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+from lockclient.model.backtrace import COMMANDS, LIBRARY
+
 _FRONT = tuple(
-    f"{_LIBRARY}{module}.py"
+    f"{LIBRARY}{module}.py"
     for module in ("mutex", "aio", "acquisition/reentry", "acquisition/with_statement")
 )
-_CLI = f"{_LIBRARY}cli{os.sep}"
-"""The command is a user of the library like any other."""
 
 
 def called_by_library() -> bool:
@@ -30,7 +27,7 @@ def called_by_library() -> bool:
         frame = frame.f_back  # the call itself
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith(_CLI):
+        if code.co_filename.startswith(LIBRARY) and not code.co_filename.startswith(COMMANDS):
             return code is not call_user.__code__
         frame = frame.f_back
     return False

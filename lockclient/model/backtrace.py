@@ -14,8 +14,11 @@ from lockclient.model.fields import size_of
 LIMIT = 16 * 1024
 """Bytes that a backtrace may have as it is written, in JSON; the innermost frames are kept."""
 
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
-_COMMANDS = f"{_LIBRARY}cli{os.sep}"  # the command is a user of the library like any other
+LIBRARY = str(Path(__file__).parents[1]) + os.sep
+"""What the names of this library's own files begin with."""
+COMMANDS = f"{LIBRARY}cli{os.sep}"
+"""And among them those of the command, which is a user of the library like any other."""
+
 _CUT = "  [outer frames left out]\n"
 _CUT_SIZE = size_of(_CUT)
 
@@ -51,7 +54,7 @@ def capture() -> str:
 
 def is_internal(filename: str) -> bool:
     """Tell whether a file is this library's own."""
-    return filename.startswith(_LIBRARY) and not filename.startswith(_COMMANDS)
+    return filename.startswith(LIBRARY) and not filename.startswith(COMMANDS)
 
 
 def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:

@@ -46,6 +46,7 @@ class LogQueue:
         self._dropped = deque[bool]()
         self._missing = deque((True,))  # the place of the one thread: it takes that itself
         self._thread: int | None = None
+        self._finalizer: object = None
 
     def put(self, handle: Callable[[], object]) -> None:
         """Have a record handled after those before it, or count it as dropped."""
@@ -53,10 +54,8 @@ class LogQueue:
             self._dropped.append(True)
             return
         self._queue.put(handle)
-        if self._missing:
-            _flush_with_multiprocessing()
-            with suppress(RuntimeError):  # the system gives no thread: the next record asks again
-                start_new_thread(self._run, ())
+        with suppress(RuntimeError):  # the system gives no thread: the next record asks again
+            self._start()
 
     def flush(self, seconds: float) -> None:
         """Wait until all that was put before is handled, but not longer than that."""
@@ -65,12 +64,24 @@ class LogQueue:
         handled = allocate_lock()
         handled.acquire()
         self._queue.put(handled.release)
-        if self._missing:
-            try:
-                start_new_thread(self._run, ())
-            except RuntimeError:  # as the interpreter ends: there is nobody else to do it
-                self._handle_all()
+        try:
+            self._start()
+        except RuntimeError:  # as the interpreter ends: there is nobody else to do it
+            self._handle_all()
         handled.acquire(timeout=seconds)
+
+    def _start(self) -> None:
+        """Start the thread if it does not run."""
+        if self._missing:
+            self._flush_with_multiprocessing()
+            start_new_thread(self._run, ())
+
+    def _flush_with_multiprocessing(self) -> None:
+        """Its children end without `atexit`, and know finalizers of their own."""
+        util = None if self._finalizer else sys.modules.get("multiprocessing.util")
+        if util is not None:
+            with suppress(Exception):
+                self._finalizer = util.Finalize(None, _at_exit, exitpriority=0)
 
     def _run(self) -> None:
         try:
@@ -151,13 +162,6 @@ shared = LogQueue()
 def flush(seconds: float) -> None:
     """Wait until what was logged so far is handled, but not longer than that."""
     shared.flush(seconds)
-
-
-def _flush_with_multiprocessing() -> None:
-    """Its children end without `atexit`, and know finalizers of their own."""
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        with suppress(Exception):
-            util.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:

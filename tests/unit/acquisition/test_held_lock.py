@@ -1,24 +1,19 @@
-"""Held locks: dropped ones, blocks of their own, exits elsewhere, callbacks, log handlers."""
+"""Held locks: dropped ones, blocks of their own, exits elsewhere, callbacks."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockNotHeld
 from lockclient.acquisition import holding
-from lockclient.threads import log_queue
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -284,61 +279,6 @@ class TestDropped:
         wait_until(lambda: len(holding.own) <= before, what="the losses to be told")
 
 
-class TestEndlessHandlers:
-    @contextmanager
-    def handled(self, handler: logging.Handler) -> Iterator[None]:
-        log_queue.flush(60)  # what others have logged
-        logger = logging.getLogger("lockclient")
-        logger.addHandler(handler)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-
-    def test_a_handler_that_blocks_costs_log_lines_only(self, store: MemoryStore) -> None:
-        """`on_lost` comes, pushes go on, and what was dropped is counted."""
-        free, seen = threading.Event(), list[str]()
-
-        class Blocked(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                seen.append(record.getMessage())
-                free.wait(60)
-
-        log, told = log_queue.get_logger("lockclient.test"), list[LockLost]()
-        with self.handled(Blocked()):
-            log.warning("first")
-            wait_until(lambda: seen, what="the handler")
-            kept = ClusterMutex("y", store=store, keepalive=True, **NOT_LOST)
-            with kept as held, ClusterMutex(NAME, store=store, on_lost=told.append) as lost:
-                store.model.remove_holder(NAME)
-                with pytest.raises(LockLost):
-                    lost.alive(force=True)
-                wait_until(lambda: told, what="on_lost")
-                first = held.record.alive_at or 0
-                wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
-                lost._holding.end()  # it has been told
-            for number in range(log_queue.MAX_QUEUED + 10):
-                log.warning("%d", number)
-            free.set()
-            log_queue.flush(60)
-        assert "first" in seen
-        assert any("log records were dropped" in line for line in seen)
-
-    def test_a_handler_that_ends_its_thread_does_not(self, store: MemoryStore) -> None:
-        class Exits(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                seen.append(record.getMessage())
-                sys.exit(3)
-
-        seen: list[str] = []
-        log = log_queue.get_logger("lockclient.test")
-        with self.handled(Exits()):
-            for word in ("one", "two"):
-                log.warning(word)
-                log_queue.flush(60)
-        assert seen == ["one", "two"]
-
-
 class Later:
     async def __call__(self) -> None:
         pytest.fail("it must not run")
@@ -391,65 +331,3 @@ def test_keepalive_may_be_limited(store: MemoryStore, caplog: pytest.LogCaptureF
     limit = timedelta(seconds=0.3)
     with ClusterMutex(NAME, store=store, expected_runtime="200s", keepalive=limit):
         wait_until(lambda: "not kept alive in the background" in caplog.text, what="the end of it")
-
-
-class GarbageEverywhere:
-    """Collects a suspended generator that holds a lock at each n-th instruction of the library."""
-
-    def __init__(self, store: MemoryStore, every: int) -> None:
-        self.collected = 0
-        self._store = store
-        self._every = every
-        self._steps = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        frame.f_trace_opcodes = "lockclient" in frame.f_code.co_filename
-        if not frame.f_trace_opcodes:
-            return None
-        if event == "opcode":
-            self._steps += 1
-            if self._steps % self._every == 0:
-                sys.settrace(None)
-                self._collect()
-                sys.settrace(self)
-        return self
-
-    def _collect(self) -> None:
-        self.collected += 1
-        name, store = f"garbage {self.collected}", self._store
-
-        def hold() -> Iterator[None]:
-            with ClusterMutex(name, store=store, capture_backtrace=False):
-                yield
-
-        suspended: Any = hold()
-        next(suspended)
-        box: list[Any] = [suspended]
-        box.append(box)
-        del suspended, box
-        gc.collect(0)
-
-
-def test_garbage_that_releases_at_any_instruction_hangs_nothing(store: MemoryStore) -> None:
-    """It hands over where the library's own code is on the thread's stack, and all is released."""
-    everywhere = GarbageEverywhere(store, 17)
-    mutex, stack = ClusterMutex(NAME, store=store), ExitStack()
-
-    def work() -> None:
-        sys.settrace(everywhere)
-        try:
-            with mutex as held:
-                held.alive(force=True)
-            stack.enter_context(mutex)
-            stack.close()
-        finally:
-            sys.settrace(None)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(120)
-    assert not thread.is_alive()
-    assert everywhere.collected > 50
-    wait_until(
-        lambda: not any(lock.parts for lock in store.model.locks.values()), what="all releases"
-    )

@@ -1,0 +1,74 @@
+"""The log queue: a handler that blocks, or ends its thread, costs log lines and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lockclient import ClusterMutex, LockLost
+from lockclient.threads import log_queue
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
+
+
+@contextmanager
+def handled(handler: logging.Handler) -> Iterator[None]:
+    log_queue.flush(60)  # what others have logged
+    logger = logging.getLogger("lockclient")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_handler_that_blocks_costs_log_lines_only() -> None:
+    """`on_lost` comes, pushes go on, and what was dropped is counted."""
+    store, free, seen = MemoryStore(), threading.Event(), list[str]()
+
+    class Blocked(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+            free.wait(60)
+
+    log, told = log_queue.get_logger("lockclient.test"), list[LockLost]()
+    with handled(Blocked()):
+        log.warning("first")
+        wait_until(lambda: seen, what="the handler")
+        kept = ClusterMutex(
+            "y", store=store, keepalive=True, expected_runtime=0.4, auto_unlock_after=900
+        )
+        with kept as held, ClusterMutex("x", store=store, on_lost=told.append) as lost:
+            store.model.remove_holder("x")
+            with pytest.raises(LockLost):
+                lost.alive(force=True)
+            wait_until(lambda: told, what="on_lost")
+            first = held.record.alive_at or 0
+            wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
+            lost._holding.end()  # it has been told
+        for number in range(log_queue.MAX_QUEUED + 10):
+            log.warning("%d", number)
+        free.set()
+        log_queue.flush(60)
+    assert "first" in seen
+    assert any("log records were dropped" in line for line in seen)
+
+
+def test_a_handler_that_ends_its_thread_does_not() -> None:
+    class Exits(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+            sys.exit(3)
+
+    seen: list[str] = []
+    log = log_queue.get_logger("lockclient.test")
+    with handled(Exits()):
+        for word in ("one", "two"):
+            log.warning(word)
+            log_queue.flush(60)
+    assert seen == ["one", "two"]
