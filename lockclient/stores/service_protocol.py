@@ -68,6 +68,20 @@ class WaitQueue:
     ordered: bool = True
 
 
+MAX_NOTE_BYTES = 256 << 10
+"""Bytes of the note that are read: a longer one counts as empty. etcd takes 1.5 MiB at once."""
+
+
+class Note(NamedTuple):
+    """What all unlockers agree on, one value, as it was read; empty: there is none.
+
+    `version` is what `write_note` compares, and no revision.
+    """
+
+    value: bytes
+    version: int
+
+
 class ServiceStore(AsyncMutexStore, Protocol):
     """What the table, the services and the command need on top."""
 
@@ -117,6 +131,16 @@ class ServiceStore(AsyncMutexStore, Protocol):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's sign of life, as it ends."""
+
+    def read_note(self, deadline: Deadline) -> Note:
+        """Return the note of all unlockers: what whoever reads later may only add to."""
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        """Write the note in place of the one that was `seen`; False: another one may stand there.
+
+        So it is after an answer that was lost, too: then this one may stand there, or come to.
+        Who reads it again knows.
+        """
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         """Delete the record, mark or code that was read, unless it was written again since."""

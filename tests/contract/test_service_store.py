@@ -11,7 +11,7 @@ import pytest
 from lockclient.errors import StoreError
 from lockclient.model.restore_marker import Restored
 from lockclient.stores.requests import Take, Withdraw
-from lockclient.stores.service_protocol import Batch, ServiceStore
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, ServiceStore
 from tests.contract.asking import Ask, holder, queue
 from tests.contract.following import Follower, loaded, read, remove, soon, standing, take, unlock
 from tests.support.processes import wait_until
@@ -313,3 +313,61 @@ class TestOver:
             assert reader.forget(change, soon())
             assert reader.backtrace(change.name, soon()) is None
         assert reader.backtrace("0" * 64, soon()) is None
+
+
+class TestNote:
+    """What unlockers agree on: one value, which nobody overwrites who has not seen it."""
+
+    def test_who_writes_has_seen_what_stands_there(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        nothing = reader.read_note(soon())
+        assert nothing.value == b""
+        first = writer.read_note(soon())
+        assert writer.write_note("ü first".encode(), first, soon())
+        assert not reader.write_note(b"late", nothing, soon())
+        seen = reader.read_note(soon())
+        assert seen.value == "ü first".encode()
+        assert reader.write_note(b"second", seen, soon())
+        assert not writer.write_note(b"late", first, soon())
+        assert writer.read_note(soon()).value == b"second"
+
+    def test_of_many_at_once_nothing_is_lost(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Each adds a word by reading, writing, and doing so again when it was not the first."""
+        words = [f"{who}-{number}" for who in range(4) for number in range(4)]
+
+        def add(store: ServiceStore, mine: list[str]) -> None:
+            for word in mine:
+                while True:
+                    seen = store.read_note(soon())
+                    if word in seen.value.decode().split():  # by a try whose answer was no
+                        break
+                    if store.write_note(seen.value + f" {word}".encode(), seen, soon()):
+                        break
+
+        threads = [
+            threading.Thread(target=add, args=(store, words[4 * who : 4 * who + 4]))
+            for who, store in enumerate((reader, writer, reader, writer))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(reader.read_note(soon()).value.decode().split()) == words
+
+    def test_one_that_is_too_long_counts_as_none_and_can_be_replaced(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        assert writer.write_note(b"x" * (MAX_NOTE_BYTES + 1), writer.read_note(soon()), soon())
+        seen = reader.read_note(soon())
+        assert seen.value == b""
+        assert reader.write_note(b"short", seen, soon())
+        assert writer.read_note(soon()).value == b"short"
+
+    def test_nobody_takes_it_for_a_lock(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        take(writer, "a")
+        before = loaded(reader)
+        assert writer.write_note(b"a note", writer.read_note(soon()), soon())
+        assert loaded(reader) == before

@@ -117,6 +117,7 @@ PLACES = {
     "removed": f"{ROOT}/removed/x/1",
     "code": f"{ROOT}/code/1",
     "unlockers": f"{ROOT}/unlockers/u",
+    "notifications": f"{ROOT}/notifications/note",
     "a folder of tomorrow": f"{ROOT}/tomorrow/x",
     "the root": ROOT,
     "a neighbour": f"{ROOT}0",

@@ -42,7 +42,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from lockclient.stores.service_protocol import Change, Kind
+from lockclient.stores.service_protocol import Change, Kind, Note
 
 Entry = tuple[Kind, str, str, bytes | None]
 """What is written in one place: kind, name and part, as `Change` has them, and the new value."""
@@ -104,6 +104,7 @@ class Model:
         self.kept: dict[tuple[Kind, str, str], Change] = {}
         self.journal: list[Change] = []
         self.locks: dict[str, Lock] = {}
+        self.note = Note(b"", 0)
         self.leases = count(1)
         """Numbers of what tickets are bound to."""
 

@@ -22,7 +22,7 @@ from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.requests import Request, RequestState, TakeOrQueue, Unlock, Withdraw
-from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Kind, Note, WaitQueue
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Task
 from tests.support.memory_model import Entry, Model
@@ -301,6 +301,18 @@ class MemoryStore:
 
     def _gone(self, unlocker: str) -> None:
         self.write(("unlockers", unlocker, "", None))
+
+    def read_note(self, deadline: Deadline) -> Note:
+        with self._changed:
+            note = self.model.note
+        return note if len(note.value) <= MAX_NOTE_BYTES else note._replace(value=b"")
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        with self._changed:
+            if self.model.note.version != seen.version:
+                return False
+            self.model.note = Note(value, seen.version + 1)
+            return True
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         with self._changed:

@@ -32,7 +32,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 
-FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers")
+FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers", "notifications")
 """The folders below the root that a program of ours may write to."""
 MEMBER_TIMEOUT_S = 2.0
 """Seconds for a member to answer over HTTP."""

@@ -62,6 +62,7 @@ class Keys:
         self.root = root
         self.everything = _below(f"{root}/".encode())
         self.restored = f"{root}/restored".encode()
+        self.note = f"{root}/notifications/note".encode()
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
         # Root, kind, name and part, each byte of the latter two percent-encoded.

@@ -59,6 +59,17 @@ class Transactions:
         _delete(txn.success, key)
         return txn
 
+    def write_at(self, key: bytes, value: bytes, revision: int) -> wire.Txn:
+        """Return what writes a key unless it was written after that revision; 0: it is not there.
+
+        Sent twice it changes nothing more, and says that it did nothing.
+        """
+        txn = wire.Txn()
+        _written_at(txn, key, revision)
+        put = txn.success.add().put
+        put.key, put.value = key, value
+        return txn
+
     def get(self, keys: Iterable[bytes]) -> wire.Txn:
         """Return what reads these keys, each an answer of its own."""
         txn = wire.Txn()

@@ -11,7 +11,7 @@ from lockclient.version import __version__
 
 WRITES = {
     "client": ("locks", "queue", "withdrawn"),
-    "unlocker": ("code", "locks", "removed", "unlockers", "withdrawn"),
+    "unlocker": ("code", "locks", "notifications", "removed", "unlockers", "withdrawn"),
     "dashboard": (),
     "operator": ("code", "locks", "removed", "withdrawn"),
 }

@@ -35,7 +35,7 @@ from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
 from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.service_protocol import Batch, Change
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Note
 from lockclient.threads.pool import WorkerPool
 
 _LEASED = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
@@ -246,6 +246,17 @@ class EtcdStore(EtcdListing):
         if lease := self._announced.pop(unlocker, None):
             with as_store_error():
                 lease.revoke(deadline)
+
+    def read_note(self, deadline: Deadline) -> Note:
+        kvs = self._call(RANGE, wire.Range(key=self._keyspace.note), deadline).kvs
+        if not kvs:
+            return Note(b"", 0)
+        value = kvs[0].value if len(kvs[0].value) <= MAX_NOTE_BYTES else b""
+        return Note(value, kvs[0].mod_revision)
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        txn = self._transactions.write_at(self._keyspace.note, value, seen.version)
+        return bool(self._call(TXN, txn, deadline).succeeded)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)

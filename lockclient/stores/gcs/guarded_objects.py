@@ -48,6 +48,11 @@ class GuardedObjects:
             raise errors.foreign_object(self.client.location.bucket, name)
         return state
 
+    def version(self, name: str) -> Version:
+        """Return which version of an object there is, whoever wrote it; `ABSENT`: none."""
+        answer = self._ask("GET", name, (200, 404), query={"fields": "generation,metageneration"})
+        return ABSENT if answer.status == 404 else Version.from_resource(answer.json())
+
     def body(
         self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE_BYTES
     ) -> bytes | None:

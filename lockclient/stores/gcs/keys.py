@@ -3,6 +3,7 @@
     <root>locks/<name>             the lock, or the tombstone in its place
     <root>locks-unlockers/<id>     an unlocker's announcement, in the metadata's `said`
     <root>removed/<name>/<uuid>    the record of a removal, JSON; in short the metadata's `record`
+    <root>notifications/note       what unlockers agree on, in the body
 
 An object is *a lock* if its custom metadata has `uuid`; it has `hostname` and the two stamps there,
 too, and `about` without the backtrace, as short as what lists show of it. The body is `about` as
@@ -90,6 +91,7 @@ class ObjectNames(SegmentNames):
 
     def __init__(self, root: str) -> None:
         super().__init__(f"{root}locks/", f"{root}locks-unlockers/", f"{root}removed/")
+        self.note = f"{root}notifications/note"
         self.live = f"{root}locks"
         """What all names begin with of what changes: one listing has it all."""
 

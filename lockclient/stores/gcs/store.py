@@ -14,7 +14,7 @@ from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding
 from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.diagnosis import examine
-from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.gcs.location import GcsLocation
@@ -22,7 +22,7 @@ from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.requests import Read, RequestState
-from lockclient.stores.service_protocol import Change
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.threads.pool import WorkerPool
 
 _CLEAN_UP_TIMEOUT_S: Final = 10.0
@@ -55,6 +55,7 @@ class GcsStore(PolledStore):
         self._polling = Polling(self._listing, self._name)
         self._clean_up_workers = WorkerPool("beside", 2)
         self._announced = False
+        self._note = Note(b"", 0)
         self._executor = GcsRequestExecutor(self._client)
 
     def _disconnect(self) -> None:
@@ -96,6 +97,23 @@ class GcsStore(PolledStore):
             "In a bucket that need not be told: an object that is put back has a new generation, "
             "so that unlockers count its lock anew by themselves."
         )
+
+    # ------------------------------------------------------------ the note
+
+    def read_note(self, deadline: Deadline) -> Note:
+        """See `ServiceStore.read_note`; its body is read when it is another one than before."""
+        objects, name = self._guarded(deadline), self._names.note
+        while (version := objects.version(name)).revision != self._note.version:
+            body = objects.body(name, version, MAX_NOTE_BYTES) if version != ABSENT else b""
+            if body is not None:  # else it was written between the two requests
+                value = body if len(body) <= MAX_NOTE_BYTES else b""
+                self._note = Note(value, version.revision)
+                break
+        return self._note
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        version = Version.from_revision(seen.version)
+        return self._guarded(deadline).put(self._names.note, {}, value, version) is not None
 
     # ------------------------------------------------------------ what is over
 

@@ -5,6 +5,7 @@
     <root>/withdrawn/<name>/<uuid>   a tombstone: this uuid's takes do nothing, up to that number
     <root>/removed/<name>/<uuid>     the record of a removal, JSON
     <root>/unlockers/<id>            an unlocker's announcement: a hash, which expires
+    <root>/notifications/note        what unlockers agree on: a hash (`lua_scripts.PROMISE`)
     <root>/released/<name>           a channel, no key: on it is said that a holder has gone
 
 A lock is one key, so that it is there or not. It is a hash and no JSON text: its fields are the
@@ -53,6 +54,7 @@ class KeyNames(SegmentNames):
     def __init__(self, root: str) -> None:
         super().__init__(f"{root}/locks/", f"{root}/unlockers/", f"{root}/removed/")
         self.server = f"{root}/server"
+        self.note = f"{root}/notifications/note"
         self.all = f"{root}/"
         self.channels = f"{root}/released/*"
         """The pattern of all these channels: neither a name nor the root has such a star."""

@@ -261,6 +261,31 @@ end
 return {'said'}
 """)
 
+PROMISE: Final = _voting_script("""
+-- KEYS server, note; ARGV run, terms, number, whose that is, how many bytes of the value at most
+--
+-- The note is changed as CASPaxos has it. A reader has a majority promise to take nothing that has
+-- a lower number than its own, and is told what each of them has; that with the highest number is
+-- the note. It writes what it makes of that under the promised number, and it stands when a
+-- majority took it. Whatever has stood is seen by the next reader, since two majorities have a
+-- server in common; what a minority took may be seen, and stands then if something is made of it.
+local has = redis.call('HMGET', KEYS[2], 'promised', 'whose', 'number', 'value')
+local promised, number = tonumber(has[1]) or 0, tonumber(ARGV[3])
+if promised > number or (promised == number and has[2] ~= ARGV[4]) then
+    return {'promised_another', has[1]}
+end
+redis.call('HSET', KEYS[2], 'promised', ARGV[3], 'whose', ARGV[4])
+return {'promised', has[3] or '0', string.sub(has[4] or '', 1, tonumber(ARGV[5]) + 1)}
+""")
+
+WRITE_PROMISED: Final = _voting_script("""
+-- KEYS server, note; ARGV run, terms, number that was promised, whose that is, the value
+local has = redis.call('HMGET', KEYS[2], 'promised', 'whose')
+if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'promised_another'} end
+redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5])
+return {'written'}
+""")
+
 FORGET: Final = _script("""
 -- KEYS any that is over
 redis.call('DEL', KEYS[1])

@@ -22,7 +22,7 @@ _RULES: Final = {
     "client": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* {_WRITING})",
     "unlocker": (
         f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* ~$root/unlockers/* "
-        f"{_WRITING})"
+        f"~$root/notifications/* {_WRITING})"
     ),
     "dashboard": "",
     "operator": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* {_WRITING})",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +17,10 @@ from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding, Member, Voter
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
-from lockclient.stores.service_protocol import Change
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.stores.valkey import lua_scripts, quarantine
 from lockclient.stores.valkey.diagnosis import examine
-from lockclient.stores.valkey.keys import KeyNames, milliseconds
+from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
@@ -57,7 +59,8 @@ class ValkeyStore(PolledStore):
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
         self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
-        self._announcement_number = 0
+        self._announcement_number = self._note_number = 0
+        self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
         self._executor = ValkeyRequestExecutor(self._rounds)
 
     def _disconnect(self) -> None:
@@ -117,6 +120,39 @@ class ValkeyStore(PolledStore):
             "Servers of Valkey can't be told that they were restored: let nobody hold a lock while "
             "they are, and begin with a new prefix if somebody may have."
         )
+
+    # ------------------------------------------------------------ the note
+
+    def read_note(self, deadline: Deadline) -> Note:
+        """See `ServiceStore.read_note`, and `lua_scripts.PROMISE`."""
+        keys, quorum = self._rounds.keys, self._rounds.quorum
+        while True:
+            number = self._next_note_number()
+            args = (str(number), self._nonce, str(MAX_NOTE_BYTES))
+            command = Command(lua_scripts.PROMISE, (keys.server, keys.note), args)
+            sending = RequestState(Read(""))
+            enough = quorum.decides("promised")
+            answers = self._rounds.until_enough(command, sending, deadline, enough)
+            if quorum.agrees(answers, "promised"):
+                replies = (reply for reply in answers.values() if reply.kind == "promised")
+                _, value = max((number_of(reply.rest[0], 16), reply.rest[1]) for reply in replies)
+                return Note(value if len(value) <= MAX_NOTE_BYTES else b"", number)
+            promised = (reply.rest[0] for reply in answers.values() if reply.kind != "promised")
+            self._note_number = max(number, *(number_of(other, 16) for other in promised))
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        keys, quorum = self._rounds.keys, self._rounds.quorum
+        args = (str(seen.version), self._nonce, value.decode())
+        command = Command(lua_scripts.WRITE_PROMISED, (keys.server, keys.note), args)
+        enough = quorum.decides("written")
+        answers = self._rounds.until_enough(command, RequestState(Read("")), deadline, enough)
+        return quorum.agrees(answers, "written")
+
+    def _next_note_number(self) -> int:
+        """Return a number that no other read of ours has: `_nonce` tells it from others'."""
+        with self._note_lock:
+            self._note_number = max(self._note_number + 1, time.time_ns() // 10**6)
+            return self._note_number
 
     # ------------------------------------------------------------ what is over
 

@@ -111,7 +111,7 @@ def test_latency(slowest: float, level: str) -> None:
 
 def test_rights() -> None:
     """Which of the programs could run with them."""
-    none = dict.fromkeys(("locks", "queue", "withdrawn", "removed", "code", "unlockers"), False)
+    none = dict.fromkeys(diagnosis.FOLDERS, False)
     (found,) = diagnosis.judge_rights(none, "o", auth=None)
     assert found.level == FINE
     assert "need: dashboard" in found.text
