@@ -97,13 +97,17 @@ class StoreUnavailable(ClusterMutexError, ConnectionError):
     """The store did not answer in time.
 
     `unknown` tells whether what was asked of it may have happened all the same, `busy` whether it
-    is there, and said that it takes no more at the moment.
+    is there, and said that it takes no more at the moment, `refused` whether all its servers
+    refused to be connected to, or could not be found, so that no answer can be under way.
     """
 
-    def __init__(self, message: str, *, unknown: bool = True, busy: bool = False) -> None:
+    def __init__(
+        self, message: str, *, unknown: bool = True, busy: bool = False, refused: bool = False
+    ) -> None:
         super().__init__(message)
         self.unknown = unknown
         self.busy = busy
+        self.refused = refused
 
 
 class StoreError(ClusterMutexError):

@@ -157,7 +157,7 @@ class Attempt:
                 elif isinstance(step, Pause):
                     step = yield from self._pause(step.seconds, deadline)
                 elif isinstance(step, UsedUp):
-                    yield from self._withdrawing()
+                    yield from self._withdrawing(deadline)
                     self._acquisition = self._acquisition.anew(str(uuid4()))
                     step = self._acquisition.begin(Now.read())
                 elif self._answered and not self._worth_it(step, deadline):
@@ -179,7 +179,7 @@ class Attempt:
             if isinstance(step, Acquired):
                 self.holding = self._make_holding(self.store, self._acquisition)
             else:
-                yield from self._withdrawing()
+                yield from self._withdrawing(deadline)
             left = False
             return self.holding is not None
         finally:
@@ -197,6 +197,8 @@ class Attempt:
         A store that was never there is an error even to who would wait for ever; one that goes away
         while we wait is a pause, and so is one that is there and takes no more at the moment.
         """
+        if error.refused and not self._answered:  # by all, and the caller's own time is up
+            raise error
         if self._answered:
             if deadline.expired():  # the caller's time was up: that says nothing about the store
                 return None
@@ -258,12 +260,12 @@ class Attempt:
         ear.open(0 if target.ticket is None else revision)
         return ear
 
-    def _withdrawing(self) -> Steps[None]:
+    def _withdrawing(self, deadline: Deadline) -> Steps[None]:
         withdraw = self._acquisition.abandon()
         if withdraw is None:
             return
         try:
-            yield RequestState(withdraw), Deadline.after(CLEAN_UP)
+            yield RequestState(withdraw), deadline.within(CLEAN_UP, CLEAN_UP)
         except ClusterMutexError as error:
             log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
             self.store.background.clean_up(withdraw)

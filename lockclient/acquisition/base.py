@@ -288,8 +288,17 @@ class Named(Protocol):
 def reading(
     name: str, patience: float | None = None, *, waiters: bool = False
 ) -> Steps[ReadResult]:
-    """Ask the store for a lock as it stands."""
-    limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else patience)
+    """Ask the store for a lock as it stands.
+
+    Args:
+        name: of the lock.
+        patience: seconds that a silent store has for the answer; one that refuses has none. None:
+            `STORE_TIMEOUT_S` for both.
+        waiters: whether to read who is in line, too.
+    """
+    limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else 0.0)
+    if patience is not None:
+        limit = limit.within(patience, patience)
     seen = yield RequestState(Read(name, waiters=waiters)), limit
     if not isinstance(seen, ReadResult):
         raise TypeError(f"the store answered {seen!r} to Read")

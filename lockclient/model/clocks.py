@@ -55,10 +55,29 @@ class Deadline(float):
         """Tell whether the moment has passed."""
         return monotonic() >= self
 
+    @property
+    def own(self) -> Deadline:
+        """What the caller has asked for, where this gives a silent store more time than that."""
+        return self
+
     def within(self, least: float, most: float) -> Deadline:
         """Return this deadline, but not sooner and not later than so many seconds from now."""
         now = monotonic()
-        return Deadline(min(max(self, now + least), now + most))
+        patience = _Patience(min(max(self, now + least), now + most))
+        patience.asked_for = self
+        return patience
+
+
+class _Patience(Deadline):
+    """A deadline that was moved, and the one that it was made from."""
+
+    __slots__ = ("asked_for",)
+
+    asked_for: Deadline
+
+    @property
+    def own(self) -> Deadline:
+        return self.asked_for
 
 
 class Stamps(NamedTuple):

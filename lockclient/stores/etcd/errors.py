@@ -50,6 +50,8 @@ _TEXTS = (
     ("auth: revision in header is old", ErrorKind.NEW_TOKEN),
     ("user name is empty", ErrorKind.NEW_TOKEN),
     ("failed to connect to all addresses", ErrorKind.NOT_SENT),
+    ("errors resolving", ErrorKind.NOT_SENT),
+    ("dns resolution failed", ErrorKind.NOT_SENT),
     ("context deadline exceeded", ErrorKind.UNKNOWN),
     ("too many requests", ErrorKind.NOT_SENT),
     ("received message larger than max", ErrorKind.TOO_LARGE),  # gRPC's own word, after the answer
@@ -172,11 +174,14 @@ _HANDSHAKE = "TLS: the handshake failed"
 _NO_TLS = "TLS: it closed the connection, as an etcd does that talks plain text"
 _ONLY_TLS = "it closed the connection at once, as an etcd does that talks TLS only"
 _REFUSED = "connection refused"
+_NO_ROUTE = "there is no way to it through the network"
+_NO_ADDRESS = "the host name can't be resolved"
 
 _REASONS = (
     # What the details hold, in lower case; the first that fits counts. Seen with grpcio 1.85,
     # etcd 3.4 (TLS 1.3) and 3.5.1 (TLS 1.2).
     (r"connection refused", _REFUSED),
+    (r"(network|host) is unreachable|no route to host", _NO_ROUTE),
     (r"certificate_verify_failed", _CERTIFICATE),
     (r"hostname verification check failed|is not in peer certificate", _NAME),
     # Told after the handshake in TLS 1.3: by then gRPC hides the alert that says it exactly.
@@ -186,7 +191,7 @@ _REASONS = (
     (r"handshake read failed.*(closed|reset)|wrong_version_number", _NO_TLS),
     (r"handshak|ssl_error", _HANDSHAKE),
     (r"failed to connect to all addresses.*(socket closed|connection reset)", _ONLY_TLS),
-    (r"name resolution|domain name not found", "the host name can't be resolved"),
+    (r"name resolution|domain name not found", _NO_ADDRESS),
     (r"socket closed|goaway|connection reset", "the connection was closed"),
     (r"settings frame", "it accepts connections, but does not answer"),
 )
@@ -235,7 +240,14 @@ def advice_for(cause: str) -> str | None:
     return next((text for words, text in _ADVICE.items() if cause.startswith(words)), None)
 
 
-def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> StoreUnavailable:
+def nobody_there(cause: str) -> bool:
+    """Tell whether a reason means that nobody listens, so that waiting for an answer is idle."""
+    return cause in (_REFUSED, _NO_ROUTE, _NO_ADDRESS)
+
+
+def unavailable(
+    endpoints: tuple[str, ...], last: str, *, unknown: bool, refused: bool = False
+) -> StoreUnavailable:
     """Return the exception for a store that did not answer in time, for the last try's reason."""
     advice = advice_for(last) or (
         "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
@@ -246,4 +258,5 @@ def unavailable(endpoints: tuple[str, ...], last: str, *, unknown: bool) -> Stor
     return StoreUnavailable(
         f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
         unknown=unknown,
+        refused=refused,
     )

@@ -26,12 +26,14 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
 from lockclient.stores.etcd.lease import Lease
@@ -68,8 +70,7 @@ class AioChannels:
         self._location = channels.location
         self._failover = channels.failover
         self._by_threads = channels.borrowed is not None or bool(_used_in - {os.getpid()})
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._calls: dict[tuple[str, str], Any] = {}
+        self._connections: dict[str, _Connection] = {}
         # A thousand tasks that begin at once want one lease and one token.
         self._granting = _Turns(1)
         self._authenticating = _Turns(1)
@@ -90,11 +91,14 @@ class AioChannels:
                 try:
                     limit = Deadline.after(timeout)
                     tries.metadata = await self._metadata(member, limit)
-                    answer = await self._stub(member, method)(
+                    connection = self._connection(member)
+                    answer = await connection.stub(method)(
                         request, timeout=limit.remaining(), metadata=tries.metadata
                     )
                 except grpc.RpcError as error:
                     pause = tries.failed(error)
+                    if tries.renew:
+                        self._renew(member, method, tries.began_at)
                 except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
                     if self._failover.closed:
                         raise tries.closed() from None
@@ -114,16 +118,25 @@ class AioChannels:
                     await by_thread(self._background.pushes.submit, lambda: lease.get(deadline))
         return lease.id
 
-    def _stub(self, member: Endpoint, method: Method) -> Any:
+    def _connection(self, member: Endpoint) -> _Connection | _OfThreads:
+        """Return one to a member, to be kept as long as a call by it is under way."""
         if self._by_threads:
-            return _awaitable(self._threads.stub(member, method))
-        endpoint, key = member.endpoint, (member.endpoint, method.path)
-        if endpoint not in self._channels:
+            return _OfThreads(partial(self._threads.stub, member))
+        connection = self._connections.get(member.endpoint)
+        if connection is None:
             _used_in.add(os.getpid())
-            self._channels[endpoint] = open_channel(grpc.aio, self._location, endpoint)
-        if key not in self._calls:
-            self._calls[key] = make_call(self._channels[endpoint], method)
-        return self._calls[key]
+            channel = open_channel(grpc.aio, self._location, member.endpoint)
+            connection = self._connections[member.endpoint] = _Connection(channel)
+        return connection
+
+    def _renew(self, member: Endpoint, method: Method, since: float) -> None:
+        """See `Channels.renew`."""
+        if self._by_threads:
+            self._threads.renew(member, method, since)
+            return
+        connection = self._connections.get(member.endpoint)
+        if connection is not None and connection.made_at < since:
+            del self._connections[member.endpoint]
 
     async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
         if not self._failover.authentication.name:
@@ -136,12 +149,40 @@ class AioChannels:
         return member.metadata()
 
     async def _authenticate(self, member: Endpoint, timeout: float) -> None:
-        stub = self._stub(member, AUTHENTICATE)
+        connection = self._connection(member)
         try:
+            stub = connection.stub(AUTHENTICATE)
             answer = await stub(self._failover.authentication, timeout=timeout)
             member.token = answer.token
         except grpc.RpcError as error:
             member.no_token(error)
+
+
+class _Connection:
+    """A channel to one member. It is closed as it dies, with all calls that are under way."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.made_at = monotonic()
+        self._channel = channel
+        self._stubs: dict[str, Any] = {}
+
+    def stub(self, method: Method) -> Any:
+        """Return what makes a call."""
+        stub = self._stubs.get(method.path)
+        if stub is None:
+            stub = self._stubs[method.path] = make_call(self._channel, method)
+        return stub
+
+
+@dataclass(frozen=True, slots=True)
+class _OfThreads:
+    """A connection of the threads' to one member."""
+
+    of_threads: Callable[[Method], Any]
+
+    def stub(self, method: Method) -> Any:
+        """Return what makes a call."""
+        return _awaitable(self.of_threads(method))
 
 
 class _Turns:

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
@@ -37,6 +37,7 @@ class _Connection:
     def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
         self._connect = connect
         self._channel: grpc.Channel | None = None
+        self._made_at = 0.0
         self.stubs: dict[str, Any] = {}
         """What makes calls, by the paths of their methods, as far as there was need for it."""
         self._lock = threading.Lock()
@@ -44,9 +45,19 @@ class _Connection:
     def stub(self, method: Method) -> Any:
         with self._lock:
             if self._channel is None:
-                self._channel = self._connect()
+                self._channel, self._made_at = self._connect(), monotonic()
             call = self.stubs[method.path] = make_call(self._channel, method)
             return call
+
+    def renew(self, since: float) -> None:
+        """Connect anew with the next call, unless that has been done since that moment.
+
+        Calls of other threads that are under way keep the old one, which ends with the last.
+        """
+        with self._lock:
+            if self._made_at < since:
+                self.stubs.clear()
+                self._channel = None
 
     def discard(self) -> None:
         """Begin anew with the next call; do not close what there was: that could wait for ever.
@@ -79,7 +90,7 @@ class Channels:
     """
 
     def __init__(self, location: EtcdLocation, borrowed: Borrowed | None = None) -> None:
-        self.failover = Failover(location)
+        self.failover = Failover(location, renewable=borrowed is None)
         self.location = location
         self.borrowed = borrowed
         self._plain = location.user is None and borrowed is None
@@ -98,6 +109,10 @@ class Channels:
         """Return what makes a call to a member."""
         connection = (self._streams if method.streams else self._unary)[member.endpoint]
         return connection.stubs.get(method.path) or connection.stub(method)
+
+    def renew(self, member: Endpoint, method: Method, since: float) -> None:
+        """Have the next call made by a connection that was made since that moment."""
+        (self._streams if method.streams else self._unary)[member.endpoint].renew(since)
 
     # ------------------------------------------------------------ unary calls
 
@@ -129,6 +144,8 @@ class Channels:
                     answer = stub(request, timeout, metadata)
             except grpc.RpcError as error:
                 pause = tries.failed(error)
+                if tries.renew:
+                    self.renew(member, method, tries.began_at)
             except ClusterMutexError:
                 tries.refused()
                 raise

@@ -34,6 +34,9 @@ class Borrowed:
         """Return what its requests carry now; it may have renewed its token."""
         return list(self._client.metadata or ())
 
+    def renew(self, since: float) -> None:
+        """Nothing: the connection is its owner's."""
+
     def discard(self) -> None:
         """Nothing: the connection is its owner's."""
 

@@ -23,6 +23,7 @@ from lockclient.stores.etcd.errors import (
     ErrorKind,
     diagnose,
     more_telling,
+    nobody_there,
     reason,
     refused,
     unavailable,
@@ -93,10 +94,16 @@ class Endpoint:
 
 
 class Failover:
-    """The members of one cluster, the one that answered last first."""
+    """The members of one cluster, the one that answered last first.
 
-    def __init__(self, location: EtcdLocation) -> None:
+    Args:
+        location: where they are.
+        renewable: whether a connection may be made anew: it is our own.
+    """
+
+    def __init__(self, location: EtcdLocation, *, renewable: bool = True) -> None:
         self.location = location
+        self.renewable = renewable
         self.authentication = wire.Authenticate(
             name=location.user or "", password=location.password or ""
         )
@@ -110,10 +117,15 @@ class Failover:
         """How many answers came, about: threads may miss each other's, but not that one came."""
         self._reporting = threading.Lock()
 
-    def next(self) -> Endpoint:
-        """Return the member that last answered, or else the one whose failure is longest ago."""
-        if self.good.cooling_until > monotonic():
-            self.good = min(self.members, key=attrgetter("cooling_until"))
+    def next(self, asked: tuple[Endpoint, ...] = ()) -> Endpoint:
+        """Return the member that last answered, or else the one whose failure is longest ago.
+
+        Args:
+            asked: some of the members, which have had their turn.
+        """
+        if self.good.cooling_until > monotonic() or self.good in asked:
+            others = [member for member in self.members if member not in asked]
+            self.good = min(others, key=attrgetter("cooling_until"))
         return self.good
 
     def beside(self, other: Endpoint | None) -> Endpoint:
@@ -146,11 +158,17 @@ class Tries:
     """One request: send it as `next` says, and tell it what came of that, until it is answered.
 
     What is not known of it is noted in its `RequestState` before and after each try.
+
+    A store that is silent has until the deadline. Where nobody listens there is nothing to wait
+    for: then the time that the caller has given (`Deadline.own`) is all. But gRPC remembers a
+    refusal for a second, in which it does not connect, and etcd may be back already: so it counts
+    only by a connection that was made since this request began.
     """
 
     __slots__ = (
-        *("_answers", "_count", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
-        *("_request", "_sending", "metadata"),
+        *("_answers", "_asked", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
+        *("_refusing", "_renewed", "_request", "_rounds", "_sending", "began_at", "metadata"),
+        "renew",
     )
 
     def __init__(
@@ -159,7 +177,10 @@ class Tries:
         self._failover = failover
         self._request = request
         self._deadline = deadline
-        self._count = 0
+        self._rounds = 0
+        self._asked: tuple[Endpoint, ...] = ()  # in this round
+        self._renewed: tuple[Endpoint, ...] = ()
+        self._refusing: tuple[Endpoint, ...] = ()
         self._last = "the time was up before it could be asked"
         self._member: Endpoint | None = None
         self._new_tokens = 0
@@ -167,6 +188,10 @@ class Tries:
         self._answers = 0
         self.metadata: Metadata | None = None
         """What the last try was sent with, where a token is."""
+        self.began_at = 0.0
+        """When the last try began, on the monotonic clock."""
+        self.renew = False
+        """Whether the next one goes to the same member, and only by a connection made since."""
 
     def next(self) -> tuple[Endpoint, float]:
         """Return whom to ask, and the seconds that the try may take.
@@ -177,17 +202,23 @@ class Tries:
         """
         failover, sending, now = self._failover, self._sending, monotonic()
         member = self._member
-        if member is None or not self._new_tokens:  # who wants a new token is asked again with it
+        # Who wants a new token is asked again with it.
+        if member is None or not (self._new_tokens or self.renew):
             member = failover.good
-            if member.cooling_until > now:
-                member = failover.next()
+            if member.cooling_until > now or self._asked:
+                member = failover.next(self._asked)
             self._member = member
-        longest = min(MAX_TRY_S, FIRST_TRY_S * 2 ** (self._count // len(failover.members)))
+        self.began_at, self.renew = now, False
+        longest = min(MAX_TRY_S, FIRST_TRY_S * 2**self._rounds)
         timeout = min(longest, self._deadline - now)
         if failover.closed:
             raise self.closed()
-        if timeout <= 0 or sending.abandoned:
-            raise unavailable(failover.location.endpoints, self._last, unknown=sending.ambiguous)
+        refused = len(self._refusing) == len(failover.members)
+        if timeout <= 0 or sending.abandoned or refused:
+            unknown = sending.ambiguous
+            raise unavailable(
+                failover.location.endpoints, self._last, unknown=unknown, refused=refused
+            )
         sending.in_flight = True
         self._answers = failover.answers
         return member, timeout
@@ -240,14 +271,28 @@ class Tries:
         self._new_tokens = 0
         self._sending.ambiguous |= unknown
         self._last = more_telling(self._last, why)
+        left = self._deadline.own - monotonic()
+        news = left <= 0 and failover.renewable and nobody_there(why)
+        news = news and member not in self._refusing
+        if news and member not in self._renewed:
+            self._renewed += (member,)
+            self.renew = True
+            return 0.0
         failover.failed(member)
-        self._count += 1
-        if self._count % len(failover.members):
+        self._asked += (member,)
+        if news:
+            self._refusing += (member,)
+        if len(self._asked) < len(failover.members):
             return 0.0
         # All failed: a pause, never a busy loop. Who answered others meanwhile is slow, not away.
+        self._asked = ()
+        self._rounds += 1
         if failover.answers == self._answers:
             failover.report(self._last)
-        return min(0.05 * 2.0 ** min(self._count, 4), self._deadline.remaining())
+        if news:  # each member is this once
+            return 0.0
+        pause = min(0.05 * 2.0 ** min(self._rounds, 4), self._deadline.remaining())
+        return min(pause, left) if left > 0 else pause
 
     def refused(self) -> None:
         """Take note that nothing is under way: nobody was asked."""

@@ -1,0 +1,163 @@
+"""Where nobody listens, the limit that a caller has set holds; who is silent has time to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, Settings, StoreUnavailable
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.cli.setup.ports import free_port
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.protocol import ONE_ANSWER_S
+from tests.support.etcd_binary import frozen
+from tests.support.processes import wait_until
+
+AT_ONCE = ONE_ANSWER_S / 2
+"""Seconds in which what needs no waiting is done on a busy machine; a quiet one takes 0.02."""
+
+Open = Callable[[Settings], EtcdStore]
+
+
+class Driver:
+    """Acquires in this thread, or in tasks of one event loop."""
+
+    def __init__(self, kind: str) -> None:
+        self._loop = asyncio.new_event_loop() if kind == "asyncio" else None
+
+    def acquire(self, store: EtcdStore, **limit: Any) -> Any:
+        """Acquire, and release what was had."""
+        if self._loop is None:
+            held = ClusterMutex("x", store=store).acquire(**limit)
+            if held is not None:
+                held.release()
+            return held
+        return self._loop.run_until_complete(self._in_task(store, **limit))
+
+    async def _in_task(self, store: EtcdStore, **limit: Any) -> Any:
+        held = await AsyncClusterMutex("x", store=store).acquire(**limit)
+        if held is not None:
+            await held.release()
+        return held
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def driver(request: pytest.FixtureRequest) -> Any:
+    driver = Driver(request.param)
+    yield driver
+    driver.close()
+
+
+def nowhere(host: str = "127.0.0.1") -> str:
+    return f"{host}:{free_port()}"
+
+
+def late_by(driver: Driver, store: EtcdStore, limit_s: float) -> float:
+    """Return by how many seconds a call that fails is later than its own limit."""
+    limit = {"timeout": limit_s} if limit_s else {"blocking": False}
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        driver.acquire(store, **limit)
+    late = time.monotonic() - began - limit_s
+    assert late >= 0
+    return late
+
+
+class TestNobodyListens:
+    @pytest.mark.parametrize("members", [1, 3])
+    @pytest.mark.parametrize("host", ["127.0.0.1", "nobody.invalid"])
+    def test_the_own_limit_holds(
+        self, driver: Driver, opened: Open, host: str, members: int
+    ) -> None:
+        """Refused by all, or not to be found: there is nothing to wait for beyond the limit."""
+        store = opened(Settings(endpoints=tuple(nowhere(host) for _ in range(members))))
+        for limit_s in (0.0, 1.0, 0.0):
+            assert late_by(driver, store, limit_s) < AT_ONCE
+
+    def test_of_a_lock_that_was_waited_for(
+        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """etcd goes away while it is waited: no lock at the limit, and the clean-up goes on."""
+        holder = ClusterMutex("x", store=own_store).acquire()
+        assert holder is not None
+        assert driver.acquire(own_store, timeout=0.2) is None  # all that a wait needs stands
+        own_etcd.stop()
+        began = time.monotonic()
+        mutex = ClusterMutex("x", store=own_store, timeout=0.5)
+        with pytest.raises((LockTimeout, StoreUnavailable)), mutex:
+            pass
+        assert time.monotonic() - began < 0.5 + AT_ONCE
+        own_etcd.start()
+        holder.release()
+
+    def test_a_refusal_of_before_does_not_count(
+        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """gRPC remembers one for a second: after etcd is back, the first call succeeds."""
+        for _ in range(3):
+            own_etcd.stop()
+            late_by(driver, own_store, 0)
+            own_etcd.start()
+            assert driver.acquire(own_store, blocking=False) is not None
+
+    def test_of_a_refusal_that_others_have_caused(
+        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+    ) -> None:
+        """The connection that a thread or another call has just failed by proves nothing."""
+        own_etcd.stop()
+        late_by(driver, own_store, 0.3)
+        with pytest.raises(StoreUnavailable):
+            ClusterMutex("x", store=own_store).acquire(False)
+        own_etcd.start()
+        assert driver.acquire(own_store, timeout=0.01) is not None
+
+
+class TestSilent:
+    def test_who_is_silent_has_time_for_an_answer(
+        self, driver: Driver, own_etcd: Etcd, opened: Open
+    ) -> None:
+        """One of them may answer yet: a free lock is had, however short the limit is."""
+        store = opened(Settings(endpoints=(own_etcd.endpoint, nowhere())))
+        with frozen(own_etcd):
+            assert late_by(driver, store, 0) > AT_ONCE
+
+    def test_who_has_one_more_member_asks_it(
+        self, driver: Driver, own_etcd: Etcd, opened: Open
+    ) -> None:
+        """Two refuse, the third one has the lock to give."""
+        store = opened(Settings(endpoints=(nowhere(), nowhere(), own_etcd.endpoint)))
+        assert driver.acquire(store, blocking=False) is not None
+
+
+def test_what_a_line_of_waiters_costs_when_etcd_goes(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """Those that wait with a limit of their own are told at theirs, one by one."""
+
+    async def wait(timeout: float) -> float:
+        began = time.monotonic()
+        held = await AsyncClusterMutex("x", store=own_store).acquire(timeout=timeout)
+        assert held is None
+        return time.monotonic() - began - timeout
+
+    async def all_of_them() -> list[float]:
+        tasks = [asyncio.create_task(wait(2 + number / 50)) for number in range(20)]
+        mutex = AsyncClusterMutex("x", store=own_store)
+        while len(await mutex.waiters()) < len(tasks):
+            await asyncio.sleep(0.05)
+        own_etcd.stop()
+        return await asyncio.gather(*tasks)
+
+    holder = ClusterMutex("x", store=own_store).acquire()
+    assert holder is not None
+    assert max(asyncio.run(all_of_them())) < AT_ONCE
+    own_etcd.start()
+    holder.release()
+    waiters = ClusterMutex("x", store=own_store).waiters
+    wait_until(lambda: not waiters(), what="their tickets to go")
