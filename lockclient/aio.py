@@ -113,7 +113,34 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
 
 
 _running: set[asyncio.Task[Any]] = set()
-"""What `on_lost` has begun: a loop alone does not keep its tasks."""
+"""What `on_lost` has begun, and deputies: a loop alone does not keep its tasks."""
+
+
+async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await an acquisition in a task of its own, which goes on if this one is cancelled.
+
+    A request that is cancelled on its way may come to stand at any time, and only a tombstone keeps
+    it from taking the lock then. Left alone it is answered in a moment, most likely, and nothing is
+    left to arrive: so it has the patience that it has in threads, see `Attempt.let_go`, by which
+    the caller is to tell it that nobody waits.
+
+    If the loop ends first, the deputy is cancelled with all other tasks, or never goes on: then its
+    steps are closed, or the scheduler's thread finds them unanswered. Either leaves the tombstone.
+    """
+    loop = asyncio.get_running_loop()
+    ended, deputy = loop.create_future(), loop.create_task(work)
+    _running.add(deputy)
+
+    def end(deputy: asyncio.Task[Result]) -> None:
+        _running.discard(deputy)
+        if not ended.done():
+            ended.set_result(None)
+        elif not deputy.cancelled():
+            deputy.exception()  # nobody waits for it: it need not be complained about
+
+    deputy.add_done_callback(end)
+    await ended
+    return deputy.result()
 
 
 class AsksStoreAsync:
@@ -250,7 +277,8 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
         if scheduler.shared.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()
         try:
-            if not await _drive(attempt.steps(now, Deadline(now.monotonic + limit)), attempt.store):
+            deadline = Deadline(now.monotonic + limit)
+            if not await _by_deputy(_drive(attempt.steps(now, deadline), attempt.store)):
                 return None
             return self._adopt(attempt.holding, scope, block)
         except BaseException:

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreUnavailable
+from lockclient.acquisition.attempt import PROMPT
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import made_of
 from lockclient.stores import protocol
@@ -97,6 +98,36 @@ class TestCancelling:
         wait_until(lambda: store._streams[0]._watches.empty(), what="the end of all watches")
         figure(f"{cancelled[0]} of 300 cycles were cancelled, and left nothing")
         assert cancelled[0] > 100
+
+    def test_a_request_on_its_way_leaves_no_tombstone(
+        self, store: EtcdStore, etcdctl: Etcdctl, figure: Figure
+    ) -> None:
+        """It is answered in a moment, as it is in threads, and then nothing can come late."""
+        cancelled = [0]
+
+        async def give_up() -> None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(AsyncClusterMutex("x", store=store).acquire(), 0.002)
+                return
+            cancelled[0] += 1
+
+        async def main() -> None:
+            async with AsyncClusterMutex("x", store=store):
+                for _ in range(20):
+                    await asyncio.gather(*(give_up() for _ in range(3)))
+                # As long as they have patience, and all that is cleaned up needs.
+                await asyncio.sleep(2 * PROMPT)
+
+        run(main())
+        wait_until(lambda: left_over(etcdctl, store) == "", what="the end of all traces")
+        wait_until(lambda: not store.background.unfinished(), what="the end of the clean-up")
+        kept = etcdctl(
+            "get", "--prefix", "--keys-only", f"{store.location.root}/withdrawn/"
+        ).split()
+        figure(f"{cancelled[0]} tries were cancelled: {len(kept)} tombstones")
+        # A machine that stands still for as long as the patience lasts, leaves one.
+        assert cancelled[0] > 30
+        assert len(kept) < cancelled[0] / 4
 
     def test_the_clean_up_outlives_the_loop(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         """`asyncio.run` returns at once after the cancellation; the ticket goes all the same."""

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from lockclient import Settings
+from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.locks import read
 from tests.support.processes import Figure, run_to_end
@@ -127,6 +128,48 @@ with ClusterMutex("x", store=store) as mutex:
     mutex.alive(force=True)
 print("done")
 """
+INTERRUPTED = """
+import signal
+from lockclient.stores import protocol
+from lockclient.stores.etcd.wire import failover, fork_safety
+protocol.STORE_TIMEOUT_S = failover.FIRST_TRY_S = failover.MAX_TRY_S = 120  # one try all the time
+mutex = ClusterMutex("x", store=store)
+mutex.acquire()
+server, children = int(sys.argv[2]), []
+
+def raise_late(number, frame):
+    raise KeyError("the handler's own")
+
+def interrupt(number):
+    while not fork_safety._forking:
+        time.sleep(0.001)
+    os.kill(os.getpid(), number)
+
+signal.signal(signal.SIGALRM, raise_late)
+os.kill(server, signal.SIGSTOP)
+try:
+    threading.Thread(target=mutex.holder, daemon=True).start()
+    for number, kind in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, KeyError)):
+        while not fork_safety._inside:
+            time.sleep(0.001)
+        threading.Thread(target=interrupt, args=[number], daemon=True).start()
+        try:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            children.append(child)
+            os.waitpid(child, 0)
+            time.sleep(60)
+        except kind:
+            continue
+        expect(False, f"{kind} arrives")
+finally:
+    os.kill(server, signal.SIGCONT)
+expect(len(children) == 2, "it arrives when the child is known")
+expect(signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "all handlers are as they were")
+mutex.release()
+print("done")
+"""
 ENDS = {
     "after an exception in the block": """
 with ClusterMutex("x", store=store):
@@ -161,6 +204,14 @@ def test_a_child_holds_nothing_and_disturbs_nothing(settings: Settings, figure: 
 def test_a_child_uses_its_parents_object(script: str, settings: Settings) -> None:
     """In the child it is a mutex like any other: not held, and good for taking the lock."""
     assert run(script, settings).stdout == "done\n"
+
+
+def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:
+    """In the parent, whichever signal's handler raised it while the fork waited for a request."""
+    assert own_etcd.process is not None
+    settings = Settings(endpoints=(own_etcd.endpoint,))
+    done = run(INTERRUPTED, settings, str(own_etcd.process.pid))
+    assert done.stdout == "done\n", done.stderr
 
 
 @pytest.mark.parametrize("script", ENDS.values(), ids=ENDS)

@@ -35,7 +35,7 @@ class End(Enum):
 
 
 class Ended:
-    """Runs a coroutine up to the `number`-th time that it waits, and ends it there.
+    """Runs a coroutine up to the `number`-th time that it or its deputy waits, and ends it there.
 
     It hands what the coroutine waits for on to the task: `asyncio` takes it for the task's own.
     """
@@ -44,32 +44,50 @@ class Ended:
         self.number = number
         self.how = how
         self.reached = False
+        self._end: Callable[[], object] = bool
 
-    @types.coroutine
-    def run(self, work: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
-        error: BaseException | None = None
+    async def run(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.current_task()
         assert task is not None
-        with suppress(StopIteration):
-            while True:
+        self._end = work.close if self.how is End.NEVER else task.cancel
+        asyncio.get_running_loop().set_task_factory(self._make_task)
+        await self._counted(work)
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> Any:
+        deputy = work.__name__ == "drive_async"
+        return asyncio.Task(self._deputy(work) if deputy else work, loop=loop, **how)
+
+    async def _deputy(self, work: Coroutine[Any, Any, object]) -> object:
+        return await self._counted(work)
+
+    @types.coroutine
+    def _counted(self, work: Coroutine[Any, Any, object]) -> Generator[Any, None, object]:
+        error: BaseException | None = None
+        while True:
+            try:
                 awaited: Any = work.send(None) if error is None else work.throw(error)
-                error = None
-                self.number -= 1
-                if self.number == 0:
-                    self.reached = True
-                    if self.how is End.NEVER:
-                        with suppress(RuntimeError):  # it awaits in a `finally`: so once more
-                            work.close()
-                        work.close()
-                        return
-                    if self.how is End.AWAY or awaited is None:
-                        task.cancel()
-                    else:
-                        awaited.add_done_callback(lambda _: task.cancel())
-                try:
-                    yield awaited
-                except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's
-                    error = thrown
+            except StopIteration as end:
+                return end.value
+            error = None
+            self.number -= 1
+            if self.number == 0:
+                self.reached = True
+                if self.how is End.NEVER:
+                    for _ in range(2):  # it may await in a `finally`
+                        for left in (work.close, self._end):
+                            with suppress(RuntimeError):
+                                left()
+                    return None
+                if self.how is End.AWAY or awaited is None:
+                    self._end()
+                else:
+                    awaited.add_done_callback(lambda _: self._end())
+            try:
+                yield awaited
+            except BaseException as thrown:  # noqa: BLE001 - it is the coroutine's
+                error = thrown
+            if self.reached and self.how is End.NEVER:
+                return None
 
 
 Work = Callable[[AsyncClusterMutex], Awaitable[object]]

@@ -5,20 +5,27 @@ are currently calling into gRPC"). Then the child inherits its pollers as they a
 SIGSEGV at its first call, and with grpcio up to 1.76 the parent dies as well. So before a fork
 new calls are held back, streams are ended (to be opened again where they stopped), and those
 under way get a moment to end; if one does not, the fork goes ahead as it would without us.
+
+Python prints what is raised in a hook of a fork, and drops it, so that a Ctrl-C while we wait would
+be gone. So what a signal's handler raises here is kept, and raised in the parent after the fork.
+(In the hooks of others, which wait for nothing, it may hit the one microsecond as ever.)
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import monotonic
+from lockclient.threads import scheduler
 
 _PATCHED: dict[str, Callable[[Any], bool]] = {
     "gevent.monkey": lambda module: module.is_module_patched("threading"),
@@ -84,14 +91,58 @@ def add(stream: Stream) -> None:
 
 
 def _before() -> None:
-    _forking.append(True)
+    _interrupts.clear()
+    until = monotonic() + FORK_TIMEOUT_S
+    while True:
+        try:
+            return _hold_back(until)
+        except BaseException as error:  # noqa: BLE001 - a handler's: raised after the fork
+            _interrupts.append(error)
+
+
+def _hold_back(until: float) -> None:
+    """Keep everybody out of gRPC; if it is interrupted, it is simply done again."""
+    if not _forking:
+        _forking.append(True)
     me = threading.get_ident()
     _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
-    for stream in list(_streams):
-        stream.pause()
-    until = monotonic() + FORK_TIMEOUT_S
-    while _inside and monotonic() < until:
+    paused: list[bool] = []
+
+    def pause() -> None:
+        for stream in list(_streams):
+            stream.pause()
+        paused.append(True)
+
+    # Not in this thread: an interrupt that lands in gRPC may leave a lock of its taken for good.
+    if _streams:
+        scheduler.shared.after(0, pause)
+    while (_inside or (_streams and not paused)) and monotonic() < until:
         time.sleep(0.001)
+
+
+_interrupts: list[BaseException] = []
+"""What handlers of signals have raised while a fork waited. One is enough to end what forks."""
+INTERRUPT_DELAY_S = 0.05
+"""Seconds after a fork at which that is raised: the hooks of others are over by then, which would
+lose it as well, and so is the line that takes note of the child."""
+_CARRIER = signal.SIGURG
+"""The signal by whose handler it is raised: who gets it by mistake ignores it."""
+
+
+def _after_in_parent() -> None:
+    _forking.clear()
+    if _interrupts and threading.get_ident() == threading.main_thread().ident:
+        error, before = _interrupts[0], signal.getsignal(_CARRIER)
+
+        def interrupt(_number: int, _frame: object) -> None:
+            signal.signal(_CARRIER, signal.SIG_DFL if before is None else before)
+            raise error
+
+        signal.signal(_CARRIER, interrupt)
+        # A real signal, for it must end a wait, too. If it comes in the middle of the next fork,
+        # that keeps the exception again.
+        send = partial(signal.pthread_kill, threading.get_ident(), _CARRIER)
+        scheduler.shared.after(INTERRUPT_DELAY_S, send)
 
 
 def _after_in_child() -> None:
@@ -100,4 +151,6 @@ def _after_in_child() -> None:
     _streams.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_forking.clear, after_in_child=_after_in_child)
+os.register_at_fork(
+    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)
