@@ -26,10 +26,12 @@ from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure
 from tests.support.soak import soaking
 
-AT_ONCE = 4
+AT_ONCE = 5
 SHORTEST = 2.0
 """Seconds that a program may wait at its end, of its own will: the quickest of all shows that, as
-noise only adds. The longest such wait is a second, for a clean-up that can't be done."""
+noise only adds. How much that is shows one beside them, which has nothing to wait for. The longest
+such wait is a second, for a clean-up that can't be done."""
+BARE = "turn()"
 LONGEST = 10.0
 """Seconds for each of them: a machine may stand still for a moment, a program that hangs does for
 good."""
@@ -211,8 +213,8 @@ def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figur
     took: list[float] = []
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:
         programs = []
-        for _ in range(times):
-            programs.append(Program(state, settings))
+        for began in [State(BARE), *([state] * times)]:
+            programs.append(Program(began, settings))
             stack.callback(programs[-1].kill)
         for program in programs:
             program.ready()
@@ -221,8 +223,9 @@ def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figur
                 took.append(seconds)
                 assert "Traceback" not in said
                 assert "Fatal" not in said
+    noise, *took = took
     figure(f"the end of {times} programs took {max(took):.2f} s at most")
-    assert min(took) < SHORTEST
+    assert min(took) < SHORTEST + noise
     assert max(took) < LONGEST
 
 
