@@ -42,6 +42,7 @@ def run_to_end(
     typed: str = "",
     folder: Path | None = None,
     status: int | None = 0,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and see that it ends with `status`; None: with any."""
     done = subprocess.run(
@@ -50,7 +51,7 @@ def run_to_end(
         input=typed,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         cwd=folder,
         start_new_session=True,
     )
