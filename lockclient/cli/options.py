@@ -27,6 +27,8 @@ from lockclient.text.log_format import PlainFormatter
 
 COMPLETION_TIMEOUT_S = 1.0
 """For the store to answer a shell that completes a name."""
+_HEX = "clustermutex.hex"
+"""Where in click's context it stands that names and uuids are in hexadecimal."""
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
 
@@ -121,6 +123,38 @@ def parse_search(text: Sequence[str]) -> Search:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as told below.")
 
 
+hex_option = click.option(
+    "--hex",
+    "hexadecimal",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, given: ctx.meta.__setitem__(_HEX, given),
+    help="NAME and --uuid are in hexadecimal, each the UTF-8 of one. So the dashboard writes what "
+    "some shell might read otherwise.",
+)
+"""For commands that are copied from elsewhere, with a `LockName` and a `Uuid`."""
+
+
+def _written(value: str, ctx: click.Context | None, what: str) -> str:
+    if ctx is None or not ctx.meta.get(_HEX):
+        return value
+    try:
+        return bytes.fromhex(value).decode()
+    except ValueError:
+        raise click.BadParameter(f"{what} {value!r} is no UTF-8 in hexadecimal (--hex).") from None
+
+
+class Uuid(click.ParamType[str]):
+    """A holder's uuid, any text."""
+
+    name = "uuid"
+
+    def convert(self, value: Any, _param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it, read from hexadecimal where `--hex` says so."""
+        return _written(value, ctx, "The uuid")
+
+
 class LockName(Parsed[str]):
     """A lock's name; shells complete it by the locks that are held.
 
@@ -130,6 +164,10 @@ class LockName(Parsed[str]):
 
     def __init__(self, parse: Callable[[str], str] = check_name) -> None:
         super().__init__("name", parse)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, read from hexadecimal where `--hex` says so."""
+        return super().convert(_written(value, ctx, "The name"), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, _param: click.Parameter, incomplete: str

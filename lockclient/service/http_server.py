@@ -30,6 +30,7 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.buffers import ReadOnlyFileBasedBuffer
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
@@ -72,12 +73,25 @@ class Bounds:
 _ASK, _HEADER, _BODY, _READ, _WORK = "ask", "header", "body", "read", "work"
 
 
+class _Parser(HTTPRequestParser):
+    """A request's header; what can't be read is answered by 400, and is no error of ours."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """See `HTTPRequestParser`."""
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:  # a number of more digits than Python reads
+            raise ParsingError("a number in the header is too long") from error
+
+
 class _Channel(HTTPChannel):
     """A connection that knows whose turn it is, and since when.
 
     The fields of before are changed by the loop's thread alone, but for `served`, by the one thread
     that serves the connection.
     """
+
+    parser_class = _Parser
 
     def __init__(self, server: _Listener, *args: Any, **kwargs: Any) -> None:
         self.bounds = server.bounds

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+from collections import deque
 from typing import Any
 
+from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.text.escaping import ascii_json, without_secrets
 from lockclient.text.log_format import PlainFormatter
 
 _FIELDS = ("event", "lock", "uuid", "hostname")
+MAX_OTHERS_LINES_A_MINUTE = 20
+"""Of what waitress says, as whoever asks may have it say."""
+MAX_OTHERS_CHARS = 2000
+"""Characters of each of them."""
 MAX_FIELD_CHARS = 500
 """Characters of a text from outside in a field."""
 
@@ -26,6 +33,39 @@ def log_fields(event: str, holder: Holder, removal: Removal | None = None) -> di
     known = {"lock": holder.name, "uuid": holder.uuid, "hostname": holder.hostname}
     texts = {field: text and text[:MAX_FIELD_CHARS] for field, text in known.items()}
     return {"event": event, **texts, "removal": removal}
+
+
+class RateFilter(logging.Filter):
+    """Lets a few records a minute through, and says with the next one how many it left out.
+
+    For loggers of which somebody outside decides how much they have to say.
+
+    Args:
+        limit: of records a minute.
+    """
+
+    def __init__(self, limit: int = MAX_OTHERS_LINES_A_MINUTE) -> None:
+        super().__init__()
+        self._limit = limit
+        self._passed: deque[float] = deque()
+        self._left_out = 0
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        now = monotonic()
+        with self._lock:
+            while self._passed and self._passed[0] < now - 60:
+                self._passed.popleft()
+            if len(self._passed) >= self._limit:
+                self._left_out += 1
+                return False
+            self._passed.append(now)
+            left_out, self._left_out = self._left_out, 0
+        text = record.getMessage()[:MAX_OTHERS_CHARS]
+        more = f" ({left_out} more of this logger were left out before.)" if left_out else ""
+        record.msg, record.args = f"{text}{more}", ()
+        return True
 
 
 class _TextFormatter(PlainFormatter):
@@ -62,3 +102,8 @@ def configure_logging(level: str, style: str) -> None:
     # Their chatter about each job and each queued request is no news to an operator.
     for noisy in ("apscheduler", "waitress"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    # Nor is an error for each request of a stranger who sends crooked ones. What it says goes
+    # through one logger: filters are asked there, and not by those above it.
+    waitress = logging.getLogger("waitress")
+    if not any(isinstance(known, RateFilter) for known in waitress.filters):
+        waitress.addFilter(RateFilter())

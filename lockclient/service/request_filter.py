@@ -29,6 +29,7 @@ ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
 
 _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
 _WITHOUT_DOT = re.compile(r"[a-z0-9_-]+", re.ASCII)
+_SCOPE = re.compile(r"[\w.-]{1,15}", re.ASCII)
 _LOGGED = 10
 """Refused hosts that are told in the log: whoever asks chooses them."""
 
@@ -55,10 +56,16 @@ def is_safe_host(host: str) -> bool:
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Return a connection's address, as IPv4 if it comes by that; None if it is none."""
+    """Return a connection's address, as IPv4 if it comes by that; None if it is none.
+
+    With the name of an interface behind it (`fe80::1%eth0`), where that may stand.
+    """
+    bare, scoped, interface = text.partition("%")
     try:
-        found = ip_address(text.partition("%")[0])
+        found = ip_address(bare)
     except ValueError:
+        return None
+    if scoped and not (found.version == 6 and found.is_link_local and _SCOPE.fullmatch(interface)):
         return None
     return getattr(found, "ipv4_mapped", None) or found
 

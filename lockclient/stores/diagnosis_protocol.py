@@ -83,13 +83,14 @@ class Voter:
     """A server that has a vote on each lock: after `waits` seconds, if it is new or was emptied.
 
     `trouble` is why it can't be asked, if so; `locks` are the names that stand there, whoever
-    believes it.
+    believes it; `kept` whether an operator vouches that it keeps what it answers over a restart.
     """
 
     endpoint: str
     waits: float = 0.0
     trouble: str = ""
     locks: frozenset[str] = frozenset()
+    kept: bool = False
 
 
 class Voting(Protocol):
@@ -100,6 +101,9 @@ class Voting(Protocol):
 
     def vouch(self) -> None:
         """Say that nobody holds a lock, so that all servers vote at once."""
+
+    def vouch_kept(self, *, kept: bool = True) -> None:
+        """Say whether all servers write everything down before they answer."""
 
 
 def too_few(votes: Mapping[str, str]) -> str:

@@ -1,18 +1,24 @@
-"""Commands to copy about a lock that is stuck, quoted for a shell, and sections of the runbook."""
+"""Commands to copy about a lock that is stuck, for any shell, and sections of the runbook."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from lockclient.model.holder import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder
 from lockclient.model.ticket import Ticket
-from lockclient.text.escaping import plain
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 """What `ssh` may be given: nothing that it would take for an option, nor for a user."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
+"""What every shell takes for itself, and no program for an option."""
+_BARE_URL: Final = re.compile(r"[A-Za-z0-9._/:,%-]+")
+_HEXADECIMAL: Final = (
+    " (Name and uuid are hexadecimal, as no shell reads something else into that.)"
+)
 
 _SECTIONS: Final = {
     ALERT: "LockPastAlert",
@@ -41,11 +47,19 @@ def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
     what = "Does its process still run, and is it the one that took the lock?"
     yield from _visits(holder, "the holder", what, python="python" in (holder.client or "python"))
     if holder.uuid is not None and not holder.uuid.startswith("unreadable-"):
-        yield Remedy(
+        what = (
             "If the holder is dead, or may go on without the lock: take the lock from it, and from "
-            "no other. It is shown once more, and you are asked why.",
-            f"clustermutex force-unlock --url {quoted(url)} --uuid {quoted(holder.uuid)} "
-            f"-- {quoted(holder.name)}",
+            "no other. It is shown once more, and you are asked why."
+        )
+        words = (holder.uuid, holder.name)
+        if bare := all(map(_BARE.fullmatch, words)):
+            uuid, name = words
+        else:
+            uuid, name = (word.encode(errors="replace").hex() for word in words)
+        yield Remedy(
+            what if bare else what + _HEXADECIMAL,
+            f"clustermutex force-unlock --url {url_word(url)} {'' if bare else '--hex '}"
+            f"--uuid {uuid} -- {name}",
         )
 
 
@@ -64,20 +78,12 @@ def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> 
             yield Remedy("What is it doing?", f"py-spy dump --pid {who.pid}")
 
 
-def quoted(text: str) -> str:
-    """Quote a text for a shell; what can't be seen, or copied off a page, is written as bash does.
+def url_word(url: str) -> str:
+    """Return the URL of a store as a word of a command line, the same in every shell.
 
-    So nothing that is pasted runs, whatever a lock is called.
+    No quoting of any text is: in dash `\\'` ends what bash goes on to read, and in fish it does not
+    end what bash ends there. So what is odd in it is written as URLs do, and then no quote and no
+    backslash is left inside of the quotes.
     """
-    if plain(text) == text:
-        return quote(text)
-    return "$'" + "".join(map(_bash, text)) + "'"
-
-
-def _bash(char: str) -> str:
-    if char in "\\'":
-        return f"\\{char}"
-    if char.isascii() and char.isprintable():
-        return char
-    code = ord(char)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    url = quote(url, safe="/:,?=&[]~")
+    return url if _BARE_URL.fullmatch(url) else f"'{url}'"

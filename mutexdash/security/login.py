@@ -168,7 +168,7 @@ class Header:
         user = request.headers.get(self._name, "")
         with suppress(UnicodeDecodeError):  # WSGI reads bytes as Latin-1; most proxies send UTF-8
             user = user.encode("latin-1").decode()
-        user = user.strip()
+        user = user.strip(" \t")  # and nothing else: with a blank of Unicode it is another name
         # A list means that the proxy has added its header to one that came from the client.
         if not user or "," in user or not user.isprintable() or len(user) > _MAX_USER_CHARS:
             abort(

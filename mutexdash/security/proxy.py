@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from werkzeug.exceptions import NotFound
+from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from lockclient.service.request_filter import ALIVE, METRICS, READY
+from lockclient.service.request_filter import ALIVE, METRICS, READY, address_of
 from mutexdash.security.access import Access
 from mutexdash.security.login import ASKED_HOST, PEER
 
 _PROBES = (ALIVE, READY, METRICS)
+_HOST: Final = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.IGNORECASE)
+_VALID: Final[Mapping[str, Callable[[str], object]]] = {
+    "HTTP_X_FORWARDED_FOR": address_of,
+    "HTTP_X_FORWARDED_PROTO": re.compile("https?", re.IGNORECASE).fullmatch,
+    "HTTP_X_FORWARDED_HOST": _HOST.fullmatch,
+}
+"""By a proxy's header, what tells of a value that it is one."""
 
 
 def mounted(app: Any, access: Access) -> Any:
@@ -47,12 +55,37 @@ class _Behind:
     def __init__(self, app: Any, access: Access) -> None:
         self._app = app
         self._proxies = access.proxies
-        hops = access.hops
+        self._hops = hops = access.hops
         self._fixed = ProxyFix(app, x_for=hops, x_proto=hops, x_host=hops)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         peer = environ[PEER] = environ.get("REMOTE_ADDR", "")
         environ[ASKED_HOST] = environ.get("HTTP_HOST")
-        app = self._fixed if peer in self._proxies else self._app
+        app: Any = self._app
+        if peer in self._proxies:
+            app = self._fixed
+            if (crooked := self._crooked_header(environ)) is not None:
+                name = crooked.removeprefix("HTTP_").replace("_", "-").title()
+                app = BadRequest(f"What the proxy adds to {name} is none of such.")
         found: Iterable[bytes] = app(environ, start_response)
         return found
+
+    def _crooked_header(self, environ: dict[str, Any]) -> str | None:
+        """Leave of each header only what our proxies have added, each value seen to be one.
+
+        A proxy adds its value on the right. What stands left of ours is the client's own, and may
+        be anything, quotes included, which releases of Werkzeug take for different things: so it
+        never comes to be read as a list. Where there is less than our proxies add, it counts for
+        nothing. Returns the header whose values are none.
+        """
+        for header, valid in _VALID.items():
+            added = [
+                value.strip(" \t") for value in environ.pop(header, "").rsplit(",", self._hops)
+            ]
+            added = added[-self._hops :] if self._hops else []
+            if added == [""] or len(added) < self._hops or not added:
+                continue
+            if not all(map(valid, added)):
+                return header
+            environ[header] = ", ".join(added)
+        return None

@@ -6,6 +6,7 @@ Every request comes here through `guard.Guard.check_write`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -83,7 +84,8 @@ class _Request:
 def by_form(name: str | None = None) -> BaseResponse:
     """Force-unlock from a page, and go back to it."""
     name = name_asked_for(name)
-    asked = _Request.read(request.form, **{key: key in request.form for key in _DESPITE})
+    fields = {"uuid": _uuid_of(request.form), **request.form.to_dict()}
+    asked = _Request.read(fields, **{key: key in request.form for key in _DESPITE})
     try:
         removal = _unlock(name, asked)
     except StoreFull:  # the form asks about that, too, then
@@ -106,6 +108,15 @@ def by_json(name: str | None = None) -> Response:
     except StoreFull:
         abort(409, f"Nothing was unlocked: {NO_RECORD} For that there is the field unrecorded.")
     return jsonify(removed=removal.facts())
+
+
+def _uuid_of(form: Mapping[str, str]) -> str:
+    """Return the holder that the page was about. It is any text, and a browser changes some in a
+    field (a NUL, a line's end), but not hexadecimal."""
+    try:
+        return bytes.fromhex(form.get("uuid_hex", "")).decode()
+    except ValueError:
+        abort(400, "Nothing was unlocked: the field uuid_hex is no text in hexadecimal.")
 
 
 def _body() -> Any:

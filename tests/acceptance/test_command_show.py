@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,8 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
+from mutexdash.markup.remedies import remedies
+from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.locks import ask, has, queue_up, take
 from tests.support.processes import wait_until
@@ -232,6 +235,23 @@ def test_a_script_may_name_the_holder_it_means(held: HeldLock, settings: Setting
     wait_until(lambda: not held.healthy, what="the loss")
     with pytest.raises(LockLost):
         held.release()
+
+
+def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(
+    settings: Settings, store: EtcdStore
+) -> None:
+    """In hexadecimal, as no quoting suits every shell: also a uuid that nobody could type."""
+    odd = replace(holder("a\u200b'; touch pwned; #"), uuid="u\0\n'")
+    take(store, odd)
+    (*_, remedy) = remedies(odd, settings.url())
+    _, *words = shlex.split(remedy.command)
+    said = one_line(called(settings, *words, "--uuid", "00", "--yes", "--reason", "x", status=1))
+    assert "is not held by '\\x00'" in said
+    for wrong in ("zz", "ff", "a"):
+        said = called(settings, *words[:-1], wrong, "--yes", "--reason", "x", status=2).stderr
+        assert f"{wrong!r} is no UTF-8 in hexadecimal" in said
+    assert "Removed" in called(settings, *words, "--yes", "--reason", "x").stdout
+    assert not has(store, odd.name)
 
 
 @pytest.mark.parametrize("uuid", ["", "u" * 70_000])

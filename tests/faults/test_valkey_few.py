@@ -203,7 +203,7 @@ class TestSlowDoor:
     @pytest.fixture
     def slow(self, three: Servers) -> Iterator[Relay]:
         with three.store(), Relay(three.all[2].endpoint) as slow:
-            slow.delay = 0.3
+            slow.delay = 0.4
             yield slow
 
     def test_locks_are_had_by_the_others(self, store: ValkeyStore) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
+from valkey.exceptions import ResponseError
 
-from lockclient import ClusterMutex, Settings, StoreError
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable
 from lockclient.model.clocks import Stamps
 from lockclient.model.removal import Removal
 from lockclient.stores.requests import Push, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
+from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import new_connection
 from tests.contract.asking import holder, removal
 from tests.support.locks import following, held, read, remove, soon, take, unlock
 from tests.support.processes import needed, run_to_end, wait_until
 from tests.support.terminal import called
-from tests.support.valkey_servers import Servers, running
+from tests.support.valkey_servers import Servers, as_user, running
 
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien$(x)", "operator": "ann"}
 SECRETS = {f"{kind.upper()}_PASSWORD": f"of the {kind}'s" for kind in USERS}
@@ -140,15 +143,87 @@ def test_nothing_more_works(servers: Servers, kind: str, what: str) -> None:
         unlock(client, uuid, "held")
 
 
-def test_no_other_key_is_in_reach(servers: Servers) -> None:
-    """Neither another prefix nor a command that is not needed."""
-    place = servers.place(user=USERS["unlocker"], password=SECRETS["UNLOCKER_PASSWORD"])
-    connection = new_connection(place, servers.all[0].endpoint)
-    connection.connect()
-    try:
-        for words in (("GET", "other"), ("KEYS", "*"), ("FLUSHALL",), ("CONFIG", "SET", "a", "b")):
-            connection.send_command(*words)
-            with pytest.raises(Exception, match=r"(?i)no permission"):
-                connection.read_response()
-    finally:
-        connection.disconnect()
+def ask_as(servers: Servers, kind: str, *words: str) -> Any:
+    password = SECRETS[f"{kind.upper()}_PASSWORD"]
+    place = servers.place(user=USERS[kind], password=password)
+    return as_user(place, servers.all[0].endpoint, *words)
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_no_other_key_is_in_reach(servers: Servers, kind: str) -> None:
+    """Neither another prefix nor a command that is not needed, nor anybody's password."""
+    servers.command("SET", "other", "secret")
+    for command in ("GET other", "KEYS *", "FLUSHALL", "CONFIG SET a b", "CONFIG GET requirepass"):
+        with pytest.raises(ResponseError, match=r"(?i)no permission"):
+            ask_as(servers, kind, *command.split())
+
+
+def test_who_only_looks_sends_no_script_and_writes_nothing(servers: Servers) -> None:
+    """A script could be one that never ends, EVAL_RO's as well; and the server's own note of when
+    it votes would make two holders."""
+    endless, note = "while true do end", f"{servers.root}/server"
+    _, source = lua_scripts.library()
+    for words in (
+        *((verb, endless, "0") for verb in ("EVAL", "EVAL_RO")),
+        ("HSET", note, "votes_at", "0"),
+        *((verb, f"{servers.root}/locks/a") for verb in ("DEL", "PERSIST")),
+        ("FUNCTION", "LOAD", "REPLACE", source),
+        ("SCRIPT", "LOAD", endless),
+        ("PUBLISH", f"{servers.root}/released/a", "x"),
+    ):
+        with pytest.raises(ResponseError, match=r"(?i)no permission"):
+            ask_as(servers, "dashboard", *words)
+
+
+@pytest.mark.parametrize("number", ["-1e15", "1e15", "nan", "inf", "x", ""])
+def test_no_number_makes_a_function_run_for_long(servers: Servers, number: str) -> None:
+    run, terms = servers.all[0].command("HMGET", f"{servers.root}/server", "run", "terms")
+    told = (f"{servers.root}/server", run.decode(), terms.decode())
+    began = monotonic()
+    for words in (
+        (lua_scripts.SHOW.function, "1", *told, "10", number, "uuid", "a"),
+        (lua_scripts.SHOW.function, "1", *told, number, "1", "uuid", "a"),
+        (lua_scripts.LIST.function, "1", *told, "0", "", number, "live"),
+        (lua_scripts.LEFT.function, "1", told[0], "0", "", number),
+    ):
+        with suppress(ResponseError):
+            ask_as(servers, "dashboard", "FCALL_RO", *words)
+    assert monotonic() - began < 5
+    assert servers.command("PING") == [True] * 3
+
+
+def test_who_only_looks_settles_nothing(tmp_path: Path) -> None:
+    """A server that nobody has met since it was emptied has no vote for it, and the reason is told;
+    after somebody has who may take locks, it waits for it as for all, and then reads."""
+    with running(tmp_path, 1) as one:
+        set_up(one, "--client", "shop", "--dashboard", USERS["dashboard"])
+        with store_of(one, "dashboard") as viewer:
+            (voter,) = viewer.voters()
+            assert "no program has met it since that may take or remove locks" in voter.trouble
+            with store_of(one, "client") as client:
+                list(client.voters())
+                (voter,) = viewer.voters()
+                assert voter.waits > 3000
+                with pytest.raises(StoreUnavailable, match="may not do that"):
+                    viewer.vouch()
+                client.vouch()
+                uuid, _ = take(client, holder("a"))
+            assert read(viewer, "a", uuid).holder is not None
+            (voter,) = viewer.voters()
+            assert voter.locks == {"a"}
+        one.command("FUNCTION", "FLUSH")
+        with store_of(one, "dashboard") as viewer, pytest.raises(StoreError, match="--dashboard"):
+            viewer.names("", 5, soon())
+
+
+def test_doctor_names_who_reads_passwords(servers: Servers) -> None:
+    """As the roles of earlier releases let everybody: to an administrator, and to themselves."""
+    url, right = servers.place().url(), "+config|get"
+    assert right not in called(Settings.load(url), "doctor", status=None).stdout
+    servers.command("ACL", "SETUSER", USERS["client"], right)
+    env = {"VALKEY_USER": USERS["client"], "VALKEY_PASSWORD": SECRETS["CLIENT_PASSWORD"]}
+    for environ in ({}, env):
+        found = called(Settings.load(url, environ), "doctor", status=2).stdout
+        assert f"lets {USERS['client']} read its configuration (+config|get)" in found
+    set_up(servers, "--client", USERS["client"])
+    assert right not in called(Settings.load(url), "doctor", status=None).stdout

@@ -50,7 +50,7 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     assert "No unlocker" in found
     assert "expire by themselves" in examined(Settings.load(servers.place(expire=True).url()))
     servers.all[0].kill()
-    servers.all[1].command("CONFIG", "SET", "appendfsync", "everysec")
+    servers.all[1].command("HSET", f"{servers.root}/server", "kept", "0")
     found = examined()
     away = f"{servers.all[0].endpoint} has no vote: connection refused"
     assert f"{away}. → Check the network, and that it runs." in found

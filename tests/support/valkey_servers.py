@@ -16,6 +16,7 @@ from uuid import uuid4
 from lockclient.cli.setup.store_server import StoreServer
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.wire.connection import new_connection
 from tests.support.processes import needed
 
 
@@ -144,9 +145,22 @@ class Servers:
         try:
             if vouched:
                 opened.vouch()
+                if all(server.always for server in self.all):
+                    opened.vouch_kept()
             yield opened
         finally:
             opened.close()
+
+
+def as_user(place: ValkeyLocation, endpoint: str, *words: str) -> Any:
+    """Send a server one command as the user of a location; return what it answers."""
+    connection = new_connection(place, endpoint)
+    connection.connect()
+    try:
+        connection.send_command(*words)
+        return connection.read_response()
+    finally:
+        connection.disconnect()
 
 
 @contextmanager

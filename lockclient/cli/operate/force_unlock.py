@@ -10,7 +10,7 @@ import time
 import click
 
 from lockclient.cli.operate.show import deadlock_of, lock_lines, lookalike_of, read_lock
-from lockclient.cli.options import LockName, store_options
+from lockclient.cli.options import LockName, Uuid, hex_option, store_options
 from lockclient.cli.output import can_ask, confirm, require_consent
 from lockclient.cli.store_access import ANSWER_TIMEOUT_S, opened_store, suggestion_for
 from lockclient.errors import StoreFull
@@ -42,9 +42,11 @@ from lockclient.text.escaping import ascii_json, plain
 )
 @click.option(
     "--uuid",
+    type=Uuid(),
     metavar="UUID",
     help="Only if this is the holder: for scripts that decided by what `ls --json` said.",
 )
+@hex_option
 @store_options
 def force_unlock(
     settings: Settings, name: str, reason: str | None, yes: int, uuid: str | None

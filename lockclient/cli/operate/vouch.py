@@ -1,4 +1,7 @@
-"""`clustermutex vouch`: a person says that nobody holds a lock, so that servers vote at once."""
+"""`clustermutex vouch`: a person says what servers can't know of themselves.
+
+That nobody holds a lock, so that they vote at once; or that they keep what they answer.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,13 @@ from lockclient.text.escaping import plain
     is_flag=True,
     help="Do not ask, and do it also if locks stand there: for scripts that know.",
 )
+@click.option(
+    "--kept/--not-kept",
+    default=None,
+    help="Say only whether the servers write everything down before they answer.",
+)
 @store_options
-def vouch(settings: Settings, *, yes: bool) -> None:
+def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
     """Say that nobody holds a lock of a keyspace, so that its servers vote at once.
 
     For servers of Valkey or Redis. One that is new to a keyspace, was emptied, or restarted without
@@ -34,10 +42,16 @@ def vouch(settings: Settings, *, yes: bool) -> None:
     If somebody holds one all the same, another one may get it, too. So nobody is told anything if
     locks stand there, unless with --yes: end their holders first.
 
-    Exit status 1: nothing was told, because locks stand there, the store has no votes, or the
-    answer was no; 69: some servers could not be told.
+    With --kept it says something else: that each server writes everything down before it answers
+    (appendonly yes, appendfsync always, no-appendfsync-on-rewrite no), and so knows after a restart
+    which locks it gave. Then its restarts cost no wait. Locks may stand there. --not-kept takes
+    that back: say it before you change one of these settings. A server that was emptied has
+    forgotten it, and one that is configured otherwise is not told, if this user may see that.
+
+    Exit status 1: nothing was told, because locks stand there, the store has no votes, a server is
+    configured otherwise, or the answer was no; 69: some servers could not be told.
     """
-    require_consent(yes)
+    require_consent(yes or kept is False)
     with opened_store(settings) as store:
         if not store.votes():
             raise click.ClickException(
@@ -50,7 +64,13 @@ def vouch(settings: Settings, *, yes: bool) -> None:
             found.append(voter)
             click.echo(wrapped(f"{voter.endpoint}  {_state(voter)}", 0))
         waiting = [voter for voter in found if voter.waits]
-        if waiting:
+        if kept is not None:
+            if kept and not yes:
+                confirm("Does each write everything down before it answers?", "nothing was told")
+            voting.vouch_kept(kept=kept)
+            counts = "keeps what it answers" if kept else "may forget what it answers"
+            click.echo(f"Told: {counted(len(found), 'server')}, each of which {counts}.")
+        elif waiting:
             if not yes:
                 _ask(found)
             voting.vouch()
@@ -62,7 +82,8 @@ def vouch(settings: Settings, *, yes: bool) -> None:
 def _state(voter: Voter) -> str:
     if voter.trouble:
         return f"has no vote: {plain(voter.trouble)}"
-    return f"waits, and votes in {duration(voter.waits)}" if voter.waits else "votes"
+    state = f"waits, and votes in {duration(voter.waits)}" if voter.waits else "votes"
+    return f"{state}; keeps what it answers" if voter.kept else state
 
 
 def _ask(found: list[Voter]) -> None:

@@ -98,6 +98,7 @@ class Valkey(StoreServer):
         noted = self.data / _VOUCHED_FILE
         if not noted.exists():
             self._store.vouch()
+            self._store.vouch_kept()
             noted.touch()
 
     def _serves(self) -> bool:

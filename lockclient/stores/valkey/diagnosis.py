@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.text.escaping import plain
 
 _DURABILITY_ADVICE = (
-    "Set appendonly yes and appendfsync always, and let this user ask for it (+config|get)."
+    "Set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no, then say so: "
+    "`clustermutex vouch --kept`."
 )
+_RIGHTS_ADVICE = "Run the script of `clustermutex setup-auth` again: it takes that right away."
 
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
@@ -39,10 +43,33 @@ def _server(endpoint: str, connection: Connection, location: ValkeyLocation) -> 
         yield Finding("server", FINE, f"{endpoint} answers and votes ({connection.version}).")
     if not connection.durable:
         text = (
-            f"{endpoint} may lose what it has answered: it does not write everything down at once, "
-            f"or does not say so. After a restart it gives no lock for {location.longest:g} s."
+            f"{endpoint} may lose what it has answered: nobody vouches that it writes everything "
+            f"down at once. After a restart it gives no lock for {location.longest:g} s."
         )
         yield Finding("server", WARNING, text, _DURABILITY_ADVICE)
+    if users := _who_reads_configuration(connection, location):
+        text = (
+            f"{endpoint} lets {', '.join(users)} read its configuration (+config|get), and in that "
+            "the passwords of who may do everything."
+        )
+        yield Finding("rights", ERROR, text, _RIGHTS_ADVICE)
+
+
+def _who_reads_configuration(connection: Connection, location: ValkeyLocation) -> list[str]:
+    """Name users who were given that right as one of few, as earlier releases did.
+
+    Who may list users has every right, as a rule. Anybody else is told of its own alone.
+    """
+    try:
+        rules = [decoded(line).split() for line in connection.command("ACL", "LIST")]
+        return [plain(rule[1]) for rule in rules if "+config|get" in rule]
+    except errors.ErrorReply:
+        pass
+    try:
+        connection.command("CONFIG", "GET", "appendfsync")
+    except errors.ErrorReply:
+        return []
+    return [plain(location.user or "default")]
 
 
 def _sum(voting: int, servers: int, majority: int) -> Finding:

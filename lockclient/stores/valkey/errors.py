@@ -74,6 +74,11 @@ _BY_ERROR_TEXT: Final = {
         foreign_key=True,
     ),
     "max number of clients": VoteFailure("it has too many clients (maxclients)"),
+    "Function not found": VoteFailure(
+        "it does not know the functions by which this release reads for a user who only looks: "
+        "let the script of `clustermutex setup-auth --dashboard` run again",
+        permanent=True,
+    ),
 }
 """By a pattern of a server's error reply; the first that matches counts."""
 _BY_CONNECTION_ERROR: Final = {
@@ -103,6 +108,11 @@ _NO_TLS: Final = "if there is no TLS at this port, the URL begins with valkey://
 _TLS: Final = "if there is TLS at this port, the URL begins with valkeys://"
 _MAYBE_TLS: Final = {True: (_LATE, _CLOSED), False: (_CLOSED,)}
 """By whether we talk TLS: what may mean that the server does otherwise."""
+UNSETTLED: Final = (
+    "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
+    "may take or remove locks"
+)
+"""Why a server has no vote of which nobody has noted when it votes, for who may not note it."""
 VOUCH_ADVICE: Final = (
     "If nobody holds a lock of this keyspace, `clustermutex vouch` lets servers vote at once."
 )
@@ -148,6 +158,11 @@ def classify_refusal(error: valkey.ResponseError) -> VoteFailure:
     kinds = {valkey.OutOfMemoryError: "OOM", valkey.ReadOnlyError: "READONLY"}
     code = next((code for kind, code in kinds.items() if isinstance(error, kind)), "")
     return _known(f"{code} {text}".strip()) or VoteFailure(_cut(text), permanent=True)
+
+
+def may_run_no_script(error: valkey.ResponseError) -> bool:
+    """Tell whether an answer means that this user may send no script, whatever is in it."""
+    return bool(_NO_PERMISSION.search(str(error))) and "'evalsha'" in str(error)
 
 
 def classify_broken(error: Exception) -> VoteFailure:

@@ -11,10 +11,16 @@ so, and has no vote: of three servers and of five a majority is another one.
   another server that has copied this one's data.
 
 Either way it may not know of locks that it has given. `SETTLE` decides, once for each process, as a
-connection is opened: a server that provably writes everything down before it answers
-(`appendfsync always`, and it is no replica that was promoted) goes on; any other one votes when
-that longest time has passed, by its own clock. Until then its answer is no vote, to nobody and for
-nothing: not even that a lock is not there.
+connection is opened: a server of which an operator has said that it writes everything down before
+it answers (`kept`, by `clustermutex vouch --kept`), and which tells nothing to the contrary, goes
+on; any other one votes when that longest time has passed, by its own clock. Until then its answer
+is no vote, to nobody and for nothing: not even that a lock is not there. It is an operator's word
+because only `CONFIG GET` would tell, and who may ask that may ask for the server's password.
+
+Who only looks has no right to `EVAL`: any script could be sent, also one that never ends, and
+stops the server for all (`EVAL_RO` as well). What such a user needs stands in the server as
+functions, which `clustermutex setup-auth` has an operator load: these scripts, and no other ones.
+So what they are told by their caller must not let them run for long either.
 """
 
 from __future__ import annotations
@@ -28,11 +34,13 @@ class Script(NamedTuple):
     """A script, and the name under which a server keeps it.
 
     One that `votes` is told besides which process it is taken for, and the keyspace's `terms`.
+    One that writes nothing is a `function`, too, by this name, for who may send no script.
     """
 
     source: str
     sha: str
     votes: bool
+    function: str
 
 
 _VOTES: Final = """
@@ -46,32 +54,37 @@ if wait > 0 then return {'waits', string.format('%d', wait)} end
 """
 
 
-def _script(source: str, *, votes: bool = False) -> Script:
+def _script(source: str, function: str = "", *, votes: bool = False) -> Script:
     source = _VOTES + source if votes else source
     sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
-    return Script(source, sha, votes)
+    # Another release may ask otherwise, and both be there: so each has its own.
+    return Script(source, sha, votes, f"clustermutex_{function}_{sha[:8]}" if function else "")
 
 
 _voting_script: Final = partial(_script, votes=True)
 
 SETTLE: Final = _script("""
--- KEYS server; ARGV run, terms, kept (1: it writes all down), votes (1: somebody vouches for it),
--- the longest that a lock may be silent, in milliseconds
+-- KEYS server; ARGV run, terms, whether nothing speaks against its keeping what it answers (1),
+-- whether it does by somebody's word (1 or 0; empty: nobody says), votes (1: somebody vouches for
+-- it), the longest that a lock may be silent, in milliseconds
 local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'kept')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if said[1] and said[2] ~= ARGV[2] then return {'terms', said[2] or ''} end
 local at = tonumber(said[3]) or 0
 if not said[1] or (said[1] ~= ARGV[1] and not (said[4] == '1' and ARGV[3] == '1')) then
-    at = math.max(at, now + ARGV[5] * 1.01)
+    at = math.max(at, now + ARGV[6] * 1.01)
 end
-if ARGV[4] == '1' then at = 0 end
+if ARGV[5] == '1' then at = 0 end
+-- The word is for what this process writes from now on. It outlives a restart, and neither a server
+-- that was emptied nor one that tells otherwise: that has written something without keeping it.
+local kept = ARGV[4] ~= '' and ARGV[4] or said[1] and said[4] or '0'
+if ARGV[3] ~= '1' then kept = '0' end
 local text = string.format('%d', at)
-if said[1] ~= ARGV[1] or said[3] ~= text or said[4] ~= ARGV[3] then
-    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text,
-        'kept', ARGV[3])
+if said[1] ~= ARGV[1] or said[3] ~= text or said[4] ~= kept then
+    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text, 'kept', kept)
 end
-return {'settled', string.format('%d', math.max(0, at - now))}
+return {'settled', string.format('%d', math.max(0, at - now)), kept}
 """)
 
 TAKE: Final = _voting_script("""
@@ -128,14 +141,17 @@ if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
 """)
 
-READ: Final = _voting_script("""
+READ: Final = _voting_script(
+    """
 -- KEYS server, lock, record; ARGV run, terms, whether to read it whole
 if ARGV[3] == '' then
     local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
     return {'seen', has[1] and {'uuid', has[1], 'push', has[2] or '0'} or {}, ''}
 end
 return {'seen', redis.call('HGETALL', KEYS[2]), redis.call('GET', KEYS[3]) or ''}
-""")
+""",
+    "read",
+)
 
 REMOVE: Final = _voting_script("""
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
@@ -195,10 +211,12 @@ end
 return {'done'}
 """)
 
-LIST: Final = _voting_script("""
+LIST: Final = _voting_script(
+    """
 -- KEYS server; ARGV run, terms, cursor, what all keys begin with, how many to look at, which
 -- folders to tell of (locks and unlockers; or removed: else of that a count and a sum alone)
-local page = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[4] .. '*', 'COUNT', ARGV[5])
+local count = math.min(ARGV[5], 1000)
+local page = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[4] .. '*', 'COUNT', count)
 local found, records, sum = {locks = {}, unlockers = {}, removed = {}}, 0, 0
 for _, key in ipairs(page[2]) do
     local folder, rest = string.match(string.sub(key, #ARGV[4] + 1), '^(%a+)/(.+)$')
@@ -218,11 +236,14 @@ for _, key in ipairs(page[2]) do
 end
 local now = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
 return {'listed', page[1], cjson.encode(found), records, string.format('%d', sum), now}
-""")
+""",
+    "list",
+)
 
-LEFT: Final = _script("""
+LEFT: Final = _script(
+    """
 -- KEYS server; ARGV cursor, what the keys of locks begin with, how many to look at: whoever votes
-local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2] .. '*', 'COUNT', ARGV[3])
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2] .. '*', 'COUNT', math.min(ARGV[3], 1000))
 local found = {}
 for _, key in ipairs(page[2]) do
     if type(redis.pcall('HGET', key, 'uuid')) == 'string' then
@@ -230,12 +251,15 @@ for _, key in ipairs(page[2]) do
     end
 end
 return {'left', page[1], found}
-""")
+""",
+    "left",
+)
 
-SHOW: Final = _voting_script("""
+SHOW: Final = _voting_script(
+    """
 -- KEYS server; ARGV run, terms, how many bytes of a value at most, how many fields, these, then
 -- keys (with no fields they are no hashes)
-local most, fields = tonumber(ARGV[3]), tonumber(ARGV[4])
+local most, fields = tonumber(ARGV[3]), math.max(0, tonumber(ARGV[4]))
 local found = {}
 for i = 5 + fields, #ARGV do
     local has
@@ -250,7 +274,9 @@ for i = 5 + fields, #ARGV do
     table.insert(found, has)
 end
 return {'shown', found}
-""")
+""",
+    "show",
+)
 
 SAY: Final = _voting_script("""
 -- KEYS server, sign of life; ARGV run, terms, number, what it says, for how long it stands
@@ -291,3 +317,16 @@ FORGET: Final = _script("""
 redis.call('DEL', KEYS[1])
 return {'done'}
 """)
+
+_READING: Final = (READ, LIST, LEFT, SHOW)
+
+
+def library() -> tuple[str, str]:
+    """Return the name of the library of functions, and its source as `FUNCTION LOAD` takes it."""
+    functions = "".join(
+        f"redis.register_function{{function_name='{script.function}', flags={{'no-writes'}},\n"
+        f"callback=function(KEYS, ARGV){script.source}end}}\n"
+        for script in _READING
+    )
+    name = f"clustermutex_{sha1(functions.encode()).hexdigest()[:8]}"  # noqa: S324 - a name, too
+    return name, f"#!lua name={name}\n{functions}"

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 from typing import Final
 
+from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.location import ValkeyLocation
 
 _ALL: Final = (
-    "~$root/* -@all +eval +evalsha +info +config|get +time +hget +hmget +hgetall +get +pttl +scan "
-    "+strlen &$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe "
-    "(~$root/server +hset)"
+    "-@all +info +time +hget +hmget +hgetall +get +pttl +scan +strlen "
+    "&$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe"
 )
-"""What every program needs: to ask, to read, to hear, and to say which process a server is."""
-_TELLING: Final = "+publish +pubsub|numsub"
+"""What every program needs: to read, and to hear. None reads the server's configuration, in which
+its passwords stand."""
+_TELLING: Final = "~$root/* +eval +evalsha +publish +pubsub|numsub (~$root/server +hset)"
+"""What who writes needs besides: to send scripts, to tell, and to say which process a server is."""
 _WRITING: Final = "+hset +del +set +pexpire +persist"
 _RULES: Final = {
     "client": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* {_WRITING})",
@@ -24,14 +26,15 @@ _RULES: Final = {
         f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* ~$root/unlockers/* "
         f"~$root/notifications/* {_WRITING})"
     ),
-    "dashboard": "",
+    "dashboard": "%R~$root/* +fcall_ro",
     "operator": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* {_WRITING})",
 }
 """What each kind needs besides. All may read all, as in etcd.
 
 In parentheses stand selectors: these commands, for these keys alone. A script is checked by the
-same rules with each command that it calls, so that who only looks can send the one that takes
-locks, and it takes none.
+same rules with each command that it calls. Who only looks sends none: it could be one that never
+ends. It calls the functions that this script loads, and others that were loaded and write nothing:
+a server's ACLs know no names of functions.
 """
 
 _SCRIPT: Final = Template("""\
@@ -55,6 +58,12 @@ user() { # NAME VARIABLE PASSWORD RULE…: on all servers, or it fails
 $servers
 }
 
+functions() { # what who only looks may have a server do, and nothing else
+	cat <<'LUA'
+$library
+LUA
+}
+
 let_in() { # SERVER WHAT-IT-SAID
 	case $$2 in
 	*PONG* | *NOPERM*) return ;;
@@ -69,6 +78,7 @@ END
 
 main() {
 $asked
+$loaded
 $users
 	cat <<'END'
 
@@ -99,6 +109,11 @@ def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -
         asked="\n".join(
             f'\tlet_in {shlex.quote(endpoint)} "$($cli {where} PING 2>&1)"'
             for endpoint, where in zip(location.endpoints, _options(location), strict=True)
+        ),
+        library=lua_scripts.library()[1],
+        loaded="\n".join(
+            f'\t$cli {where} -e FUNCTION LOAD REPLACE "$(functions)"'
+            for where in (_options(location) if users.get("dashboard") else ())
         ),
         users="\n".join(_made(location, users)),
     )

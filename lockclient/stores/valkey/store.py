@@ -212,5 +212,17 @@ class ValkeyStore(PolledStore):
         """
         self.background.run_shielded(partial(quarantine.clear_quarantine, self._servers))
 
+    def vouch_kept(self, *, kept: bool = True) -> None:
+        """Say that all servers write everything down before they answer: a restart costs no wait.
+
+        For servers with `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`.
+        With `kept=False` the word is taken back, which a change of these asks for.
+
+        Raises:
+            StoreError: this user may read the configuration, and it is another one; none is told.
+            StoreUnavailable: a server can't be told.
+        """
+        self.background.run_shielded(partial(quarantine.note_kept, self._servers, kept=kept))
+
     def voters(self) -> Iterator[Voter]:
         return quarantine.voters(self._servers)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import bcrypt
 import pytest
@@ -66,6 +67,25 @@ def post(board: Board, path: str = UNLOCK, **asked: Any) -> Any:
 
 
 # ---------------------------------------------------------------- the gate in front of all writes
+
+
+@pytest.mark.parametrize(
+    "uuid", ["u\0id", "u\nid", "u\r\nid", "u\rid", " ü\u202e\U0001f512", '"><']
+)
+def test_a_browser_sends_any_holder_s_uuid_as_it_is(uuid: str) -> None:
+    """It changes some texts in a hidden field: a NUL, and every kind of line's end."""
+    with Board(access=Access(allow_force_unlock=True)) as board:
+        board.store.take("a", uuid=uuid)
+        board.settle()
+        page = board.html(f"{UNLOCK}?{urlencode({'uuid': uuid})}")
+        fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+        assert all(value.isascii() and value.isprintable() for value in fields.values())
+        for wrong, code in (("zz", 400), ("ff", 400), ("", 400)):
+            data = {**fields, "uuid_hex": wrong, "name": "a", "reason": "x"}
+            assert post(board, data=data, headers=ORIGIN).status_code == code
+        data = {**fields, "name": "a", "reason": "x"}
+        assert post(board, data=data, headers=ORIGIN).status_code == 303
+        assert not held(board)
 
 
 def test_a_form_of_our_own_page_passes(board: Board) -> None:
@@ -344,6 +364,8 @@ PROXY = Networks.read("10.0.0.5, 10.1.0.0/16, ::1")
         ("10.0.0.5", "ann, eve", 403),
         ("10.0.0.5", "x" * 101, 403),
         ("10.0.0.5", "\u202eann", 403),
+        ("10.0.0.5", "ann\xa0", 403),
+        ("10.0.0.5", "\u3000ann", 403),
     ],
 )
 def test_a_header_is_believed_from_named_addresses_only(address: str, user: str, code: int) -> None:
@@ -375,6 +397,53 @@ def test_as_many_hops_as_there_are_and_no_more(hops: int, by: str) -> None:
         asker = {"REMOTE_ADDR": "10.0.0.5"}
         answer = post(board, API_UNLOCK, json=FIELDS, environ_base=asker, **asked)
         assert answer.json["removed"]["removed_by"] == f"somebody at {by}"
+
+
+REAL = "198.51.100.7"
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        *('"', '"x', "\\", '203.0.113.5%"', '"10.0.0.5, ', "203.0.113.5", "x" * 5000, ",,,", " "),
+        *('"a, b"', "127.0.0.1", "fe80::1%eth0", ";", "for=1.2.3.4"),
+    ],
+)
+def test_nobody_chooses_who_he_is_by_what_stands_before_the_proxy_s_own(claimed: str) -> None:
+    """As proxies do that append to what came from the client, quotes and all: the same in every
+    release of Werkzeug, as none of it comes to that."""
+    access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False}
+    with board_of(allow_force_unlock=True, **access) as board:
+        asked: dict[str, Any] = {"headers": {"X-Forwarded-For": f"{claimed}, {REAL}"}}
+        asker = {"REMOTE_ADDR": "10.0.0.5"}
+        answer = post(board, API_UNLOCK, json=FIELDS, environ_base=asker, **asked)
+        assert answer.json["removed"]["removed_by"] == f"somebody at {REAL}"
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        *(("For", value) for value in ("x", '203.0.113.5%"', "203.0.113.5%eth0", "1.2.3.4:80")),
+        *(("For", value) for value in ("2001:db8::1%eth0", "fe80::1%", 'fe80::1%"', '"1.2.3.4"')),
+        *(("Host", value) for value in ('"', "a b", "locks.example.org, evil\\", "a:b:c")),
+        *(("Proto", value) for value in ("javascript", '"https"')),
+    ],
+)
+def test_a_proxy_that_adds_no_address_host_or_protocol_is_told(header: str, value: str) -> None:
+    access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False}
+    with board_of(**access) as board:
+        asked = {f"X_Forwarded_{header}": value}
+        answer = board.get("/", by="10.0.0.5", **asked)
+        assert answer.status_code == 400
+        assert f"X-Forwarded-{header}" in answer.get_data(as_text=True)
+        assert board.get("/", by="127.0.0.1", **asked).status_code == 200  # no proxy of ours
+
+
+@pytest.mark.parametrize("address", ["203.0.113.5", "2001:db8::1", "fe80::1%eth0", " ::1 "])
+def test_a_proxy_s_address_may_be_any_that_is_one(address: str) -> None:
+    access: dict[str, Any] = {"proxies": PROXY, "hops": 1, "local_only": False}
+    with board_of(**access) as board:
+        assert board.get("/", by="10.0.0.5", X_Forwarded_For=address).status_code == 200
 
 
 def test_behind_a_proxy_the_origin_is_the_one_in_the_browser() -> None:

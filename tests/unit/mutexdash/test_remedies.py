@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from lockclient.cli.operate.force_unlock import force_unlock
 from lockclient.model.holder import Holder
-from mutexdash.markup.remedies import quoted, remedies, runbook
+from mutexdash.markup.remedies import remedies, runbook
 from tests.deploy.test_rules import WANTED
 
 URL = "etcd://10.0.0.7:2379/clustermutex"
@@ -52,15 +56,53 @@ def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:
     assert runbook("ok", deadlock=True) == ["LockDeadlock"]
 
 
-NASTY = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
+SHELLS = {
+    name: command
+    for name in ("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "yash", "busybox", "tcsh")
+    if (command := shutil.which(name))
+}
+NASTY = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=40)
 
 
-@given(NASTY)
-@example("'; rm -rf / #")
-@example("$(id) `id` \u202e'\\")
-@example("-\u200b!\U0001f512")
-def test_what_is_pasted_is_the_text_and_nothing_runs(text: str) -> None:
-    said = subprocess.run(
-        ["bash", "-c", f"printf %s {quoted(text)}"], capture_output=True, env={"LC_ALL": "C.UTF-8"}
+def heard(shell: str, command: str, folder: Path) -> list[str]:
+    """Let a shell run what was pasted; return the words that `clustermutex` was given."""
+    program = folder / "clustermutex"
+    if not program.exists():
+        program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+        program.chmod(0o755)
+    words = [SHELLS[shell], *(["sh"] if shell == "busybox" else []), "-c", command]
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        cwd=folder,
+        env={"PATH": f"{folder}:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(folder)},
     )
-    assert (said.stdout.decode(), said.stderr) == (text, b"")
+    assert done.stderr == b""
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(name=NASTY, uuid=NASTY, root=NASTY)
+@example("'; touch pwned; #", "$(touch pwned)", "`touch pwned`")
+@example("a\u200b'; touch pwned; #", "\\'; touch pwned; #", "\\'; touch pwned; #")
+@example("a\\", "\0", "!$&*?[~=%")
+@example("-rf", "u", "/clustermutex?expire=1&longest=60")
+@example("a\nb", "u\r\n", " ")
+def test_what_is_pasted_is_the_text_and_nothing_runs(
+    tmp_path: Path, shell: str, name: str, uuid: str, root: str
+) -> None:
+    """In each shell that is here: there is no quoting that all of them read alike."""
+    url = f"etcd://h:2379/{root}"
+    (remedy,) = remedies(Holder(name, uuid), url)
+    words = heard(shell, remedy.command, tmp_path)
+    ctx = force_unlock.make_context("force-unlock", [], resilient_parsing=True)
+    found, rest, _ = force_unlock.make_parser(ctx).parse_args(words[1:])
+    assert not (tmp_path / "pwned").exists()
+    assert (words[0], unquote(found["settings"])) == ("force-unlock", url)
+    read = bytes.fromhex if found.get("hexadecimal") else str.encode
+    assert (read(found["uuid"]), read((rest and rest[0]) or found["name"])) == (
+        *(uuid.encode(), name.encode()),
+    )

@@ -146,6 +146,21 @@ def test_who_does_not_go_on_in_time_is_ended(
         assert status(port) == 200
 
 
+@pytest.mark.parametrize(
+    "header", ["Content-Length: " + "9" * 5000, "Content-Length: -1", "Transfer-Encoding: x"]
+)
+def test_a_crooked_header_is_answered_and_is_no_error_of_ours(
+    connect: Connect, caplog: pytest.LogCaptureFixture, header: str
+) -> None:
+    with serving(App()) as port:
+        connection = connect(
+            port, b"POST / HTTP/1.1\r\nHost: x\r\n" + header.encode() + b"\r\n\r\n"
+        )
+        connection.settimeout(30)
+        assert connection.recv(4096).split()[1] in (b"400", b"501")
+    assert not caplog.records
+
+
 def test_a_request_that_comes_in_pieces_is_answered(connect: Connect) -> None:
     with serving(App()) as port:
         connection = connect(port)

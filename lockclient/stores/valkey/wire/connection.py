@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from valkey.connection import Connection as PlainConnection
@@ -19,7 +20,7 @@ from valkey.connection import SSLConnection
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.keys import KeyNames, milliseconds
+from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
 from lockclient.stores.valkey.wire import resp
@@ -38,10 +39,15 @@ class Command(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[str, ...]
 
-    def packed(self, run_id: str, fingerprint: str, *, whole: bool = False) -> bytes:
-        """Return it as the process of that name is sent it: by the script's name, or `whole`."""
+    def packed(
+        self, run_id: str, fingerprint: str, *, whole: bool = False, by_function: bool = False
+    ) -> bytes:
+        """Return it as the process of that name is sent it: by the script's name, or `whole`, or
+        as a function that was loaded there, if it is one."""
         script = self.script
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
+        if by_function and script.function:
+            first = ("FCALL_RO", script.function)
         told = (run_id, fingerprint) if script.votes else ()
         return resp.packed((*first, str(len(self.keys)), *self.keys, *told, *self.args))
 
@@ -51,6 +57,18 @@ class Reply(NamedTuple):
 
     kind: str
     rest: list[Any]
+
+
+class Vouched(NamedTuple):
+    """What an operator says of a server as it is met.
+
+    Attributes:
+        idle: nobody holds a lock, so that it may vote at once.
+        kept: it writes everything down before it answers, or does not; None: nothing is said.
+    """
+
+    idle: bool = False
+    kept: bool | None = None
 
 
 class ServerUnusable(Exception):
@@ -66,7 +84,7 @@ class Connection:
 
     Attributes:
         run_id: the process's own name, new with each start.
-        durable: whether it writes everything down before it answers.
+        durable: whether it writes everything down before it answers, as far as anybody has said.
         quarantine_s: seconds after which it votes; 0: it does.
         version: the server's name and version.
         fd: the connection's file descriptor.
@@ -77,17 +95,19 @@ class Connection:
         self.durable = False
         self.quarantine_s = 0.0
         self.version = ""
+        self._by_function = False
         self._location = location
         self._connection = new_connection(location, endpoint)
         self._connection.connect()
         # Of valkey-py this alone is not public: who waits for several has to have it.
         self._socket = self._connection._sock
+        self._socket.settimeout(0)  # it is polled; else each call is two of the system
         self._reader = resp.reader()
         self.fd: int = self._socket.fileno()
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 
-    def identify(self, keys: KeyNames, *, vouched: bool = False) -> None:
+    def identify(self, keys: KeyNames, vouched: Vouched) -> None:
         """Find out which process this is, and see to it that it votes when it may.
 
         Raises:
@@ -102,32 +122,52 @@ class Connection:
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         # A replica that was promoted has what its primary sent it, which may not be all.
         promoted = info.get("master_replid2", "").strip("0") != ""
-        self.durable = info.get("aof_enabled") == "1" and not promoted and self._fsyncs()
-        self._socket.settimeout(0)  # from here on it is polled; else each call is two of the system
+        may_keep = info.get("aof_enabled") == "1" and not promoted
         args = (
-            *(self.run_id, self._location.config_fingerprint, "1" if self.durable else "0"),
-            *("1" if vouched else "0", milliseconds(self._location.longest)),
+            *(self.run_id, self._location.config_fingerprint, str(int(may_keep))),
+            *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
+            milliseconds(self._location.longest),
         )
-        answer = self.ask(Command(SETTLE, (keys.server,), args))
+        try:
+            answer = self.ask(Command(SETTLE, (keys.server,), args))
+        except errors.ErrorReply as error:
+            if not errors.may_run_no_script(error) or vouched != Vouched():
+                raise
+            answer = self._look(keys)
         if answer.kind == "terms":
             raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._location))
         self.quarantine_s = int(answer.rest[0]) / 1000
+        self.durable = answer.rest[1] == b"1"
 
-    def _fsyncs(self) -> bool:
-        try:
-            always = self.command("CONFIG", "GET", "appendfsync")
-            # With yes it leaves that out for as long as its file is written anew.
-            pauses = self.command("CONFIG", "GET", "no-appendfsync-on-rewrite")
-        except errors.ErrorReply:  # not this user's to know: then it can't be relied on either
-            return False
-        return bool(always[1:] == [b"always"] and pauses[1:] == [b"no"])
+    def _look(self, keys: KeyNames) -> Reply:
+        """Read what another client has settled with this server, as one who may change nothing.
+
+        Without a script, and by two commands: between these the note may only change in that the
+        server votes later or sooner, and whatever is read asks for that again.
+        """
+        self._by_function = True
+        run, terms, at, kept = self.command(
+            "HMGET", keys.server, "run", "terms", "votes_at", "kept"
+        )
+        if run is not None and terms != self._location.config_fingerprint.encode():
+            return Reply("terms", [terms or b""])
+        if run != self.run_id.encode():
+            raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
+        seconds, micros = map(int, self.command("TIME"))
+        now = 1000 * seconds + micros // 1000
+        return Reply("settled", [max(0, number_of(at or b"", 15) - now), kept])
 
     # ------------------------------------------------------------ asking
 
     def command(self, *words: str) -> Any:
         """Send a command and wait for its answer."""
-        self._connection.send_command(*words)
-        return self._connection.read_response()
+        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            self._connection.send_command(*words)
+            return self._connection.read_response()
+        finally:
+            with suppress(OSError):  # if it broke, it is closed
+                self._socket.settimeout(0)
 
     def ask(self, command: Command) -> Reply:
         """Send a script and wait for its answer."""
@@ -140,7 +180,11 @@ class Connection:
 
     def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
         """Send a script. It may take until then, if the server reads no more for now."""
-        data = command.packed(self.run_id, self._location.config_fingerprint, whole=whole)
+        data = command.packed(
+            *(self.run_id, self._location.config_fingerprint),
+            whole=whole,
+            by_function=self._by_function,
+        )
         try:
             sent = self._socket.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError):

@@ -23,7 +23,7 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable
+from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable, Vouched
 from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
@@ -31,8 +31,9 @@ from lockclient.threads.pool import WorkerPool
 
 log = get_logger(__name__)
 
-SLOW_CONNECT_S: Final = 2.0
-"""Seconds in which a server has to let a client in, six answers: as long as one round lasts."""
+SLOW_CONNECT_S: Final = 1.4
+"""Seconds in which a server has to let a client in, four answers: one that needs longer would be
+late with what a few requests in a row ask for in one round."""
 _STUCK_CONNECT_S: Final = 0.5
 """Seconds after which no round waits any more for a connection to that server."""
 _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
@@ -40,8 +41,9 @@ _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
 _SAME_MOMENT_S: Final = 2.0
 """Seconds by which two answers may differ that tell of the same moment from which one votes."""
 QUARANTINE_REASON: Final = (
-    "it is new to this keyspace, or was emptied, or restarted without appendfsync always"
+    "it is new to this keyspace, or was emptied, or restarted and may have forgotten locks"
 )
+NOTHING_VOUCHED: Final = Vouched()
 _MAX_IDLE_CONNECTIONS: Final = 16
 """Connections to each server that are kept for the next request."""
 
@@ -138,7 +140,7 @@ class ServerPool:
             if not pending.put(i, connection) and connection is not None:
                 self.give_back(i, connection)
 
-    def open(self, i: int, *, vouched: bool = False) -> Connection:
+    def open(self, i: int, vouched: Vouched = NOTHING_VOUCHED) -> Connection:
         """Return a new connection to a server.
 
         Raises:
@@ -147,7 +149,7 @@ class ServerPool:
         connection, began = None, monotonic()
         try:
             connection = Connection(self.location, self.endpoints[i])
-            connection.identify(self.keys, vouched=vouched)
+            connection.identify(self.keys, vouched)
             if (took := monotonic() - began) > SLOW_CONNECT_S:  # its answers would be late as well
                 raise ServerUnusable(VoteFailure(f"it is slow: it took {took:.1f} s to let us in"))
             with self._run_ids_lock:  # two names of one server may be opened at a time
@@ -166,21 +168,23 @@ class ServerPool:
             raise ServerUnusable(errors.classify(error, self.location)) from error
         if not connection.durable and new:
             log.warning(
-                "%s does not write down all that it answers (appendonly yes, appendfsync always): "
-                "after a restart it gives no locks for %.0f s.",
+                "%s may forget what it has answered, as nobody vouches that it keeps it "
+                "(clustermutex vouch --kept): after a restart it gives no locks for %.0f s.",
                 *(self.endpoints[i], self.location.longest),
             )
         self.note_quarantine(i, connection.quarantine_s)
         return connection
 
-    def open_all(self, *, vouched: bool = False) -> Iterator[tuple[str, Connection | VoteFailure]]:
+    def open_all(
+        self, vouched: Vouched = NOTHING_VOUCHED
+    ) -> Iterator[tuple[str, Connection | VoteFailure]]:
         """Yield each server's address, and a new connection to it, or why there is none.
 
         The connection is closed when the next one is asked for.
         """
         for i in self.all:
             try:
-                connection = self.open(i, vouched=vouched)
+                connection = self.open(i, vouched)
             except ServerUnusable as refusal:
                 yield self.endpoints[i], refusal.failure
             else:
@@ -244,7 +248,7 @@ class ServerPool:
             they_have = "it has" if len(not_durable) == 1 else "they have"
             yield (
                 f"{', '.join(not_durable)} may lose what {they_have} "
-                "answered (no appendonly yes with appendfsync always), and would vote again "
+                "answered (nobody vouches that it is kept), and would vote again "
                 f"{self.location.longest:g} s after a restart."
             )
 
