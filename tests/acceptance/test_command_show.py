@@ -244,13 +244,14 @@ def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(
     odd = replace(holder("a\u200b'; touch pwned; #"), uuid="u\0\n'")
     take(store, odd)
     (*_, remedy) = remedies(odd, settings.url())
-    _, *words = shlex.split(remedy.command)
-    said = one_line(called(settings, *words, "--uuid", "00", "--yes", "--reason", "x", status=1))
+    _, verb, *words = shlex.split(remedy.command)
+    words = [verb, "--yes", "--reason", "x", *words]
+    said = one_line(called(settings, *words[:-2], "--uuid", "00", *words[-2:], status=1))
     assert "is not held by '\\x00'" in said
     for wrong in ("zz", "ff", "a"):
-        said = called(settings, *words[:-1], wrong, "--yes", "--reason", "x", status=2).stderr
+        said = called(settings, *words[:-1], wrong, status=2).stderr
         assert f"{wrong!r} is no UTF-8 in hexadecimal" in said
-    assert "Removed" in called(settings, *words, "--yes", "--reason", "x").stdout
+    assert "Removed" in called(settings, *words).stdout
     assert not has(store, odd.name)
 
 
