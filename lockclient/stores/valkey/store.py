@@ -138,7 +138,9 @@ class ValkeyStore(PolledStore):
                 _, value = max((number_of(reply.rest[0], 16), reply.rest[1]) for reply in replies)
                 return Note(value if len(value) <= MAX_NOTE_BYTES else b"", number)
             promised = (reply.rest[0] for reply in answers.values() if reply.kind != "promised")
-            self._note_number = max(number, *(number_of(other, 16) for other in promised))
+            others = [number_of(other, 16) for other in promised]
+            with self._note_lock:  # and never lower: another thread has had a number meanwhile
+                self._note_number = max(self._note_number, *others)
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
         keys, quorum = self._rounds.keys, self._rounds.quorum
