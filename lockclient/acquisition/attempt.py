@@ -16,16 +16,8 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from lockclient.acquisition.holding import Holding
-from lockclient.acquisition.state_machine import (
-    LOOK_INTERVAL,
-    Acquired,
-    Acquisition,
-    Busy,
-    Pause,
-    Step,
-    UsedUp,
-    Wait,
-)
+from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
 from lockclient.acquisition.steps import Hear, Steps
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic

@@ -11,6 +11,23 @@ Whoever drives it (threads, asyncio) does what a step says and comes back with w
     Busy     → somebody else has it, and the caller did not want to wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
 
+Its states are named after what it waits for; `_AFTER` says the same as code:
+
+    state        asked last   after which
+    taking       Take         Taken: held · Refused: identifying, queueing, or Busy
+    identifying  Read         whose is it? ReadResult: reclaiming, queueing, or Busy
+    reclaiming   Reclaim      Taken: held · Refused: queueing, or Busy
+    queueing     TakeOrQueue  Taken: held · Queued: waiting, or claiming as the head
+    waiting      a watch      the one ahead has gone: looking · the holder has: claiming
+    looking      GetPosition  Position: waiting, claiming, or queueing again; without a line:
+                              pausing, or taking
+    claiming     Claim        Taken: held · Refused: waiting, or queueing again
+    pausing      a pause      its end: looking · a hint: taking
+    refreshing   Push         the stamps in the store are older than known, or too old: Done: held ·
+                              Conflict: refreshing
+
+A Refused whose uuid is spent, and a NotHolder, mean UsedUp in all of them.
+
 The line: a waiter watches the ticket ahead of it, and the head of the line watches the holder, so
 that one release wakes one waiter. A watch only wakes; the transaction decides. Where the store
 keeps no line each waiter looks for itself, less and less often.
@@ -19,10 +36,12 @@ keeps no line each waiter looks for itself, less and less often.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from lockclient.acquisition.held_state import HeldState
+from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
@@ -62,46 +81,6 @@ _WITHOUT_LINE = (0.2, 1.0, 30.0)
 """Seconds between two looks where there is no line: soon at first, as most locks are held for a
 moment only."""
 
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Watch `target` for what happens from `revision` on; look after `LOOK_INTERVAL` in any case.
-
-    The watch may begin later, if it says since when it listens: then the store is asked again.
-    """
-
-    target: WatchTarget
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Look again in so many seconds, or at a hint: there is no line that would wake who waits."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """The lock is had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
-
-    holder: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedUp:
-    """This uuid had the lock and lost it before that was known here: go on with a new one.
-
-    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
-    """
-
-
-Step = Request | Wait | Pause | Acquired | Busy | UsedUp
 
 _ACQUIRED = Acquired()
 
@@ -199,40 +178,20 @@ class Acquisition(HeldState):
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
         """Return the next step after an outcome of the last request."""
+        sending = self.sending
+        assert sending is not None, "answered() before begin()"
         # What may be left behind is noted before the request counts as answered.
         if isinstance(outcome, Taken):
             self.token = outcome.token
             if outcome.late_safe:
-                self._late = False
-                if self.sending is not None:
-                    self.sending.ambiguous = False
+                self._late = sending.ambiguous = False
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
-        if self.sending is not None:
-            self.sending.in_flight = False
-        match outcome:
-            case Taken():
-                return self._taken(outcome, now)
-            case Done() | Conflict() if isinstance(self._asked, Push):
-                if self.pushed(self._asked, outcome, self._sent_at):
-                    return _ACQUIRED
-                return self._ask(self.push(now), now)
-            case Refused(uuid_spent=True) | NotHolder():
-                return UsedUp() if self._queue else Busy(outcome.holder)
-            case Position() if self._pauses is not None:
-                if outcome.holder not in (None, self.uuid):
-                    return Pause(self._pauses.next())
-                # Free, or ours by a sending that nobody answered: the take tells.
-                return self._ask(Take(self._stamped(now)), now)
-            case Position(ticket=False):
-                return self._queue_again(now)
-            case Queued() | Position():
-                return self._stand(outcome, now)
-            case Refused():
-                return self._refused(outcome, now)
-            case ReadResult():
-                return self._same_identity(outcome, now)
-        raise AssertionError(f"no answer to {self._asked}: {outcome}")
+        sending.in_flight = False
+        after = _AFTER[type(sending.request)].get(type(outcome))
+        if after is None:
+            raise AssertionError(f"no answer to {sending.request}: {outcome}")
+        return after(self, outcome, now)
 
     def woken(self, event: WatchEvent | None, now: Now) -> Step:
         """Return the next step after an event of the awaited target; None: time to look."""
@@ -292,12 +251,34 @@ class Acquisition(HeldState):
             return self._ask(self.push(now), now)
         return _ACQUIRED
 
+    def _refreshed(self, outcome: Done | Conflict, now: Now) -> Step:
+        assert isinstance(self._asked, Push)
+        if self.pushed(self._asked, outcome, self._sent_at):
+            return _ACQUIRED
+        return self._ask(self.push(now), now)
+
+    def _spent(self, outcome: Refused | NotHolder, _now: Now) -> Step:
+        return UsedUp() if self._queue else Busy(outcome.holder)
+
+    def _positioned(self, position: Position, now: Now) -> Step:
+        if self._pauses is not None:
+            if position.holder not in (None, self.uuid):
+                return Pause(self._pauses.next())
+            # Free, or ours by a sending that nobody answered: the take tells.
+            return self._ask(Take(self._stamped(now)), now)
+        return self._stand(position, now) if position.ticket else self._queue_again(now)
+
+    def _claim_refused(self, outcome: Refused, now: Now) -> Step:
+        if outcome.uuid_spent:
+            return self._spent(outcome, now)
+        if not outcome.ticket:
+            return self._queue_again(now)
+        # A client that does not know the queue has barged in: wait for it to go.
+        return self._stand(Position(True, None, outcome.holder, outcome.revision), now)
+
     def _refused(self, outcome: Refused, now: Now) -> Step:
-        if isinstance(self._asked, Claim):
-            if not outcome.ticket:
-                return self._queue_again(now)
-            # A client that does not know the queue has barged in: wait for it to go.
-            return self._stand(Position(True, None, outcome.holder, outcome.revision), now)
+        if outcome.uuid_spent:
+            return self._spent(outcome, now)
         if not self._tried_identity and outcome.holder is not None:
             self._tried_identity = True
             return self._ask(Read(self.name), now)
@@ -377,6 +358,24 @@ class Acquisition(HeldState):
         if self._facts.locked_at == taken_at:  # made for this moment: no second copy
             return self._facts
         return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
+
+
+_After = Mapping[type, Callable[[Acquisition, Any, Now], Step]]
+_TAKES: _After = {Taken: Acquisition._taken, Refused: Acquisition._refused}
+_AFTER: Final[Mapping[type, _After]] = {
+    Take: _TAKES,
+    Read: {ReadResult: Acquisition._same_identity},
+    Reclaim: {**_TAKES, NotHolder: Acquisition._spent},
+    TakeOrQueue: {**_TAKES, Queued: Acquisition._stand},
+    GetPosition: {Position: Acquisition._positioned},
+    Claim: {Taken: Acquisition._taken, Refused: Acquisition._claim_refused},
+    Push: {
+        Done: Acquisition._refreshed,
+        Conflict: Acquisition._refreshed,
+        NotHolder: Acquisition._spent,
+    },
+}
+"""What comes after which outcome of the request that was asked last; see the table at the top."""
 
 
 def _named(holder: Holder) -> tuple[str, str]:

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.next_step import Acquired, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquisition
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint
@@ -178,6 +179,7 @@ class TestGettingIt:
         """Found in a look or in the claim, said in the log; the time of coming stays."""
         acquisition = begun()
         steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
+        assert isinstance(acquisition.woken(None, at(29)), GetPosition)
         again = acquisition.answered(Position(False, None, "other", 12), at(30))
         assert isinstance(again, TakeOrQueue)
         assert again.ticket.since == 5_000.1

@@ -19,15 +19,8 @@ from random import Random
 
 import pytest
 
-from lockclient.acquisition.state_machine import (
-    Acquired,
-    Acquisition,
-    Busy,
-    Pause,
-    Step,
-    UsedUp,
-    Wait,
-)
+from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquisition
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Done, NotHolder, Taken
