@@ -272,14 +272,25 @@ class Holding:
         self._tell()
 
     def _tell(self) -> None:
-        """Log a loss and call `on_lost`, once, and watch the lock no longer."""
+        """Have a loss logged and `on_lost` called, once, and the lock watched no longer.
+
+        Whoever asks whether it is lost comes here: the main thread, which an interrupt may end
+        after any step, and a finalizer or handler on top of our own code, with its locks. So
+        nothing is done here that takes a lock, or that is lost if the next line is never reached:
+        as long as nobody has been told, each who asks wakes the thread that tells.
+        """
         lost = self.acquisition.loss
-        if lost is None or self.handle is None or not self.still_to.pop("tell", False):
-            return  # somebody else tells it, or will as soon as there is somebody to be told
-        self._unwatch()
-        own.pop(self.acquisition.uuid, None)
-        # In a thread of its own: what the program does there must not stop anybody's pushes.
-        tellers.submit(partial(self._tell_of, lost, self.handle()))
+        if lost is not None and self.handle is not None:
+            own.pop(self.acquisition.uuid, None)
+            if "tell" in self.still_to:
+                scheduler.shared.after(0, partial(self._tell_once, lost, self.handle()))
+
+    def _tell_once(self, lost: LockLost, held: Told | None) -> None:
+        """Called by the scheduler's thread."""
+        if self.still_to.pop("tell", False):
+            # In a thread of its own: what the program does there must not stop anybody's pushes.
+            tellers.submit(partial(self._tell_of, lost, held))
+            tellers.submit(self._unwatch)
 
     @staticmethod
     def _tell_of(lost: LockLost, held: Told | None) -> None:
@@ -352,8 +363,7 @@ class Holding:
     def forget(self) -> None:
         """End what goes on in the background for it."""
         self._task.cancelled = True
-        if self._watch is not None:
-            self._watch.close()
+        self._unwatch()
         own.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:

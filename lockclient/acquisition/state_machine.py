@@ -44,7 +44,7 @@ from lockclient.acquisition.held_state import HeldState
 from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
-from lockclient.model.process_identity import provably_runs
+from lockclient.model.process_identity import is_predecessor, provably_runs
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
     Conflict,
@@ -303,7 +303,9 @@ class Acquisition(HeldState):
         return self._ask(Reclaim(self._stamped(now), previous), now)
 
     def _lives(self, other: Holder) -> bool:
-        return other.uuid in self._own or provably_runs(other.process)
+        if other.uuid in self._own:
+            return True
+        return provably_runs(other.process) and not is_predecessor(other.process, other.actor)
 
     def _get_in_line(self, now: Now) -> Step:
         if self._pauses is not None:

@@ -2,6 +2,13 @@
 
 A pid alone is used again; with the boot, the pid namespace and the start time it names one
 process for ever. Linux only: elsewhere nothing is said, and nothing can be proved.
+
+A process that replaces its program (`exec`: reloaders, upgrades in place) stays the same by all
+that, and its predecessor's locks are its own: nobody else is left who could work under them. What
+proves it is the *image*, of what the kernel told the program as it began. That is written once, by
+`exec`, so that two images that differ are of two programs, which the one process ran one after the
+other; and of these the one that runs now is the later one. Images that are alike (addresses that
+are not random) prove nothing, and the threads and sub-interpreters of a process have one image.
 """
 
 from __future__ import annotations
@@ -9,7 +16,9 @@ from __future__ import annotations
 import os
 import threading
 from functools import cache, lru_cache
+from hashlib import sha256
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 _LONGEST_NAME = 200
@@ -39,6 +48,14 @@ def provably_runs(said: str | None) -> bool:
     return words[:2] == own[:2] and _start_time(words[2]) == words[3]
 
 
+def is_predecessor(said: str | None, actor: str | None) -> bool:
+    """Tell whether it was certainly this very process that said this, before its last `exec`."""
+    mine, its = _token(), (actor or "").partition(".")[0]
+    if not (mine.startswith(_IMAGE) and its.startswith(_IMAGE)) or said is None:
+        return False
+    return its != mine and said == fingerprint(os.getpid())
+
+
 def _start_time(pid: str) -> str | None:
     """Return when a process began, in the kernel's ticks since boot."""
     try:
@@ -50,10 +67,23 @@ def _start_time(pid: str) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
+_IMAGE: Final = "i"
+"""How a token begins that is made of an image. One that is drawn by chance has no such letter: two
+interpreters of one process each draw their own, and it proves nothing that they differ."""
+
+
 @cache
 def _token() -> str:
     """Of this process, and of no other: a pid is used again, and each container has a pid 1."""
-    return uuid4().hex[:12]
+    process = fingerprint(os.getpid())
+    try:
+        image = Path("/proc/self/auxv").read_bytes()
+    except OSError:
+        image = b""
+    if process is None or not image:
+        return uuid4().hex[:12]
+    # A digest, for it says where in memory things are.
+    return _IMAGE + sha256(process.encode() + image).hexdigest()[:15]
 
 
 def this_thread() -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from lockclient.acquisition.holding import own
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import HolderProcess, has, held
-from tests.support.processes import wait_until
+from tests.support.processes import Figure, run_to_end, wait_until
 
 
 @pytest.fixture
@@ -61,6 +62,47 @@ def test_never_from_a_process_that_runs(store: EtcdStore, worker: HolderProcess)
     assert not twin.acquire(blocking=False)
     assert not twin.acquire(timeout=0.3)
     assert has(store, "x") == worker.uuid
+
+
+REPLACED = """
+import os, sys, threading, time
+from lockclient import ClusterMutex, Settings, open_store
+store = open_store(Settings.load(sys.argv[1]))
+if sys.argv[2] == "first":
+    ClusterMutex("x", identity="worker-7", store=store).acquire()
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[3], sys.argv[1], "second"])
+inside, most, began = [], [], time.monotonic()
+
+def work():
+    for _ in range(20):
+        held = ClusterMutex("x", identity="worker-7", store=store).acquire(timeout=60)
+        took.append(time.monotonic() - began)
+        inside.append(held)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.remove(held)
+        held.release()
+
+took = []
+threads = [threading.Thread(target=work) for _ in range(5)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(most), max(most), min(took))
+"""
+
+
+def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
+    settings: Settings, figure: Figure
+) -> None:
+    """A program that replaced itself is the same process: only its image tells that it is gone."""
+    program = [sys.executable, "-c", REPLACED, settings.url(), "first", REPLACED]
+    done = run_to_end(*program)
+    times, most, took = map(float, done.stdout.split())
+    assert (times, most) == (100, 1), done.stderr
+    figure(f"after exec a worker had its lock back in {took:.2f} s; 5 threads stole none in 100")
+    assert took < 30
 
 
 def test_never_from_oneself(store: EtcdStore) -> None:

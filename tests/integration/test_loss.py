@@ -69,6 +69,28 @@ class TestRemoved:
         assert not held.locked()
         assert len(losses) == 1
 
+    def test_who_asks_waits_for_no_lock_of_ours(self, store: EtcdStore) -> None:
+        """A finalizer or a handler may ask on top of our own code, which has locks of Python's."""
+        losses: list[LockLost] = []
+        mutex = ClusterMutex(
+            "x", store=store, on_lost=losses.append, expected_runtime=0.5, auto_unlock_after=2.5
+        )
+        held = mutex.acquire()
+        assert held
+        wait_until(lambda: held._holding._watch is not None, what="the watch for its loss")
+        with store._streams[0]._lock, store.background.tickets._lock:
+            wait_until(lambda: time.monotonic() > held._acquisition.deadline, what="its deadline")
+            answers: list[bool] = []
+
+            def ask() -> None:
+                answers.extend((held.healthy, mutex.locked(), "held" in repr(held).split()[0]))
+
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(60)
+            assert answers == [False, False, False]
+            wait_until(lambda: losses, what="on_lost, which waits for none either")
+
     def test_also_in_the_first_second(self, store: EtcdStore, delete: Callable[[], str]) -> None:
         """The watch begins later than the lock, and misses nothing of it."""
         held = ClusterMutex("x", store=store)

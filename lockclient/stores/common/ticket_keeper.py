@@ -39,6 +39,12 @@ class TicketKeeper:
     A waiter joins with its inbox; when its ticket is lost it is told to look for itself. Before
     each renewal the waiters have to show that they can act: the tasks of an event loop that is
     blocked would get a lock that they can't take, while others stand behind them.
+
+    Its lock is held for some steps that wait for nothing. The main thread takes it as an event loop
+    only (all else of it is done by deputies), and a handler that raises there is about to end the
+    loop with its waiters. What a handler or a finalizer does on top of these steps comes back here
+    by waiting for a lock only: a release is handed over, and to ask for `healthy` or to drop a held
+    lock touches no waiter.
     """
 
     def __init__(self, store: MutexStore) -> None:

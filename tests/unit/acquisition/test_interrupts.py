@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import lockclient
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, HeldLock, LockLost
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -172,3 +172,28 @@ def test_an_interrupt_leaves_nothing(
 ) -> None:
     """No lock that nobody knows of, no ticket, and the background works on."""
     assert at_each_step(around, act) > 50
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its instructions are others")
+@pytest.mark.parametrize(
+    "ask", [lambda held: held.healthy, HeldLock.check_health], ids=["healthy", "check_health"]
+)
+def test_an_interrupted_question_hides_no_loss(ask: Callable[[HeldLock], object]) -> None:
+    """Who asks finds the loss, and is interrupted at any step: `on_lost` is called all the same."""
+    number = 0
+    while True:
+        number += 1
+        told: list[LockLost] = []
+        held = ClusterMutex(NAME, store=MemoryStore(), on_lost=told.append).acquire()
+        assert held
+        held._acquisition.deadline = 0.0  # nobody else looks for as long as this takes
+        with interrupted(number) as interrupt, contextlib.suppress(LockLost):
+            ask(held)
+        assert not held.healthy
+        wait_until(lambda: told, what=f"on_lost after an interrupt in {interrupt.where}")  # noqa: B023
+        assert len(told) == 1
+        with contextlib.suppress(LockLost):
+            held.release()
+        if not interrupt.where:
+            break
+    assert number > 5

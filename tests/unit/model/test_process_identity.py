@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.model.process_identity import fingerprint, provably_runs
+from lockclient.model.process_identity import (
+    _IMAGE,
+    _token,
+    fingerprint,
+    is_predecessor,
+    provably_runs,
+    this_thread,
+)
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is proved by /proc")
@@ -79,3 +86,47 @@ def test_a_process_may_call_itself_anything(name: bytes) -> None:
 def test_what_does_not_exist_has_no_fingerprint() -> None:
     """A pid beyond all pids names nobody."""
     assert fingerprint(2**40) is None
+
+
+REPLACED = """
+import os, sys
+from lockclient.model.process_identity import fingerprint, is_predecessor, this_thread
+mine = [fingerprint(os.getpid()), this_thread()[1]]
+if len(sys.argv) < 3:
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], sys.argv[1], *mine])
+before = sys.argv[2:]
+print(before[0] == mine[0], is_predecessor(*before), is_predecessor(*mine))
+"""
+
+
+def test_a_program_knows_what_the_same_process_ran_before() -> None:
+    """After `exec` it is the same process, and another image; it is not its own predecessor."""
+    said = subprocess.check_output([sys.executable, "-c", REPLACED, REPLACED], text=True)
+    assert said == "True True False\n"
+
+
+@pytest.mark.parametrize("actor", [None, "", ".", "abc.1", _IMAGE.upper(), " i.1"])
+def test_what_names_no_image_proves_nothing(actor: str | None) -> None:
+    """Nor does one by chance, as an earlier release or another sub-interpreter may draw it."""
+    assert not is_predecessor(fingerprint(os.getpid()), actor)
+
+
+def test_another_image_proves_nothing_of_another_process(child: subprocess.Popen[bytes]) -> None:
+    """The same image in the same process is alive, another process may well be."""
+    other = f"{_IMAGE}0.1"
+    assert is_predecessor(fingerprint(os.getpid()), other)
+    assert not is_predecessor(fingerprint(os.getpid()), this_thread()[1])
+    for said in (fingerprint(child.pid), None, "", "a b c d"):
+        assert not is_predecessor(said, other)
+
+
+def test_without_an_image_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel does not say it, the token is drawn by chance."""
+    _token.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda _: b"")
+        drawn = _token()
+        assert not is_predecessor(fingerprint(os.getpid()), f"{_IMAGE}0.1")
+    _token.cache_clear()
+    assert not drawn.startswith(_IMAGE)
+    assert not is_predecessor(fingerprint(os.getpid()), f"{drawn}.1")
