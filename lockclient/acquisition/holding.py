@@ -274,13 +274,12 @@ class Holding:
     def _tell(self) -> None:
         """Have a loss logged and `on_lost` called, once, and the lock watched no longer.
 
-        Whoever asks whether it is lost comes here: the main thread, which an interrupt may end
-        after any step, and a finalizer or handler on top of our own code, with its locks. So
-        nothing is done here that takes a lock, or that is lost if the next line is never reached:
-        as long as nobody has been told, each who asks wakes the thread that tells.
+        Whoever asks comes here: the main thread, which an interrupt may end after any step, and a
+        finalizer or handler on top of our own code, with its locks. So nothing is done here that
+        takes a lock, or is lost if the next line is never reached: as long as nobody has been told,
+        each who asks wakes the thread that tells.
         """
-        lost = self.acquisition.loss
-        if lost is not None and self.handle is not None:
+        if (lost := self.acquisition.loss) and self.handle is not None:
             own.pop(self.acquisition.uuid, None)
             if "tell" in self.still_to:
                 scheduler.shared.after(0, partial(self._tell_once, lost, self.handle()))
@@ -363,7 +362,8 @@ class Holding:
     def forget(self) -> None:
         """End what goes on in the background for it."""
         self._task.cancelled = True
-        self._unwatch()
+        if self._watch is not None:
+            self._watch.close()
         own.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:

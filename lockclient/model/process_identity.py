@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import threading
 from functools import cache, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -75,6 +74,8 @@ interpreters of one process each draw their own, and it proves nothing that they
 @cache
 def _token() -> str:
     """Of this process, and of no other: a pid is used again, and each container has a pid 1."""
+    from hashlib import sha256  # with the first lock: the import of the library stays quick
+
     process = fingerprint(os.getpid())
     try:
         image = Path("/proc/self/auxv").read_bytes()

@@ -72,8 +72,8 @@ class Background:
         nobody knows of. So the main thread only waits, for a deputy that does the work. If
         something is raised while it waits, the deputy goes on: the caller is to tell it to stop.
 
-        Other threads do their work themselves: by deputies it costs 1.4 to 1.5 times as much, at
-        1, 16 and 64 threads alike, for exceptions that only few programs raise in them.
+        Other threads do their work themselves: by deputies a cycle costs 1.25 to 1.6 times the
+        processor time, at 1, 16 and 64 threads, for exceptions that few programs raise in them.
 
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
