@@ -36,7 +36,7 @@ from lockclient.model.clocks import (
 from lockclient.model.fields import size_of
 from lockclient.model.holder import NO_PROBLEMS, Holder
 from lockclient.model.lock_name import check_name
-from lockclient.model.process_identity import fingerprint, this_thread
+from lockclient.model.process_identity import fingerprint, process_token, this_thread
 from lockclient.settings import made_of
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
@@ -87,6 +87,7 @@ class BaseMutex(Generic[Held]):
             raise ValueError(f"store must be what open_store() returns, not {store!r}.")
         if store is None:
             default_store.prepare()
+        process_token()  # here, and not as the lock is taken: the first time it takes a while
         self._given_store = store
         self._on_lost = on_lost
         self._acquisitions: Acquisitions[Held] = Acquisitions(self.name, weakly=self._weakly)

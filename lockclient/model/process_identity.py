@@ -49,7 +49,7 @@ def provably_runs(said: str | None) -> bool:
 
 def is_predecessor(said: str | None, actor: str | None) -> bool:
     """Tell whether it was certainly this very process that said this, before its last `exec`."""
-    mine, its = _token(), (actor or "").partition(".")[0]
+    mine, its = process_token(), (actor or "").partition(".")[0]
     if not (mine.startswith(_IMAGE) and its.startswith(_IMAGE)) or said is None:
         return False
     return its != mine and said == fingerprint(os.getpid())
@@ -72,9 +72,9 @@ interpreters of one process each draw their own, and it proves nothing that they
 
 
 @cache
-def _token() -> str:
+def process_token() -> str:
     """Of this process, and of no other: a pid is used again, and each container has a pid 1."""
-    from hashlib import sha256  # with the first lock: the import of the library stays quick
+    from hashlib import sha256  # with the first mutex: it brings OpenSSL along
 
     process = fingerprint(os.getpid())
     try:
@@ -96,12 +96,12 @@ def this_thread() -> tuple[str, str]:
     thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
     ident = threading.get_ident()
     name = f"{ident}" if thread is None else thread.name
-    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{_token()}.{ident:x}"
+    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{process_token()}.{ident:x}"
 
 
 def task_actor(task: object, name: str) -> str:
     """Return the actor of a task of asyncio: one that ended may have had the same address."""
-    return f"{_token()}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
+    return f"{process_token()}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
 
 
 _here = threading.local()
@@ -117,4 +117,4 @@ def _find_thread() -> threading.Thread | None:
 
 
 os.register_at_fork(after_in_child=fingerprint.cache_clear)  # a parent's pid may come again here
-os.register_at_fork(after_in_child=_token.cache_clear)
+os.register_at_fork(after_in_child=process_token.cache_clear)

@@ -12,9 +12,9 @@ import pytest
 
 from lockclient.model.process_identity import (
     _IMAGE,
-    _token,
     fingerprint,
     is_predecessor,
+    process_token,
     provably_runs,
     this_thread,
 )
@@ -122,11 +122,11 @@ def test_another_image_proves_nothing_of_another_process(child: subprocess.Popen
 
 def test_without_an_image_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel does not say it, the token is drawn by chance."""
-    _token.cache_clear()
+    process_token.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: b"")
-        drawn = _token()
+        drawn = process_token()
         assert not is_predecessor(fingerprint(os.getpid()), f"{_IMAGE}0.1")
-    _token.cache_clear()
+    process_token.cache_clear()
     assert not drawn.startswith(_IMAGE)
     assert not is_predecessor(fingerprint(os.getpid()), f"{drawn}.1")
