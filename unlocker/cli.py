@@ -26,7 +26,8 @@ from lockclient.service.request_filter import is_loopback
 from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.http_app import create_app
-from unlocker.notifications.notifier import BadUrl, Notifier, recipients_of
+from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.recipients import BadUrl, recipients_of
 from unlocker.record_cleanup import MAX_RECORDS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
@@ -71,8 +72,9 @@ def read_limit(text: str) -> int | None:
     multiple=True,
     cls=FlagNamedOption,
     help="Whom to tell what happens: a URL of apprise's, like json://host/hook, slack://… or "
-    "mailto://…. Can be given several times; as UNLOCKER_NOTIFY, which no other user of this host "
-    "can read, several with spaces in between. Needs the extra `notify`.",
+    "mailto://…, or with a name of yours, as ops=slack://…. Can be given several times; as "
+    "UNLOCKER_NOTIFY, which no other user of this host can read, several with spaces in between. "
+    "Needs the extra `notify`.",
 )
 @click.option(
     "--keep-removals",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockclient.model.clocks import Now, monotonic
@@ -17,11 +16,13 @@ from lockclient.text.confusables import named
 from lockclient.text.escaping import plain
 from unlocker.deadlines import JudgedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
-from unlocker.notifications.notification_queue import (
+from unlocker.notifications.events import (
     AUTO_UNLOCKED,
     FORCE_UNLOCKED,
     PAST_ALERT,
-    Notification,
+    Event,
+    alert_name,
+    removal_name,
 )
 from unlocker.notifications.notifier import Notifier
 from unlocker.rate_limit import WINDOW_S, RateLimit
@@ -29,6 +30,8 @@ from unlocker.rate_limit import WINDOW_S, RateLimit
 log = logging.getLogger(__name__)
 
 _MAX_TEXT_CHARS = 500
+_FOUND_S = 900.0
+"""Seconds before the start in which a removal may not have been told."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,33 @@ class Observer:
             extra=log_fields(PAST_ALERT, holder),
         )
 
+        alert = alert_name(holder)
+
         def is_past_alert() -> bool:
             row = self.table.row(holder.name)
-            now = row and (row.holder.uuid, row.holder.stamp_revisions)
-            return now == (holder.uuid, holder.stamp_revisions)
+            return row is not None and alert_name(row.holder) == alert
 
-        self._notify(PAST_ALERT, f"Lock {name} is past its alert, held by {who}.", is_past_alert)
+        event = self._event(alert, PAST_ALERT, f"Lock {name} is past its alert, held by {who}.")
+        event.lock, event.stands = holder.name, is_past_alert
+        self.notifier.notify(event)
 
     def on_removal(self, removals: list[Removal], found: bool) -> None:
-        """Count what anyone removed since the start."""
+        """Count what anyone removed since the start, and tell of it.
+
+        And of what was removed just before it, as its remover may have died then: who was told is
+        in the note.
+        """
+        since = time.time() - _FOUND_S
+        for removal in removals:
+            if not found or (removal.removed_at or 0) > since:
+                name, what = named(removal.holder.name), _one_line(removal.describe())
+                line = f"Lock {name} is gone by {what}. It was held by "
+                kind = FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED
+                line += f"{_one_line(removal.holder.describe())}."
+                event = self._event(removal_name(removal.holder), kind, line)
+                if found:
+                    event.found, event.at = True, removal.removed_at or 0
+                self.notifier.notify(event)
         if found:  # by the removers' clocks: there is no other way to tell when they were
             since = time.time() - WINDOW_S
             removals = [removal for removal in removals if (removal.removed_at or 0) > since]
@@ -73,12 +94,6 @@ class Observer:
             for removal in removals:
                 how = removal.how if removal.how in REMOVAL_KINDS else "other"
                 self.metrics.removals.labels(how).inc()
-                name, what = named(removal.holder.name), _one_line(removal.describe())
-                who = _one_line(removal.holder.describe())
-                self._notify(
-                    FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED,
-                    f"Lock {name} is gone by {what}. It was held by {who}.",
-                )
         automatic = (removal.holder for removal in removals if removal.how == AUTO_UNLOCK)
         self.rate_limit.count((holder.name, holder.uuid) for holder in automatic)
 
@@ -92,8 +107,8 @@ class Observer:
             if after is not None:
                 self._inspect(before, after, now, live=change.live)
 
-    def _notify(self, kind: str, line: str, stands: Callable[[], bool] = lambda: True) -> None:
-        self.notifier.notify(Notification(kind, line, monotonic(), self.table.revision, stands))
+    def _event(self, name: str, kind: str, line: str) -> Event:
+        return Event(name, kind, line, time.time(), self.table.revision, noticed=monotonic())
 
     def _inspect(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
         holder = after.holder

@@ -139,8 +139,10 @@ class Unlocker:
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
         every(HEADS_INTERVAL_S, self._refresh_heads, "question after heads of lines", vital=False)
         self._jobs.start()
-        notified = (self.identity, self._table, self.is_ready, self._rate_limit.engaged)
-        self._notifier.start(*notified)
+        self._notifier.start(
+            *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
+            lambda result, number: self.metrics.notifications.labels(result).inc(number),
+        )
 
     def stop(self) -> None:
         """End what runs, withdraw the heartbeat if the store answers, close the store."""

@@ -66,6 +66,12 @@ class Metrics:
             "Locks that anyone was seen to remove for their holders.",
             *("how", REMOVAL_KINDS),
         )
+        self.notifications = counter(
+            "clustermutex_unlocker_notifications",
+            "Events that people were told of, for each URL: told; failed (tried again); unanswered "
+            "(given up: taken several times and never answered); dropped (only counted).",
+            *("result", ("told", "failed", "unanswered", "dropped")),
+        )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",
             "Requests to the store: a page of all locks, a look, a removal, a sign of life, a "

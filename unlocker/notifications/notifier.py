@@ -1,95 +1,82 @@
-"""Notifies people of what happens to locks, by apprise: chats, mail, webhooks.
+"""Notifies people of what happens to locks: notes it in the store, and has each URL told.
 
-A notification is put into a bounded queue, which never waits; a thread of its own sends it,
-so that a service that is slow or away delays no sweep. A message that nobody gets is put back and
-tried on; one that only some of several URLs take is tried on for the others.
-
-A message is news and no record: an unlocker that is killed with nobody beside it takes along what
-it had not told. The records are in the store.
-
-A URL holds a password as a rule: it is never logged, and neither is what apprise or the libraries
-below it say, as they quote it.
+Every unlocker notices what happens, by the same rules. What it noticed it gathers for some seconds,
+and then notes what no other one has noted before (`note`), owed to all URLs. A thread for each URL
+tells it what it is owed (`teller`), so that one that is slow or away delays neither a sweep nor
+another URL. With nobody to tell there is neither thread nor note.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections import deque
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
 
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
-from unlocker.notifications.notification_queue import (
-    BRAKE,
-    BlindnessDetector,
-    Message,
-    Notification,
-    NotificationQueue,
-)
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.text.confusables import named
+from unlocker.notifications.events import BRAKE, IS_BLIND, SEES, Event, alert_name
+from unlocker.notifications.note import MAX_EVENTS, NotificationNote
+from unlocker.notifications.recipients import Recipient
+from unlocker.notifications.teller import NEXT_RANK_S, Agreement, Teller
 
 log = logging.getLogger(__name__)
 
-_POLL_INTERVAL_S = 0.5
-"""Seconds between two looks whether there is something to tell."""
-_MIN_RETRY_S = 10.0
-_MAX_RETRY_S = 600.0
-"""Seconds between two tries with a URL that does not work while others do."""
-_MAX_UNSENT = 20
-"""Messages that are kept for such a URL."""
+GATHER_S = 5.0
+"""Seconds in which what comes after something goes into the same note, and message."""
+STEP_INTERVAL_S = 0.5
+LOOK_INTERVAL_S, IDLE_LOOK_INTERVAL_S = 2.0, 10.0
+"""Seconds between two looks at the note while somebody is owed something, and else."""
+BRAKE_OFF_S = 120.0
+"""Seconds without a brake after which it is told when it is on again."""
+_CONFIGURE_INTERVAL_S = 1800.0
+"""Seconds after which it is seen to it again that the note has our URLs."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Seconds that the last message may take when the service ends."""
-_NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
+"""Seconds that the last note and message may take when the service ends."""
+BLIND_AFTER_S = 30.0
+"""Seconds without being able to work, those in which it could counted back by half of them."""
+_MAX_STEP_S = 10.0
+"""Seconds between two looks that count at most."""
 
 
-class BadUrl(ValueError):
-    """A URL that can't be told to, or nothing to tell with; the text does not quote it."""
+class BlindnessDetector:
+    """Notices that this unlocker was not ready for a while, and that it is again.
 
-
-@dataclass(slots=True)
-class Recipient:
-    """One place to tell people at.
-
-    Attributes:
-        name: what kind of service it is and which of the URLs, without its secrets.
-        send: tells it, and returns whether it took it.
+    That it is blind each tells itself, since it may be cut off from all others, or all of them from
+    the store: then one tells of an outage that all see, if it is short, and each if it lasts.
     """
 
-    name: str
-    send: Callable[[Message], bool]
-    unsent: deque[Message] = field(default_factory=lambda: deque(maxlen=_MAX_UNSENT))
-    _works: bool = True
-    _pause: float = 0.0
-    _not_before: float = 0.0
+    def __init__(self, identity: str) -> None:
+        self._identity = identity
+        self._observed_at: float | None = None
+        self._blind_for = 0.0  # comes and goes: 20 s without and 20 s with are not well
+        self._blind: Event | None = None
 
-    def deliver(self, message: Message) -> bool:
-        """Try to tell it."""
-        try:
-            works = self.send(message)
-        except Exception as error:  # noqa: BLE001 - a service's mistake must not end the thread
-            log.debug("%s failed by %s.", self.name, type(error).__name__)
-            works = False
-        if works != self._works:
-            if works:
-                log.warning("People can be told by %s again.", self.name)
-            else:
-                log.warning(
-                    "People can't be told by %s; it is tried on. `apprise -vv -b test URL` says "
-                    "why.",
-                    self.name,
-                    extra={"event": "notify-failed"},
-                )
-        self._works = works
-        self._pause = 0.0 if works else min(_MAX_RETRY_S, max(_MIN_RETRY_S, 2 * self._pause))
-        self._not_before = monotonic() + self._pause
-        return works
+    def observe(self, why: str | None, now: float) -> Event | None:
+        """Take in why it can't work, or None if it can; return what is to be told of that."""
+        # One that was stopped has not looked meanwhile, and may well see in a moment.
+        passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
+        self._observed_at = now
+        blind_for = self._blind_for + (passed if why else -passed / 2)
+        self._blind_for = min(BLIND_AFTER_S, max(0.0, blind_for))
+        if self._blind_for >= BLIND_AFTER_S and self._blind is None and why:
+            self._blind = self._event(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
+            self._blind.stands = lambda: self._blind is not None
+            return self._blind
+        if self._blind_for == 0.0 and self._blind is not None:
+            told, self._blind = self._blind.noted or self._blind.told, None
+            if told:
+                return self._event(SEES, f"{self._identity} does its work again.", now)
+        return None
 
-    def retry(self) -> None:
-        """Try to tell what is left, if it is time."""
-        while self.unsent and monotonic() >= self._not_before and self.deliver(self.unsent[0]):
-            self.unsent.popleft()
+    def _event(self, kind: str, line: str, now: float) -> Event:
+        return Event(f"{self._identity}.{kind}.{now:.0f}", kind, line, time.time(), noticed=now)
 
 
 class Notifier:
@@ -102,122 +89,208 @@ class Notifier:
 
     def __init__(self, recipients: Sequence[Recipient] = (), where: str = "") -> None:
         self._recipients = recipients
-        self._where = where
-        self._queue = NotificationQueue("", where)
-        self._blindness = BlindnessDetector("")
-        self._rate_limited = False
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.where = where
+        self._lock = threading.Lock()
+        self._pending: list[Event] = []
+        self._left_out: Counter[str] = Counter()
+        self._ending, self._last_noted = threading.Event(), threading.Event()
+        self._threads: list[threading.Thread] = []
 
     def start(
         self,
         identity: str,
+        store: ServiceStore,
         table: Table,
         trouble: Callable[[], str | None],
         is_rate_limited: Callable[[], bool],
+        count: Callable[[str, int], None],
     ) -> None:
-        """Begin; what is handed in is asked twice a second, in the thread that sends.
+        """Begin; what is handed in is asked twice a second, in threads of its own.
 
         Args:
             identity: what this unlocker's sign of life is called.
+            store: has the note.
+            table: has the locks, and the other unlockers.
             trouble: says why the unlocker can't do its work; None if it can.
             is_rate_limited: tells whether locks that are due are kept back.
+            count: counts events by what became of them.
         """
         if not self._recipients:
             return
-        self._queue = NotificationQueue(identity, self._where)
+        self.identity, self.poll, self.count = identity, store.poll, count
+        self._table, self._trouble, self._is_rate_limited = table, trouble, is_rate_limited
+        self._agreement = Agreement(store)
         self._blindness = BlindnessDetector(identity)
-        state = (table, trouble, is_rate_limited)
-        self._thread = threading.Thread(target=self._run, args=state, name="notify", daemon=True)
-        self._thread.start()
+        self._was_limited, self._blind = False, True
+        self._configure_at = float("-inf")
+        self._ended_since: dict[str, float] = {}
+        tellers = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
+        self._threads = [
+            threading.Thread(target=self._run, name="notify", daemon=True),
+            *(
+                threading.Thread(target=self._tell, args=(teller,), name="tell", daemon=True)
+                for teller in tellers
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def notify(self, event: Notification) -> None:
+    def notify(self, event: Event) -> None:
         """Have something told, without waiting."""
         if self._recipients:
-            self._queue.put(event)
+            with self._lock:
+                if len(self._pending) < MAX_EVENTS:
+                    self._pending.append(event)
+                else:
+                    self._left_out[event.kind] += 1
 
     def heartbeat_fields(self, revision: int) -> dict[str, int]:
-        """Return what this unlocker's sign of life is to say."""
-        return {"told": self._queue.notified_upto(revision)} if self._recipients else {}
+        """Return what this unlocker's sign of life is to say: up to which revision all is noted.
+
+        Unlockers of former versions leave out what an older one says so of.
+        """
+        with self._lock:
+            left = [event.revision - 1 for event in self._pending if event.revision]
+        return {"told": min([revision, *left])} if self._recipients else {}
 
     def stop(self) -> None:
-        """End, when the last message was told or has had its time."""
+        """End, when the last event was noted, and told if nobody else can, or had its time."""
         self._ending.set()
-        if self._thread is not None:
-            self._thread.join(_SHUTDOWN_TIMEOUT_S)
+        until = monotonic() + _SHUTDOWN_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - monotonic()))
 
-    def _run(
-        self, table: Table, trouble: Callable[[], str | None], is_rate_limited: Callable[[], bool]
-    ) -> None:
-        while True:
-            ending = self._ending.wait(_POLL_INTERVAL_S)
-            try:
-                self._step(table, trouble(), ending=ending, rate_limited=is_rate_limited())
-            except Exception:
-                log.exception("What is to be told could not be seen to.")
-            if ending:
-                return
+    # ------------------------------------------------------------ teller.Peers
 
-    def _step(self, table: Table, trouble: str | None, *, ending: bool, rate_limited: bool) -> None:
-        now, unlockers = monotonic(), table.unlockers()
-        if event := self._blindness.observe(trouble, self._queue.rank(unlockers), now):
-            self._queue.put(event)
-        if rate_limited and not self._rate_limited:
+    def rank(self) -> int:
+        """See `Peers.rank`: by age, as each says itself, so that all come to the same order."""
+        tellers = self._tellers()
+        return tellers.index(self.identity) if self.identity in tellers else len(tellers)
+
+    def is_alive(self, unlocker: str) -> bool:
+        """See `Peers.is_alive`."""
+        blind = self._blind and unlocker != self.identity
+        return blind or unlocker in self._table.unlockers()
+
+    def unnoted(self) -> Sequence[Event]:
+        """See `Peers.unnoted`."""
+        due = monotonic() - GATHER_S
+        with self._lock:
+            pending = self._pending if self._agreement.failing else []
+            return [event for event in pending if event.noticed <= due]
+
+    def _tellers(self) -> list[str]:
+        """Return the unlockers that tell people, the oldest first."""
+        found: list[tuple[float, str]] = []
+        for name, value in self._table.unlockers().items():
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):
+                if "told" in (said := json.loads(value)):
+                    found.append((float(said.get("started_at", 0.0)), name))
+        return [name for _, name in sorted(found)]
+
+    # ------------------------------------------------------------ threads
+
+    def _tell(self, teller: Teller) -> None:
+        ending = False
+        while not ending:
+            ending = self._last_noted.wait(STEP_INTERVAL_S)
+            if not ending or not {*self._tellers()} - {self.identity}:  # else others tell it
+                self._guard(teller.step, ending=ending)
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            ending = self._ending.wait(STEP_INTERVAL_S)
+            self._guard(self._step, ending=ending)
+        self._last_noted.set()
+
+    @staticmethod
+    def _guard(step: Callable[..., None], *, ending: bool) -> None:
+        try:
+            step(ending=ending)
+        except ClusterMutexError:
+            pass  # the store's; it is tried again, and `Agreement` has logged it
+        except Exception:
+            log.exception("What is to be told could not be seen to.")
+
+    def _step(self, *, ending: bool) -> None:
+        now, why, limited = monotonic(), self._trouble(), self._is_rate_limited()
+        self._blind = why is not None
+        if event := self._blindness.observe(why, now):
+            self.notify(event)
+        if limited and not self._was_limited:
+            name = f"{self.identity}.{BRAKE}.{now:.0f}"
             line = "More locks are due than may be removed in a minute: the rest is kept for now."
-            self._queue.put(Notification(BRAKE, line, now, table.revision))
-        self._rate_limited = rate_limited
-        for recipient in self._recipients:
-            recipient.retry()
-        if message := self._queue.take(now, unlockers, end=ending):
-            self._send(message)
+            revision = self._table.revision
+            self.notify(Event(name, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
+        self._was_limited = limited
+        owed = any(event.owed for event in self._agreement.note.events) or self._pending
+        with suppress(ClusterMutexError):
+            self._agreement.look(LOOK_INTERVAL_S if owed else IDLE_LOOK_INTERVAL_S)
+        self._note(now, ending=ending)
 
-    def _send(self, message: Message) -> None:
-        # All at once would need threads; one after the other a slow one delays the others only.
-        failed = [place for place in self._recipients if place.unsent or not place.deliver(message)]
-        if len(failed) == len(self._recipients):
-            self._queue.failed(monotonic())
+    def _note(self, now: float, *, ending: bool) -> None:
+        """Note what was gathered and what has ended, if there is any and it is time.
+
+        Whoever comes later in rank finds as a rule that it is noted.
+        """
+        turn = GATHER_S + self.rank() * (NEXT_RANK_S + self.poll)
+        with self._lock:
+            pending, left_out = [*self._pending], Counter(self._left_out)
+        ended = self._ended(now, turn)
+        due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
+        if not (ended or due or now >= self._configure_at):
             return
-        self._queue.sent(monotonic())
-        for recipient in failed:
-            recipient.unsent.append(message)
+        # What does not stand any more is left out, unless somebody was told.
+        events = [event for event in pending if event.told or event.stands()]
 
+        def edit(note: NotificationNote) -> int:
+            note.configure([recipient.name for recipient in self._recipients], time.time())
+            dropped = note.add(events, left_out)
+            note.end(ended, time.time())
+            return dropped
 
-def recipients_of(urls: Sequence[str]) -> list[Recipient]:
-    """Return whom these URLs mean.
-
-    Raises:
-        BadUrl: apprise is not installed, or does not know one of them.
-    """
-    if not urls:
-        return []
-    try:
-        import apprise
-    except ModuleNotFoundError as error:
-        if error.name != "apprise":
-            raise
-        raise BadUrl("it needs apprise: pip install 'clustermutex[notify]'.") from None
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    asset = apprise.AppriseAsset(app_id="ClusterMutex", async_mode=False, secure_logging=True)
-    found = []
-    for number, url in enumerate(urls, 1):
-        sender = apprise.Apprise(asset=asset)
-        if not sender.add(url):
-            raise BadUrl(
-                f"URL no. {number} is none that apprise knows. (It is not shown, as it may hold a "
-                "password.)"
+        if dropped := self._agreement.change(edit):
+            self.count("dropped", dropped)
+            log.warning(
+                "%d events are only counted in messages: there are too many to be kept.",
+                dropped,
+                extra={"event": "notify-dropped"},
             )
-        found.append(Recipient(f"{sender[0].service_name} (URL no. {number})", _sender(sender)))
-    return found
+        self._configure_at = now + _CONFIGURE_INTERVAL_S
+        for event in events:
+            event.noted = True
+        with self._lock:
+            self._pending = self._pending[len(pending) :]
+            self._left_out -= left_out
 
+    def _ended(self, now: float, turn: float) -> dict[str, str]:
+        """Return the names of what stands in the note and has ended, and what is said of it.
 
-def _sender(sender: Any) -> Callable[[Message], bool]:
-    def send(message: Message) -> bool:
-        kind = "info" if message.good else "warning"
-        # As plain text: apprise escapes it where a service takes HTML or Markdown.
-        done = sender.notify(
-            body=message.body, title=message.title, notify_type=kind, body_format="text"
-        )
-        return bool(done)
+        By a table that is not blind, and has come to what was known when it was noted: else a lock
+        that it has not seen yet would seem to be gone. And not at once: who tells of a removal
+        says so, and is to be first.
+        """
+        since, found = self._ended_since, dict[str, str]()
+        self._ended_since = {}
+        for event in self._agreement.note.events if not self._blind else ():
+            if event.lock and (line := self._end_of(event)) is not None:
+                began = self._ended_since[event.name] = since.get(event.name, now)
+                if now - began >= (BRAKE_OFF_S if event.kind == BRAKE else turn + 2 * self.poll):
+                    found[event.name] = line
+        return found
 
-    return send
+    def _end_of(self, event: Event) -> str | None:
+        """Return what is said of an end; None: it stands, or nobody knows."""
+        if event.kind == BRAKE:
+            return None if self._was_limited else ""
+        if self._table.revision < event.revision:
+            return None
+        row, why = self._table.row(event.lock), "nobody holds it any more"
+        if row is not None:
+            alert = alert_name(row.holder)
+            if alert == event.name:
+                return None
+            same = alert.partition(".")[0] == event.holder
+            why = "its holder has shown that it lives" if same else "somebody else holds it by now"
+        return f"Lock {named(event.lock)} is past its alert no more: {why}."

@@ -1,0 +1,253 @@
+"""The note of the unlockers: who is owed what, whatever stands there and in whatever order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES
+from unlocker.notifications.events import (
+    AUTO_UNLOCKED,
+    BRAKE,
+    PAST_ALERT,
+    RESOLVED,
+    Event,
+    message_of,
+)
+from unlocker.notifications.note import (
+    MAX_AGE_S,
+    MAX_EVENTS,
+    REFUSED,
+    TOLD,
+    UNANSWERED,
+    NotificationNote,
+    UrlState,
+)
+
+NOW = 1_800_000_000.0
+
+
+def noted(*urls: str) -> NotificationNote:
+    note = NotificationNote()
+    note.configure(urls or ("ops", "team"), NOW)
+    return note
+
+
+def again(note: NotificationNote) -> NotificationNote:
+    """Return the note as another unlocker reads it."""
+    return NotificationNote(note.value())
+
+
+def alert(name: str, at: float = NOW) -> Event:
+    return Event(f"{name}.1", PAST_ALERT, f"Lock {name} is late.", at, 7, name)
+
+
+def gone(name: str) -> Event:
+    return Event(f"{name}.gone", AUTO_UNLOCKED, f"Lock {name} is gone.", NOW, 8)
+
+
+def add(note: NotificationNote, *events: Event) -> int:
+    return note.add(events, Counter())
+
+
+def try_it(
+    note: NotificationNote, url: str = "ops", who: str = "me", how: str = TOLD, now: float = NOW
+) -> tuple[list[str], bool] | None:
+    """Claim a URL, and say how telling it went; return what it was told, and whether again."""
+    claim = note.claim(url, who, f"by {who}", lambda state: not state.by, now)
+    if claim is None:
+        return None
+    state, events, begun = claim
+    note.settle(url, state, how, 5.0)
+    return [event.name for event in events], begun
+
+
+def test_an_event_is_noted_once_whoever_notices_it_and_told_in_order() -> None:
+    note = noted()
+    add(note, alert("a"), alert("b"))
+    note = again(note)
+    add(note, alert("b"), alert("c"))
+    assert [event.name for event in note.owed("ops")] == ["a.1", "b.1", "c.1"]
+    assert try_it(note) == (["a.1", "b.1", "c.1"], False)
+    assert try_it(note) is None
+    assert [event.name for event in again(note).owed("team")] == ["a.1", "b.1", "c.1"]
+
+
+def test_of_two_that_want_a_claim_one_has_it_until_it_is_given_up() -> None:
+    note = noted()
+    add(note, alert("a"))
+    claim = note.claim("ops", "me", "1", lambda _: False, NOW)
+    assert claim is None  # nobody says that it is free
+    claim = note.claim("ops", "me", "1", lambda state: not state.by, NOW)
+    assert claim is not None
+    assert note.claim("ops", "you", "2", lambda state: not state.by, NOW) is None
+    assert note.claim("team", "you", "2", lambda state: not state.by, NOW) is not None
+    note.settle("ops", claim[0], REFUSED, 0.0)
+    assert try_it(note, who="you") == (["a.1"], False)
+
+
+def test_who_follows_a_dead_one_tells_the_same_message_again() -> None:
+    note = noted("ops")
+    add(note, alert("a"))
+    claim = note.claim("ops", "dead", "1", lambda state: not state.by, NOW)
+    assert claim is not None
+    add(note, alert("b"))
+    later = again(note).claim("ops", "me", "2", lambda state: state.by == "dead", NOW)
+    assert later is not None
+    assert [event.name for event in later[1]] == ["a.1"]
+    assert later[2]
+
+
+def test_who_was_told_by_one_that_lost_its_claim_has_it_all_the_same() -> None:
+    note = noted("ops")
+    add(note, alert("a"))
+    late = note.claim("ops", "frozen", "1", lambda _: True, NOW)
+    note = again(note)
+    assert note.claim("ops", "me", "2", lambda _: True, NOW)
+    assert late
+    note.settle("ops", late[0], TOLD, 0.0)
+    assert not note.owed("ops")
+    assert note.urls["ops"].by == "me"
+
+
+def test_after_three_tries_without_an_answer_it_counts_as_told() -> None:
+    note = noted("ops")
+    add(note, alert("a"))
+    for begun in (False, True, True):
+        note = again(note)
+        assert try_it(note, how=UNANSWERED) == (["a.1"], begun)
+    assert not note.owed("ops")
+    assert note.urls["ops"].unanswered == 0
+
+
+def test_the_end_of_an_alert_is_owed_to_all_whom_that_was() -> None:
+    note = noted("ops", "team")
+    add(note, alert("a"))
+    try_it(note)
+    note.configure(["new"], NOW + 1)
+    note.end({"a.1": "Lock a is well."}, NOW)
+    note.end({"a.1": "Lock a is well."}, NOW)
+    assert [event.kind for event in note.owed("ops")] == [RESOLVED]
+    assert [event.kind for event in note.owed("team")] == [PAST_ALERT, RESOLVED]
+    assert not note.owed("new")
+    add(note, alert("a"))  # noticed late
+    try_it(note)
+    try_it(note, "team")
+    add(note, alert("a"))
+    assert not again(note).events
+
+
+def test_a_removal_ends_the_alert_by_itself() -> None:
+    note = noted("ops")
+    add(note, alert("a"))
+    try_it(note)
+    add(note, gone("a"))
+    note.end({"a.1": "Lock a is well."}, NOW)
+    assert try_it(note) == (["a.gone"], False)
+    assert not note.events
+
+
+def test_a_url_is_owed_nothing_older_than_itself_and_forgotten_when_nobody_has_it() -> None:
+    note = noted("old")
+    add(note, alert("a"))
+    note.configure(["new"], NOW + 100)
+    found = gone("b")
+    found.found = True
+    add(note, found, alert("a"), gone("c"))
+    assert [event.name for event in note.owed("new")] == ["c.gone"]
+    note.configure(["new"], NOW + 2 * MAX_AGE_S)
+    assert [*note.urls] == ["new"]
+    assert [event.name for event in note.events] == ["a.1", "c.gone"]
+
+
+def test_what_is_older_than_a_day_is_counted() -> None:
+    note = noted("ops")
+    add(note, alert("a", NOW - MAX_AGE_S - 1), alert("b"), gone("c"))
+    claim = again(note).claim("ops", "me", "1", lambda _: True, NOW)
+    assert claim is not None
+    state, events, _ = claim
+    assert [event.name for event in events] == ["b.1", "c.gone"]
+    assert state.more == {PAST_ALERT: 1}
+    assert "Besides, too old or too many to be told one by one: 1 lock past" in (
+        message_of(events, state.more, "/", NOW).body
+    )
+
+
+def test_the_brake_of_several_is_one() -> None:
+    note = noted("ops")
+    for who in ("u1", "u2"):
+        add(note, Event(f"{who}.brake.5", BRAKE, "It is on.", NOW, 3, BRAKE))
+    assert len(note.events) == 1
+    note.end({"u1.brake.5": ""}, NOW)
+    try_it(note)
+    assert not note.events
+
+
+def test_a_crowd_is_one_message_and_what_was_missed_comes_in_several() -> None:
+    note = noted("ops")
+    add(note, *(alert(f"crowd-{i}") for i in range(500)))
+    told = try_it(note)
+    assert told is not None
+    assert len(told[0]) == 500
+    for number in range(45):
+        add(note, alert(f"one-{number}"))
+    names = [told[0] for _ in range(3) if (told := try_it(note)) is not None]
+    assert [len(part) for part in names] == [20, 20, 5]
+    assert [*chain(*names)] == [f"one-{number}.1" for number in range(45)]
+
+
+def test_it_is_bounded_in_number_and_bytes_and_the_newest_stay() -> None:
+    note = noted("ops", "away")
+    dropped = 0
+    for number in range(0, 1500, 30):
+        name = f"{'ü' * 120}-{number}"
+        crowd = [
+            Event(f"{i}.1", PAST_ALERT, "ü" * 2000, NOW, 1, name)
+            for i in range(number, number + 30)
+        ]
+        dropped += add(note, *crowd)
+        try_it(note)
+    dropped += note.add([alert("last")], Counter({PAST_ALERT: 11}))
+    assert len(note.value()) < MAX_NOTE_BYTES
+    assert len(note.events) <= MAX_EVENTS
+    assert note.events[-1].name == "last.1"
+    there = sum(event.name in {e.name for e in note.owed("away")} for event in note.events)
+    assert note.urls["away"].more[PAST_ALERT] + there == 1512
+    assert dropped > 500
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"[1]",
+        b"[" * 100_000,
+        b'{"urls": 1, "events": {}, "over": "x"}',
+        b'{"urls": {"ops": [], "\\u202e": {}}, "events": [1, {"name": 1}, {"kind": "x"}]}',
+        b'{"urls": {"ops": {"by": 1, "names": [1], "unanswered": -1, "more": {"x": 1}}}}',
+        b'{"events": [{"name": "a", "kind": "past-alert", "at": NaN, "owed": [1, "ops", "x"]}]}',
+        b'{"events": [{"name": "a", "kind": "past-alert", "at": 1e999, "revision": true}]}',
+    ],
+)
+def test_whatever_stands_there_it_can_be_worked_with(value: bytes) -> None:
+    note = NotificationNote(value)
+    note.configure(["ops"], NOW)
+    add(note, alert("new"))
+    assert "new.1" in (try_it(note) or ([], False))[0]
+    json.loads(note.value())
+
+
+def test_what_was_told_without_a_claim_is_not_owed() -> None:
+    note = noted("ops", "team")
+    event = alert("a")
+    event.told.append("ops")
+    add(note, event)
+    assert not note.owed("ops")
+    assert note.owed("team")
+    add(note, alert("b"))
+    note.settle("team", UrlState(names=["a.1", "never noted"]), TOLD, 0.0)
+    assert [event.name for event in note.owed("team")] == ["b.1"]
