@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
-from lockclient.acquisition.ownership import Scope, call_back, current_owner, enter_scope
+from lockclient.acquisition.ownership import (
+    Scope,
+    block_around,
+    call_back,
+    current_owner,
+    enter_scope,
+)
 from lockclient.acquisition.reentry import call_user
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
@@ -321,9 +327,10 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
         block: Block = "hand" if statement is None else "statement"
         held = await self._acquire(self._limit(True, -1), scope, backtrace, block=block)
         if held is None:
-            raise await _drive(self._timed_out(), self._store())
+            store = self._store()
+            raise await _drive(self._timed_out(block_around(store, self.name)), store)
         if statement is not None:
-            statement.held = held
+            statement.held, held._holding.entered_in = held, statement.where
         return held
 
     def _leave(

@@ -56,17 +56,23 @@ class LockTimeout(ClusterMutexError, TimeoutError):
 
     @classmethod
     def after(
-        cls, seconds: float, name: str, holder: Any = None, waiting: int | None = 0
+        cls,
+        seconds: float,
+        name: str,
+        holder: Any = None,
+        waiting: int | None = 0,
+        block: str | None = None,
     ) -> LockTimeout:
         """Return the error: how long was waited for which lock, who has it, how many wait.
 
-        `waiting` None: nobody knows.
+        `waiting` None: nobody knows. `block`: the line of the block that holds it, around the wait.
         """
         tried = f"could not be had within {period(seconds)}" if seconds else "is not free"
         text = f"The lock {name!r} {tried}."
         if holder is not None:
             line = "" if waiting is None else f"; in line: {waiting}"
-            text += f" It is held by {holder.describe()}{line}."
+            itself = f", by this very block ({block})" if block else ""
+            text += f" It is held by {holder.describe()}{itself}{line}."
         return cls(text, name=name, holder=holder)
 
 

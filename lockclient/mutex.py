@@ -13,7 +13,7 @@ from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block
-from lockclient.acquisition.ownership import call_back, current_owner, enter_scope
+from lockclient.acquisition.ownership import block_around, call_back, current_owner, enter_scope
 from lockclient.acquisition.reentry import call_user, called_by_library
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
@@ -263,9 +263,9 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         try:
             held = self._go(attempt, now, limit, "hand" if statement is None else "statement")
             if held is None:
-                raise run(self._timed_out(), attempt.store)
+                raise run(self._timed_out(block_around(attempt.store, self.name)), attempt.store)
             if statement is not None:
-                statement.held = held
+                statement.held, held._holding.entered_in = held, statement.where
             return held
         except BaseException:  # as in `acquire`
             undo(attempt)

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.left_behind import line_of
 from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
 from lockclient.acquisition.steps import Hear, Steps
@@ -23,6 +25,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
+    NEWS,
     ONE_ANSWER_S,
     Inbox,
     MutexStore,
@@ -34,19 +37,40 @@ from lockclient.stores.requests import GetPosition, Request, RequestState, TakeO
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 
+if TYPE_CHECKING:
+    from lockclient.acquisition.wait_report import WaitReport
+
 log = get_logger(__name__)
 
 CLEAN_UP = 1.0
 """Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""
 PROMPT = 0.3
 """Seconds that a request whose caller has gone may take before it counts as lost."""
-
 RIVAL_INTERVAL = 1.0
 """Seconds after which it is looked whether a process of the same identity still lives."""
 
 
 class GivenUp(Exception):
     """Nobody waits for this acquisition any more."""
+
+
+def next_event(
+    inbox: Inbox, until: float, acquisition: Acquisition, report: WaitReport
+) -> Steps[WatchEvent | None]:
+    """Return the next event in a waiter's inbox; None: that moment has come, or its rival has gone.
+
+    Meanwhile it is said why it waits.
+    """
+    end = Deadline(until)
+    while True:
+        report.say_news(acquisition.uuid)
+        longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
+        event: WatchEvent | None = yield Hear(inbox, min(end.remaining(), report.due_in(), longest))
+        if event is not None and event is not NEWS:
+            return event
+        if end.expired() or acquisition.rival_gone():
+            return None
+        report.ask_if_due(inbox)
 
 
 class Ear:
@@ -72,19 +96,14 @@ class Ear:
         self._store.background.tickets.leave(self.inbox)
 
     def hear(
-        self, wait: Wait, deadline: Deadline, acquisition: Acquisition
+        self, wait: Wait, deadline: Deadline, acquisition: Acquisition, report: WaitReport
     ) -> Steps[WatchEvent | None]:
         """Return the next event that is news to a waiter; None: look, or the deadline has come."""
-        look = Deadline.after(LOOK_INTERVAL)
+        until = min(Deadline.after(LOOK_INTERVAL), deadline)
         while True:
-            longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
-            event: WatchEvent | None = yield Hear(
-                self.inbox, min(look.remaining(), deadline.remaining(), longest)
-            )
+            event = yield from next_event(self.inbox, until, acquisition, report)
             if event is None:
-                if look.expired() or deadline.expired() or acquisition.rival_gone():
-                    return None
-                continue
+                return None
             if event.gap:
                 self.deaf = True
                 return event
@@ -121,6 +140,9 @@ class Attempt:
         self._ear: Ear | None = None
         self._quiet: Inbox | None = None  # of a pause: that it is over, and hints
         self._hints: Subscription | None = None
+        self.around: Holding | None = None
+        """What holds the lock by a block on the stack of who waits."""
+        self._report: WaitReport | None = None
         self._begun_at = 0.0
         self._answered = False
         self._given_up = False
@@ -144,32 +166,26 @@ class Attempt:
                 # The sending stands already, then the look: `let_go` does it the other way round.
                 if self._given_up:
                     raise GivenUp
-                if isinstance(step, Wait):
-                    step = yield from self._wait(step, deadline)
-                elif isinstance(step, Pause):
-                    step = yield from self._pause(step.seconds, deadline)
-                elif isinstance(step, UsedUp):
-                    yield from self._withdrawing(deadline)
-                    self._acquisition = self._acquisition.anew(str(uuid4()))
-                    step = self._acquisition.begin(Now.read())
-                elif self._answered and not self._worth_it(step, deadline):
-                    step = None
+                if isinstance(step, _WAITS):
+                    step = yield from self._between(step, deadline)
+                    continue
+                if self._answered and not self._worth_it(step, deadline):
+                    break
+                sending = self._acquisition.sending
+                assert sending is not None
+                # Not longer than a while in one go: the stamps in it grow old.
+                limit = deadline.within(ONE_ANSWER_S, protocol.STORE_TIMEOUT_S)
+                try:
+                    outcome = yield (sending, limit)
+                except StoreUnavailable as error:
+                    step = self._unanswered(error, deadline)
                 else:
-                    sending = self._acquisition.sending
-                    assert sending is not None
-                    try:
-                        # Not longer than a while in one go: the stamps in it grow old.
-                        outcome = yield (
-                            sending,
-                            deadline.within(ONE_ANSWER_S, protocol.STORE_TIMEOUT_S),
-                        )
-                    except StoreUnavailable as error:
-                        step = self._unanswered(error, deadline)
-                    else:
-                        self._answered = True
-                        step = self._acquisition.answered(outcome, Now.read())
+                    self._answered = True
+                    step = self._acquisition.answered(outcome, Now.read())
             if isinstance(step, Acquired):
                 self.holding = self._make_holding(self.store, self._acquisition)
+                if self._report is not None:
+                    self._report.end()
             else:
                 yield from self._withdrawing(deadline)
             left = False
@@ -211,12 +227,32 @@ class Attempt:
         # No ticket only to be taken back.
         return not (isinstance(step, TakeOrQueue) and deadline.expired())
 
+    def _between(self, step: Wait | Pause | UsedUp, deadline: Deadline) -> Steps[Step | None]:
+        """Do what is no request; return the engine's next step, None if the time is up."""
+        if isinstance(step, Wait):
+            return (yield from self._wait(step, deadline))
+        if isinstance(step, Pause):
+            return (yield from self._pause(step.seconds, deadline))
+        yield from self._withdrawing(deadline)
+        self._acquisition = self._acquisition.anew(str(uuid4()))
+        return self._acquisition.begin(Now.read())
+
+    def _reporting(self) -> WaitReport:
+        """Return what says why this waits."""
+        if self._report is None:
+            from lockclient.acquisition.wait_report import WaitReport  # for who waits alone
+
+            self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
+            if self.around is not None and not self.around.ended:
+                self._report.warn_of_itself(line_of(self.around))
+        return self._report
+
     def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
         """Wait for what the engine waits for; return its next step, None if the time is up."""
         ear = self._listen(step.target, step.revision)
         if self._given_up:  # there was no ear to tell it to
             raise GivenUp
-        event = yield from ear.hear(step, deadline, self._acquisition)
+        event = yield from ear.hear(step, deadline, self._acquisition, self._reporting())
         if event is None and deadline.expired():
             return None
         return self._acquisition.woken(event, Now.read())
@@ -230,16 +266,16 @@ class Attempt:
                 self._hints = self.store.watch(target, 0, self._quiet.put)
         if self._given_up:  # there was no inbox to tell it to
             raise GivenUp
-        acquisition, look = self._acquisition, Deadline.after(seconds)
-        while not (look.expired() or deadline.expired() or acquisition.rival_gone()):
-            longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
-            until = min(look.remaining(), deadline.remaining(), longest)
-            event: WatchEvent | None = yield Hear(self._quiet, until)
-            if self._given_up:
-                raise GivenUp
-            if event is not None:
-                return acquisition.woken(event, Now.read())
-        return None if deadline.expired() else acquisition.woken(None, Now.read())
+        acquisition = self._acquisition
+        if deadline.expired():
+            return None
+        until = min(Deadline.after(seconds), deadline)
+        event = yield from next_event(self._quiet, until, acquisition, self._reporting())
+        if self._given_up:
+            raise GivenUp
+        if event is None and deadline.expired():
+            return None
+        return acquisition.woken(event, Now.read())
 
     def _listen(self, target: WatchTarget, revision: int) -> Ear:
         """Return an ear on the target: the one from before, or else a new one in its place."""
@@ -296,3 +332,4 @@ class Attempt:
 
 
 _ENDS = (Acquired, Busy)
+_WAITS = (Wait, Pause, UsedUp)

@@ -17,7 +17,14 @@ from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding, own
-from lockclient.acquisition.ownership import Acquisitions, Scope, current_owner
+from lockclient.acquisition.left_behind import line_of
+from lockclient.acquisition.ownership import (
+    Acquisitions,
+    Scope,
+    block_around,
+    current_owner,
+    current_scope,
+)
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.errors import ClusterMutexError, LockTimeout
@@ -214,7 +221,13 @@ class BaseMutex(Generic[Held]):
             own=own,
             line=store.can.queue,
         )
-        return Attempt(store, acquisition, inbox, self._holding_of)
+        attempt = Attempt(store, acquisition, inbox, self._holding_of)
+        scope = current_scope.get()
+        if scope is not None and (scope.taken or scope.outer is not None):
+            around = block_around(store, self.name)
+            if around is not None:
+                attempt.around, acquisition.within = around, around.acquisition.uuid
+        return attempt
 
     def _adopt(self, holding: Holding | None, scope: Scope, block: Block) -> Held:
         """Make the held lock of a caller's successful acquisition."""
@@ -256,8 +269,12 @@ class BaseMutex(Generic[Held]):
     def _store(self) -> MutexStore:
         return self._given_store or default_store.default_store()
 
-    def _timed_out(self) -> Steps[LockTimeout]:
-        """Return the error that says who has the lock, if that can be had at once."""
+    def _timed_out(self, around: Holding | None) -> Steps[LockTimeout]:
+        """Return the error that says who has the lock, if that can be had at once.
+
+        Args:
+            around: what `block_around` the caller has it, if one does.
+        """
         limit, seen = self._timeout or 0.0, None
         try:
             seen = yield from reading(self.name, CLEAN_UP, waiters=True)
@@ -266,7 +283,10 @@ class BaseMutex(Generic[Held]):
         if seen is None:
             return LockTimeout.after(limit, self.name)
         waiting = len(seen.waiters) if self._store().can.queue else None
-        return LockTimeout.after(limit, self.name, held_by(seen), waiting)
+        holder, block = held_by(seen), None
+        if around is not None and holder is not None and holder.uuid == around.acquisition.uuid:
+            block = line_of(around)
+        return LockTimeout.after(limit, self.name, holder, waiting, block)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(

@@ -179,7 +179,7 @@ class BaseHeldLock:
             )
         self._entered = True
         if statement is not None:
-            statement.held = self
+            statement.held, self._holding.entered_in = self, statement.where
 
     def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
         """Raise the error of a release after a body; what the body raised is never hidden.

@@ -6,6 +6,7 @@ import math
 import os
 from copy import copy
 from functools import partial
+from types import CodeType
 from typing import Any, Literal, Protocol
 from weakref import ref
 
@@ -77,6 +78,7 @@ class Holding:
         "_watch_at",
         "acquisition",
         "block",
+        "entered_in",
         "had_at",
         "handle",
         "line",
@@ -100,6 +102,7 @@ class Holding:
         self.handle: ref[Any] | None = None
         self.line: str | None = None  # that took it, where no backtrace was captured
         self.block: Block = None
+        self.entered_in: tuple[int, CodeType] | None = None  # the frame of its `with` statement
         self.noted_in: tuple[ref[Register], ...] = ()
         self._keepalive = keepalive
         # Of all who take one of these out, one gets it: a step that needs no lock.

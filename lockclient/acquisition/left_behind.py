@@ -44,7 +44,7 @@ def _at_exit() -> None:
                 "The program ends and still holds %r, taken at %s; unless its owner still releases "
                 "it, %s.",
                 held.acquisition.name,
-                _line_of(held),
+                line_of(held),
                 _until(held),
             )
 
@@ -63,7 +63,7 @@ def _say_dropped(held: Holding) -> None:
     held.forget_owner()
     if not held.healthy:
         return
-    where = _line_of(held)
+    where = line_of(held)
     message = (
         f"The lock {held.acquisition.name!r}, taken at {where}, was dropped without being "
         f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
@@ -72,7 +72,7 @@ def _say_dropped(held: Holding) -> None:
     holding.tellers.submit(partial(_warn, message, where))
 
 
-def _line_of(held: Holding) -> str:
+def line_of(held: Holding) -> str:
     """Return the line of the program that took it: `report.py:7`."""
     return held.line or innermost(held.acquisition.holder.backtrace) or "an unknown line"
 

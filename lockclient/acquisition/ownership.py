@@ -21,12 +21,14 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from functools import partial
 from threading import get_ident
+from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from lockclient.acquisition.held_lock import BaseHeldLock
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.holding import Holding, own
 from lockclient.errors import LockNotHeld
+from lockclient.stores.protocol import MutexStore
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
@@ -90,6 +92,34 @@ def enter_scope() -> Scope:
         scope = Scope(owner, scope)
         current_scope.set(scope)
     return scope
+
+
+def block_around(store: MutexStore, name: str) -> Holding | None:
+    """Return the lock of this name that the caller's own block holds: it is on its stack.
+
+    Who waits for it inside waits for itself, unless somebody else releases it. A thread that took
+    it elsewhere, and does other work now, as those of a pool do, waits for nothing of its own.
+    """
+    scope, frames = current_scope.get(), None
+    while scope is not None:
+        for uuid in list(scope.taken):
+            holding = own.get(uuid)
+            if holding is None or holding.store is not store or holding.acquisition.name != name:
+                continue
+            frames = frames or _own_frames()
+            if holding.entered_in in frames:
+                return holding
+        scope = scope.outer
+    return None
+
+
+def _own_frames() -> set[tuple[int, CodeType] | None]:
+    frames: set[tuple[int, CodeType] | None] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.add((id(frame), frame.f_code))
+        frame = frame.f_back
+    return frames
 
 
 def call_back(holding: Holding, call: Callable[[], object]) -> Callable[[], object]:

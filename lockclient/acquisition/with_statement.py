@@ -23,17 +23,19 @@ from typing import Any, cast
 from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.threads import scheduler
 
+Where = tuple[int, CodeType]
+"""The frame in which a statement stands, by its id, and the frame's code."""
+
 
 class Statement(weakref.ref["partial[Any]"]):
     """A statement, known by its exit: what it took, and whether that has been left."""
 
-    __slots__ = ("code", "done", "frame", "held", "owner")
+    __slots__ = ("done", "held", "owner", "where")
 
     held: BaseHeldLock | None
     owner: object
     done: bool
-    frame: int
-    code: CodeType
+    where: Where
 
     def let_go(self) -> None:
         """See `Undoing`: its exit has died, and it was not called to its end."""
@@ -69,7 +71,7 @@ class Exit:
         statement.held, statement.done = None, False
         # Who looks it up; not the frame itself, which would keep alive what it refers to.
         frame = sys._getframe(1)
-        statement.frame, statement.code = id(frame), frame.f_code
+        statement.where = id(frame), frame.f_code
         taken.append(statement)
         _latest.statement = statement
         return leave
@@ -97,7 +99,7 @@ def entering(owner: object) -> Statement | None:
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        if id(frame) == statement.frame and frame.f_code is statement.code:
+        if (id(frame), frame.f_code) == statement.where:
             return statement
         frame = frame.f_back
     return None

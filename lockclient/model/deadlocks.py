@@ -1,9 +1,12 @@
 """Who waits for whom in a circle, so that nobody of them ever goes on.
 
 A holder and a ticket each say by `actor` of which thread or task of which process they are. One
-that holds x and waits for y, while another holds y and waits for x, is such a circle; so is one
-that waits for what it holds itself. It *may be* a deadlock: a wait that has a limit ends by itself,
-and what one thread took may be let go by another.
+that holds x and waits for y, while another holds y and waits for x, is such a circle. It *may be* a
+deadlock: a wait that has a limit ends by itself, and what one thread took may be let go by another.
+
+One that waits for a lock that it took itself is one only where its ticket says that it waits inside
+the very block that holds it (`within`). The threads of a pool take a lock in one job and wait for
+it in the next, while a third one releases it.
 """
 
 from __future__ import annotations
@@ -76,6 +79,9 @@ def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[
             actor = (holder.actor if holder is not None else None) or ""
         if walked.get(actor) == number and actor in way:  # came back to itself, in this walk
             circle = [waits[waiter] for waiter in way[way.index(actor) :]]
+            alone = holders[circle[0].name].uuid if len(circle) == 1 else None
+            if alone is not None and circle[0].within != alone:
+                continue
             first = min(range(len(circle)), key=lambda place: circle[place].name)
             found.append(Deadlock((*circle[first:], *circle[:first])))
     return sorted(found, key=lambda deadlock: deadlock.names)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from lockclient.model.fields import KNOWN, TEXT, TIME, Fact, json_facts, to_json
 from lockclient.model.holder import ALIVE_AT, FACTS, Holder
-from lockclient.model.listed_texts import listed, shortened
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
@@ -85,6 +84,8 @@ class Removal:
     def listed(cls, name: str, uuid: str, value: bytes) -> Removal:
         """Build a removal as a list of many has it: no text too long, and of a backtrace only
         that there is one, as an empty text."""
+        from lockclient.model.listed_texts import listed, shortened  # for services alone
+
         found = cls.read(name, uuid, value if len(value) <= MAX_RECORD else b"")
         has_code = found.code or found.holder.backtrace
         holder = replace(listed(found.holder), backtrace="" if has_code else None)

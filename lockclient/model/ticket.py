@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, to_json
-from lockclient.model.listed_texts import shortened
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A waiter in line for a lock. `revision` is the store's order: the line goes by it."""
+    """A waiter in line for a lock. `revision` is the store's order: the line goes by it.
+
+    `within` is the uuid of the acquisition inside whose very block it waits, which is on its stack.
+    """
 
     name: str
     uuid: str
@@ -22,6 +24,7 @@ class Ticket:
     since: float | None = None
     revision: int = 0
     actor: str | None = None
+    within: str | None = None
 
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
@@ -30,13 +33,20 @@ class Ticket:
 
     def listed(self) -> Ticket:
         """Return the ticket as a list of very many has it: no text of it is long."""
-        texts = (self.hostname, self.thread, self.reason, self.actor)
-        hostname, thread, reason, actor = (text and shortened(text) for text in texts)
-        return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
+        from lockclient.model.listed_texts import shortened  # for services alone
+
+        texts = (self.hostname, self.thread, self.reason, self.actor, self.within)
+        hostname, thread, reason, actor, within = (text and shortened(text) for text in texts)
+        return replace(
+            self, hostname=hostname, thread=thread, reason=reason, actor=actor, within=within
+        )
 
     def value(self) -> str:
         """Return the ticket's value in the store, JSON."""
-        return to_json({key: getattr(self, key) for key in _TICKET})
+        said = {key: getattr(self, key) for key in _TICKET}
+        if self.within is None:  # as nearly always
+            del said["within"]
+        return to_json(said)
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON."""
@@ -48,6 +58,7 @@ _TICKET: Final = {
     "pid": COUNT,
     "thread": TEXT,
     "actor": TEXT,
+    "within": TEXT,
     "reason": TEXT,
     "since": TIME,
 }

@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from lockclient import ClusterMutex
+from lockclient.acquisition.wait_report import FIRST_AFTER_S
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
     PATIENCE,
@@ -306,6 +308,33 @@ def test_another_status_for_not_acquired(env: dict[str, str]) -> None:
     done = finished(["run", NAME, "--no-wait", "--conflict-exit-code", "0", "--", "false"], env)
     assert done.returncode == 0
     assert done.stderr.startswith("clustermutex: The lock")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_log_is_told_what_is_waited_for(
+    env: dict[str, str], store: EtcdStore, blocked: ClusterMutex, quiet: bool
+) -> None:
+    """As a CI job has one: who has the lock, and when it was had; with --quiet nothing."""
+    options = ["--quiet"] if quiet else []
+    words = [COMMAND, "run", NAME, *options, "--", "echo", "ran"]
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        if quiet:
+            in_line(store, NAME)
+            time.sleep(2 * FIRST_AFTER_S)
+        else:
+            said = run.stderr.readline()
+            assert said.startswith(f"clustermutex: Waiting for the lock '{NAME}' for ")
+            held_by = f"1st of 1 in the queue; it is held by {socket.gethostname()}, pid "
+            assert f'{held_by}{os.getpid()}, for "somebody\'s own", since ' in said
+        blocked.release()
+        got = run.stderr.read()
+        assert run.wait(PATIENCE) == 0
+    if quiet:
+        assert got == ""
+    else:
+        assert got.startswith(f"clustermutex: Got the lock '{NAME}' after ")
+        assert got.count("\n") == 1
 
 
 def test_it_waits_in_line(start: Start, store: EtcdStore, blocked: ClusterMutex) -> None:

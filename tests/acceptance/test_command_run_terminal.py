@@ -119,10 +119,10 @@ def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
 
 
 def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
-    """On one line that is gone once the lock is had; what is no terminal is not written into."""
+    """On one line that is gone once the lock is had; with --quiet nothing is said."""
     mutex = ClusterMutex(NAME, reason="first", store=store)
     assert mutex.acquire()
-    shell.enter(f"clustermutex run {NAME} -- true 2>log & true\n")
+    shell.enter(f"clustermutex run {NAME} --quiet -- true 2>log & true\n")
     in_line(store, NAME)
     shell.enter(f"clustermutex run {NAME} -- echo had; echo end-$?\n")
     told = shell.shows(f"Waiting for {NAME}, 2nd in line(?: of 2)?, held by [^\r]+").group()

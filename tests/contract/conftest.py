@@ -24,6 +24,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
+from tests.contract.drivers import InThreads, Make, OnALoop, running_loop
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.memory_store import MemoryStore
@@ -192,3 +193,13 @@ def _often_polled(store: ServiceStore) -> ServiceStore:
 def ask(subject: Subject) -> Ask:
     """Ask the store, within ten seconds."""
     return lambda request: subject.store.ask(request, Deadline.after(10))
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
+    """Make a mutex of each driver's in turn; see `DAILY` for which store meets which."""
+    if request.param == "threads":
+        yield lambda name="x", **how: InThreads(name, store=subject.store, **how)
+        return
+    with running_loop() as loop:
+        yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)

@@ -8,7 +8,7 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,18 +19,8 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.requests import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.conftest import Subject
-from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex, OnALoop, running_loop
+from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex
 from tests.support.processes import wait_until
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
-    """Make a mutex of each driver's in turn; see `conftest.py` for which store meets which."""
-    if request.param == "threads":
-        yield lambda name="x", **how: InThreads(name, store=subject.store, **how)
-        return
-    with running_loop() as loop:
-        yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)
 
 
 def line(subject: Subject, mutex: Mutex) -> list[Ticket]:

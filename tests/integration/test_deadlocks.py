@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -125,6 +126,23 @@ def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
     remove(store, held(store, "z"))
     waiting.join()
     assert found == [[("z",)]]
+
+
+def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: EtcdStore) -> None:
+    """A pool has one thread for both: the second job waits until a third one releases the lock."""
+    mutex = ClusterMutex("z", store=store)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(mutex.acquire).result()
+        assert first is not None
+        second = pool.submit(mutex.acquire)
+        wait_until(lambda: in_line(store), what="the second job to wait")
+        (ticket,) = store.tickets(1, soon())
+        assert ticket.actor == held(store, "z").actor
+        assert stuck(store) == []
+        first.release()
+        got = second.result()
+        assert got is not None
+        got.release()
 
 
 def in_line(store: EtcdStore) -> bool:

@@ -58,7 +58,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     With --json, a lock as in `ls`, and:
     {more}
         queue      a list of who waits, the next one first: uuid, hostname, pid,
-                   thread, reason, since (Unix seconds), revision, actor
+                   thread, reason, since (Unix seconds), revision, actor,
+                   within (the holder inside whose own block it waits)
         deadlock   a list of names of locks, this one among them, whose holders
                    wait for each other, as it seems; else empty
     """

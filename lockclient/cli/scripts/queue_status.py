@@ -1,7 +1,11 @@
-"""The status line on a terminal while `run` or `lock` waits: place in the queue, holder."""
+"""What `run` and `lock` say while they wait, of their place in the queue and of the holder.
+
+On a terminal that is one line, which is written anew; elsewhere what the library's log has.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -10,7 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from lockclient.acquisition import wait_report
+from lockclient.acquisition.wait_report import ordinal
 from lockclient.cli.output import cut_end, cut_process
+from lockclient.cli.scripts.warning_log import StderrHandler
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import ReadResult
@@ -18,6 +25,7 @@ from lockclient.stores.protocol import MutexStore
 from lockclient.stores.requests import Read
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
+from lockclient.threads import log_queue
 
 FIRST_SHOWN_AFTER_S = 1.0
 """Seconds of waiting after which a person begins to wonder."""
@@ -37,7 +45,7 @@ TERMINAL_TIMEOUT_S = 0.2
 def showing_queue_status(
     store: MutexStore, name: str, uuid: Callable[[], str | None]
 ) -> Iterator[None]:
-    """Say on a terminal, as long as this lasts, what is waited for; elsewhere nothing.
+    """Say on stderr, as long as this lasts, what is waited for.
 
     Args:
         store: is asked for the line.
@@ -45,7 +53,8 @@ def showing_queue_status(
         uuid: returns that of the ticket, once it is known.
     """
     if not (sys.stderr and sys.stderr.isatty()):
-        yield
+        with _printing_reports():
+            yield
         return
     line = StatusLine()
     thread = threading.Thread(
@@ -57,6 +66,26 @@ def showing_queue_status(
         yield
     finally:
         line.end()
+
+
+@contextmanager
+def _printing_reports() -> Iterator[None]:
+    """Print what the log says of the wait, soon after its begin and then each minute."""
+    reports = logging.getLogger(wait_report.__name__)
+    if logging.getLogger().handlers:  # --debug shows all
+        yield
+        return
+    handler, before = StderrHandler(), (reports.level, reports.propagate)
+    reports.addHandler(handler)
+    reports.setLevel(logging.INFO)
+    reports.propagate = False
+    try:
+        yield
+    finally:
+        log_queue.flush(TERMINAL_TIMEOUT_S)  # that the lock is had
+        reports.removeHandler(handler)
+        reports.setLevel(before[0])
+        reports.propagate = before[1]
 
 
 class StatusLine:
@@ -122,7 +151,7 @@ def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -
     start, place, of_all = f"Waiting for {plain(name)}", "", ""
     places = [ticket.uuid for ticket in seen.waiters]
     if uuid in places:
-        place, of_all = f", {_ordinal(places.index(uuid) + 1)} in line", f" of {len(places)}"
+        place, of_all = f", {ordinal(places.index(uuid) + 1)} in line", f" of {len(places)}"
     if (holder := seen.holder) is None:
         return cut_end(f"{start}{place}{of_all}", width)
     full = f"{start}{place}{of_all}, held by {plain(holder.describe())}"
@@ -136,8 +165,3 @@ def sentence(name: str, seen: ReadResult, uuid: str | None, width: int = 1000) -
     process = cut_process(f"{host}:{pid}", max(width - others, len(pid) + MIN_HOST_CHARS))
     end = f"{place}, held by {process}, since {moment}"
     return cut_end(f"{cut_end(start, max(MIN_NAME_CHARS, width - len(end)))}{end}", width)
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{ending or 'th'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -58,6 +58,7 @@ class ShellMutex(ClusterMutex):
     """What the last `take` had."""
 
     def __init__(self, name: str, *, pid: int | None = None, **options: Any) -> None:
+        self._quiet = options.pop("quiet")
         no_wait = options.pop("no_wait")
         if no_wait and options["timeout"]:
             raise click.UsageError("Give --timeout or --no-wait, not both.")
@@ -79,13 +80,18 @@ class ShellMutex(ClusterMutex):
         """
         with errors_as_statuses():
             try:
-                with showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid):
+                with self._telling_wait():
                     self.held = cast(ShellHeldLock, self.__enter__())
             except LockTimeout as error:
                 raise Failure(str(error), self._conflict_status) from error
             except StoreUnavailable as error:
                 message = f"The lock {self.name!r} could not be asked for: {error}"
                 raise Failure(message, UNAVAILABLE) from error
+
+    def _telling_wait(self) -> AbstractContextManager[None]:
+        if self._quiet:
+            return nullcontext()
+        return showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid)
 
     def abandon(self) -> None:
         """Leave neither lock nor ticket behind; gives up when the store does not answer."""

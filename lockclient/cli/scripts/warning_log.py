@@ -41,7 +41,7 @@ class WarningLog(QueueHandler):
         """Tell what was kept, and from now on everything at once."""
         with self.lock or nullcontext():
             if self._listener is None:
-                self._listener = QueueListener(self.queue, _StderrHandler())
+                self._listener = QueueListener(self.queue, StderrHandler())
                 self._listener.start()
                 atexit.register(self.end)
 
@@ -58,6 +58,9 @@ class WarningLog(QueueHandler):
             listener.stop()
 
 
-class _StderrHandler(logging.Handler):
+class StderrHandler(logging.Handler):
+    """Prints records for the user of a command, a line each."""
+
     def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
         print_message(record.getMessage())
