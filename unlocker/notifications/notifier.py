@@ -122,7 +122,7 @@ class Notifier:
         self._agreement = Agreement(store)
         self._blindness = BlindnessDetector(identity)
         self._was_limited, self._blind = False, True
-        self._configure_at = float("-inf")
+        self._configure_at = self._retry_at = float("-inf")
         self._ended_since: dict[str, float] = {}
         tellers = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
         self._threads = [
@@ -139,6 +139,9 @@ class Notifier:
         """Have something told, without waiting."""
         if self._recipients:
             with self._lock:
+                if len(self._pending) >= MAX_EVENTS:  # first what all were told without a note
+                    number = len(self._recipients)
+                    self._pending = [e for e in self._pending if len(e.told) < number]
                 if len(self._pending) < MAX_EVENTS:
                     self._pending.append(event)
                 else:
@@ -239,8 +242,9 @@ class Notifier:
             pending, left_out = [*self._pending], Counter(self._left_out)
         ended = self._ended(now, turn)
         due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
-        if not (ended or due or now >= self._configure_at):
+        if not (ended or due or now >= self._configure_at) or now < self._retry_at:
             return
+        self._retry_at = now + LOOK_INTERVAL_S  # should it fail
         # What does not stand any more is left out, unless somebody was told.
         events = [event for event in pending if event.told or event.stands()]
 
@@ -257,11 +261,12 @@ class Notifier:
                 dropped,
                 extra={"event": "notify-dropped"},
             )
-        self._configure_at = now + _CONFIGURE_INTERVAL_S
+        self._retry_at, self._configure_at = now, now + _CONFIGURE_INTERVAL_S
         for event in events:
             event.noted = True
+        done = {*pending}
         with self._lock:
-            self._pending = self._pending[len(pending) :]
+            self._pending = [event for event in self._pending if event not in done]
             self._left_out -= left_out
 
     def _ended(self, now: float, turn: float) -> dict[str, str]:
