@@ -24,7 +24,7 @@ from tests.support.webhook import Webhook
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
 SOONER = """
-from unlocker.notifications import note, notifier, recipients, teller
+from unlocker.notifications import note, notifier, teller
 notifier.GATHER_S = teller.MIN_PAUSE_S = teller.NEXT_RANK_S = teller.MIN_RETRY_S = 0.5
 notifier.LOOK_INTERVAL_S, notifier.IDLE_LOOK_INTERVAL_S = 0.5, 2.0
 notifier.BLIND_AFTER_S = teller.TAKEOVER_S = 3.0
@@ -33,7 +33,6 @@ teller.NO_CLAIM_S = teller.MAX_RETRY_S = 1.0
 from unlocker.cli import main
 main()
 """
-NOT_ANSWERED_SOON = "recipients.ANSWER_TIMEOUT_S = 4.0"
 OLD_SOON = "note.MAX_AGE_S = 3.0"
 HANGING = """
 import threading
@@ -315,7 +314,7 @@ def test_one_that_never_answers_is_told_three_times_and_keeps_nobody_waiting(
 ) -> None:
     with Chat() as silent:
         silent.answers.clear()
-        service = start(urls=f"silent={silent.url} ops={webhook.url}", more=NOT_ANSWERED_SOON)
+        service = start(urls=f"silent={silent.url}?rto=4 ops={webhook.url}")
         overdue(store, "a")
         webhook.told("'a'", ALERT)
         assert len(silent.lines("'a'")) < 3

@@ -28,7 +28,8 @@ becomes one that does not stand, and `resolved` is owed to all whom it was owed 
 A write whose answer is lost stands or does not: who reads again sees which, by `token`. A claim is
 had by writing it, so that of two who want it one finds the other's, whatever their clocks say. It
 is given up with each outcome, so that who can't reach a URL keeps nobody from it. Wall clocks tell
-ages and nothing else: a wrong one has events counted that might have been told one by one.
+ages and nothing else: one that is a day ahead has events counted that might have been told one by
+one, and forgets URLs that its own unlocker does not have.
 """
 
 from __future__ import annotations

@@ -37,10 +37,12 @@ class Recipient:
     Attributes:
         name: what it is called in the log and in the store.
         send: tells it, and returns whether it took it.
+        answer_timeout_s: seconds after which it gives up.
     """
 
     name: str
     send: Callable[[Message], bool]
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
     _works: bool = True
 
     def deliver(self, message: Message) -> str:
@@ -67,7 +69,8 @@ class Recipient:
                     extra={"event": "notify-failed"},
                 )
         self._works = works
-        return TOLD if works else UNANSWERED if waited >= ANSWER_TIMEOUT_S - 2 else REFUSED
+        late = waited >= 0.95 * self.answer_timeout_s
+        return TOLD if works else UNANSWERED if late else REFUSED
 
 
 def recipients_of(urls: Sequence[str]) -> list[Recipient]:
@@ -104,19 +107,21 @@ def recipients_of(urls: Sequence[str]) -> list[Recipient]:
                 f"The name of URL no. {number} must be another one than each other's, of at most "
                 "32 characters A-Za-z0-9._-: NAME=URL."
             )
-        _wait_longer(sender[0])
-        found[name] = Recipient(name, _sender(sender))
+        found[name] = Recipient(name, _sender(sender), _answer_timeout_s(sender[0]))
     return [*found.values()]
 
 
-def _wait_longer(plugin: Any) -> None:
-    """Have it wait for an answer unless its URL says for how long: apprise gives up after 4 s."""
-    for option, default in (
-        ("socket_connect_timeout", CONNECT_TIMEOUT_S),
-        ("socket_read_timeout", ANSWER_TIMEOUT_S),
-    ):
-        if getattr(plugin, option, None) == getattr(type(plugin), option, None):
-            setattr(plugin, option, default)
+def _answer_timeout_s(plugin: Any) -> float:
+    """Have it wait for an answer, unless its URL says for how long: apprise gives up after 4 s.
+
+    To be connected takes less, so that who waited for so long was connected.
+    """
+    answer_s: float = getattr(plugin, "socket_read_timeout", None) or ANSWER_TIMEOUT_S
+    if answer_s == getattr(type(plugin), "socket_read_timeout", None):
+        answer_s = ANSWER_TIMEOUT_S
+    connect_s = min(CONNECT_TIMEOUT_S, answer_s / 2)
+    plugin.socket_read_timeout, plugin.socket_connect_timeout = answer_s, connect_s
+    return answer_s
 
 
 def _sender(sender: Any) -> Callable[[Message], bool]:

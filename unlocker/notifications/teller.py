@@ -149,8 +149,9 @@ class Teller:
         with suppress(ClusterMutexError):
             self._settle()
             if self._peers.is_alive(self._peers.identity):  # else others can't see that it is
-                # What was begun and not ended is told at once.
-                if state.names or now >= self._changed_at + state.pause or ending:
+                # What was begun and not ended is told at once, if nobody is at it.
+                rested = state.names or now >= self._changed_at + state.pause or ending
+                if rested and (state.by == self._peers.identity or self._is_free(state)):
                     self._tell_claimed(state)
                 owed = []  # it is told, or somebody else tells it
         left = [*owed, *unnoted]
@@ -196,7 +197,8 @@ class Teller:
         how = self._deliver(message_of(left, {}, self._peers.where, now.wall), len(left))
         if how != REFUSED:
             for event in left:
-                event.told.append(self._url)
+                if not event.owed:  # as all that is not noted
+                    event.told.append(self._url)
             # One of them may just have been noted, by us or by another.
             tried = UrlState(names=[event.name for event in left])
             self._outcomes.append((tried, TOLD, 0.0))
