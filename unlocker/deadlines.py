@@ -80,6 +80,7 @@ class Deadlines:
         self._check: ClockCheck | None = None
         self._items: dict[str, JudgedLock] = {}
         self._undecided: set[str] = set()  # of which a clock check may tell more
+        self._by_clock: set[str] = set()  # of which each clock check decides anew when they are due
         self._alerted: set[str] = set()
         # That are to be removed, and were not seen to be pushed; those of them that are kept; and
         # their stamps, the first on top, so that a scrape does not walk a hundred thousand locks.
@@ -99,8 +100,7 @@ class Deadlines:
                 before = self._drop(change.name)
                 if change.after is not None:
                     self._put(change.name, change.after, before)
-            if len(self._heap) > 2 * len(self._items) + _MAX_STALE_ENTRIES:
-                self._compact_heap()
+            self._compact_heap()
             if len(self._stamps) > 2 * len(self._found) + _MAX_STALE_ENTRIES:
                 # Without doubles: what is judged again by each clock check comes again and again.
                 self._stamps = sorted({entry for entry in self._stamps if entry[1] in self._found})
@@ -113,6 +113,9 @@ class Deadlines:
                 before = self._drop(name)
                 if before is not None:
                     self._put(name, before.row, before)
+            for name in tuple(self._by_clock):
+                self._judge_again(name, check)
+            self._compact_heap()
 
     def pop_due(self, now: float) -> DueLocks:
         """Go on to the monotonic moment `now`."""
@@ -176,10 +179,27 @@ class Deadlines:
             unlisted[lock.state] -= 1
         return PastAlert(listed, unlisted)
 
+    def _judge_again(self, name: str, check: ClockCheck) -> None:
+        """Decide anew about a lock that a clock has a say in.
+
+        One that was handed out to be removed, and waits for its turn, may not be due any more: the
+        new item takes it back (`is_current`).
+        """
+        item = self._items[name]
+        verdict = judge(item.row, check)
+        if item.state != OVERDUE:
+            alert = item.verdict.alert if verdict.alert is None else verdict.alert
+            item.verdict = Verdict(alert, verdict.due)
+            self._push(name, item)
+        elif verdict.due > check.now.monotonic:
+            self._drop(name)
+            self._put(name, item.row, item)
+
     def _drop(self, name: str) -> JudgedLock | None:
         item = self._items.pop(name, None)
         for names in (
             self._undecided,
+            self._by_clock,
             self._alerted,
             self._found,
             self._carried_over,
@@ -198,6 +218,8 @@ class Deadlines:
         if row.found and verdict.due != NEVER and stamp is not None:
             self._found.add(name)
             heapq.heappush(self._stamps, (stamp, name))
+        if row.holder.by_distance:
+            self._by_clock.add(name)
         if verdict.alert is None:
             self._undecided.add(name)
             asked = self._check is not None and self._check.now.monotonic >= row.seen_at
@@ -234,6 +256,9 @@ class Deadlines:
             heapq.heappush(self._heap, (moment, name))
 
     def _compact_heap(self) -> None:
+        """Clear what is stale, if it is much."""
+        if len(self._heap) <= 2 * len(self._items) + _MAX_STALE_ENTRIES:
+            return
         kept = {name: moment for name, moment in self._entries.items() if name in self._items}
         self._entries = kept
         self._heap = [(moment, name) for name, moment in kept.items()]

@@ -32,6 +32,13 @@ to count from, until the holder pushes again. One that needs what this version d
 may be a reason. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
 were moved by hand, but both alike, count as a push.
 
+A lock without any `about` says D by the distance of its stamps (`lockclient.model.silence`), so all
+of the above holds for it. Its holder counts less than from `alert_at` on, though, and whoever wrote
+`auto_unlock_at` meant that moment: so besides, it has to be past that by the slower of our clock
+and the members', at the latest check if that was made after its stamps were seen and the two agreed
+at it. Each check decides anew, so that one whose clocks stood in 1970 keeps no lock for ever, and
+while they disagree it is not due. A wall clock can only delay it: the counting is never left out.
+
 An alert only calls people, so there a wall clock is believed if it agreed with the members' at a
 check made after the lock was seen, and of the two the one that is behind. A lock that was found is
 past its alert at its `alert_at`, if that is sooner than its `expected_runtime` counted as above; so
@@ -117,7 +124,10 @@ def judge(row: Row, check: ClockCheck | None) -> Verdict:
     if check is not None and check.now.monotonic < row.seen_at:
         check = None  # our wall clock may have jumped between that check and this lock
     decided = not holder.undecided()
-    due = _counted(row, holder.auto_unlock_after) if decided else None
+    due = _counted(row, holder.allowed_silence) if decided else None
+    if due is not None and holder.by_distance and holder.auto_unlock_at is not None:
+        agreed = check is not None and check.trusted
+        due = max(due, check.moment(holder.auto_unlock_at)) if check and agreed else NEVER
     return Verdict(
         _alert(row, holder.alert_at, check, decided=decided), NEVER if due is None else due
     )

@@ -184,6 +184,7 @@ class Remover:
             seen.holder.stamp_revisions != row.holder.stamp_revisions
             or seen.holder.broken()
             or seen.holder.undecided()
+            or seen.holder.by_distance != row.holder.by_distance  # a list showed no `about`
             or not self.deadlines.is_current(item)
         ):
             return CHANGED
@@ -204,7 +205,7 @@ class Remover:
 
     def _new_record(self, holder: Holder, seen_at: float) -> Removal:
         silent = monotonic() - seen_at
-        allowed = period(holder.auto_unlock_after or 0)
+        allowed = period(holder.allowed_silence or 0)
         why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
         return Removal(holder.bounded(), time.time(), self.identity, AUTO_UNLOCK, why)
 

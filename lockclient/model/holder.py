@@ -32,7 +32,7 @@ from lockclient.model.fields import (
     of_kind,
     to_json,
 )
-from lockclient.text.durations import period
+from lockclient.model.silence import contradiction, disagreement, distance
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
@@ -56,8 +56,6 @@ KNOWN_NEEDS: Final[frozenset[str]] = frozenset()
 """What a lock may need (`Holder.needs`) of who judges or removes it, and this version knows."""
 
 NO_PROBLEMS: Final[Mapping[str, str]] = {}
-_DISAGREE: Final = 0.0025
-"""Seconds by which the distance of two stamps, each rounded to a millisecond, may be off."""
 MAX_NEEDS_SHOWN, MAX_NEED_CHARS = 8, 60
 """Of what a lock needs and nobody knows, so much is told: names, and characters of each."""
 
@@ -68,7 +66,8 @@ class Holder:
 
     A field that is missing in the store is None. `problems` maps a subkey to what is wrong with
     its value; `stamp_revisions` are those at which `alert_at` and `auto_unlock_at` were written, 0
-    where that is missing.
+    where that is missing. What was seen of the same acquisition before is remembered: whether it
+    had `about`, and in a lock without, how far apart its stamps were at first (see `silence`).
     """
 
     name: str = fact(TEXT, KNOWN, "", "The lock's name.", "")
@@ -104,8 +103,8 @@ class Holder:
         SECONDS, ABOUT, "Expected runtime", "From a sign of life to `alert_at`."
     )
     auto_unlock_after: float | None = fact(
-        SECONDS, ABOUT, "Unlocked after", "From a sign of life to `auto_unlock_at`; null: never.",
-        absent=NEVER,
+        SECONDS, ABOUT, "Unlocked after",
+        "From a sign of life to `auto_unlock_at`; null: never, or unsaid.", absent=NEVER,
     )  # fmt: skip
     needs: tuple[str, ...] | None = fact(
         NAMES, ABOUT, "Needs", "What who judges or removes the lock has to know of."
@@ -119,6 +118,8 @@ class Holder:
     )
     stamp_revisions: tuple[int, int] = (0, 0)
     problems: Mapping[str, str] = field(default_factory=lambda: NO_PROBLEMS)
+    about_seen: bool = field(default=False, compare=False)
+    first_distance: float | None = field(default=None, compare=False)
 
     @property
     def alive_at(self) -> float | None:
@@ -126,10 +127,20 @@ class Holder:
 
         None where nothing tells, or where the stamps contradict each other.
         """
-        signs = self._signs()
-        return round(signs[0], 3) if signs and not _apart(signs) else None
+        signs = self.signs_of_life()
+        return round(signs[0], 3) if signs and not disagreement(signs) else None
 
-    def _signs(self) -> list[float]:
+    @property
+    def allowed_silence(self) -> float | None:
+        """For how many seconds a lock that is not undecided may be silent; None: for ever."""
+        return self.first_distance if self.by_distance else self.auto_unlock_after
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether the distance of its stamps is all that says for how long it may be silent."""
+        return self.first_distance is not None and self.auto_unlock_at is not None
+
+    def signs_of_life(self) -> list[float]:
         """Return the last sign of life by each stamp that lies a known time after it."""
         pairs = (
             (self.auto_unlock_at, self.auto_unlock_after),
@@ -203,32 +214,8 @@ class Holder:
         return f"it needs what this version does not know ({', '.join(told)}{rest})"
 
     def undecided(self) -> str:
-        """Say why nobody can tell when a sound lock may be removed; empty if that can be told.
-
-        Both durations are constants of an acquisition, so stamps that do not lie so far apart were
-        not written together: a person has moved one, or a client that does not know the other.
-        """
-        if self.needs and (needs := self.unknown_needs()):
-            return needs
-        stamp, after = self.auto_unlock_at, self.auto_unlock_after
-        if stamp is None and after is None:
-            return ""
-        if after is None:
-            return (
-                "it is to be auto-unlocked (auto_unlock_at), but does not say how long it may be "
-                "silent until then (auto_unlock_after)"
-            )
-        if stamp is None:
-            return (
-                "it says how long it may be silent (auto_unlock_after), but not when it is to be "
-                "auto-unlocked (auto_unlock_at)"
-            )
-        if apart := _apart(self._signs()):
-            return (
-                f"its auto-unlock comes {period(abs(apart))} {'later' if apart > 0 else 'earlier'} "
-                "than its alert and its durations say, so that one of the two was moved alone"
-            )
-        return ""
+        """Say why nobody can tell when a sound lock may be removed; empty if that can be told."""
+        return (self.needs and self.unknown_needs()) or contradiction(self)
 
     def state(self, wall: float) -> str:
         """Return one of `STATES` at the wall-clock time `wall`."""
@@ -278,12 +265,6 @@ class Holder:
         return f"{where}{reason}, since {utc(self.locked_at)}"
 
 
-def _apart(signs: list[float]) -> float:
-    """Return by how many seconds the first sign of life is later than the last; 0: they agree."""
-    apart = signs[0] - signs[-1] if signs else 0.0
-    return apart if abs(apart) > _DISAGREE else 0.0
-
-
 Found = tuple[bytes | None, int]
 """A subkey's value as it stands in the store (None: deleted), and its mod revision."""
 
@@ -327,7 +308,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
     if "uuid" in changes:
         uuid, taken_at = changes["uuid"]
         token, stamped = 0 if uuid is None else taken_at, (0, 0)
-        fields.update(_UNBOUND)
+        fields.update(_UNBOUND, about_seen=False, first_distance=None)
         for part in _BOUND:
             problems.pop(part, None)
     for part, (value, revision) in changes.items():
@@ -346,6 +327,8 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
         if part == "uuid" and problem:
             # Held all the same, by whom nobody can read: a word for this one acquisition.
             fields[part] = f"unreadable-{revision}"
+        if part == ABOUT:
+            fields.update(about_seen=True, first_distance=None)
         if part == ABOUT and token < revision:
             fields.update(_FIELDS_OF[ABOUT])
             problem = "was written after uuid, so by somebody else"
@@ -355,7 +338,10 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
         fields["backtrace"] = None
     fields["fencing_token"], fields["stamp_revisions"] = token, stamped
     fields["problems"] = problems or NO_PROBLEMS
-    return Holder(*fields.values())  # a third of what `replace` takes
+    holder = Holder(*fields.values())  # a third of what `replace` takes
+    if holder.first_distance is None and (first := distance(holder)) is not None:
+        return replace(holder, first_distance=first)
+    return holder
 
 
 def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:

@@ -215,9 +215,13 @@ class Reading:
             self.rows[name] = self._kept(row)
 
     def _kept(self, row: Row) -> Row:
-        """Return the row that was known already, if nothing about it has changed."""
+        """Return the row that was known already if nothing about it has changed."""
         known = self._known.get(row.holder.name)
-        return known if known is not None and known.holder == row.holder else row
+        if known is None:
+            return row
+        if known.holder == row.holder:
+            return known
+        return replace(row, holder=_remembering(row.holder, known.holder))
 
 
 def updated(
@@ -250,3 +254,12 @@ def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Trans
 def announcement_text(value: bytes) -> str:
     """Return what an unlocker says of itself."""
     return value[:1000].decode(errors="replace")
+
+
+def _remembering(holder: Holder, former: Holder) -> Holder:
+    """Return the holder with what was seen of `former`, if that is the same acquisition."""
+    if (former.uuid, former.fencing_token) != (holder.uuid, holder.fencing_token):
+        return holder
+    seen = former.about_seen or holder.about_seen
+    first = holder.first_distance if former.first_distance is None else former.first_distance
+    return replace(holder, about_seen=seen, first_distance=None if seen else first)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import etcd3
@@ -220,7 +221,9 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> Non
     [
         (None, None, "alert", ""),
         (None, '{"pid":1,"expected_runtime":300}', "alert", ""),
-        ("1000000900", None, "undecided", "does not say how long it may be silent"),
+        ("1000000900", None, "overdue", ""),
+        ("1000000300", None, "undecided", "no later than alerted on"),
+        ("1000000900", "{}", "undecided", "does not say how long it may be silent"),
         (
             "1000000900",
             '{"expected_runtime":300}',
@@ -245,7 +248,7 @@ def test_a_lock_of_few_keys_is_one(
     state: str,
     undecided: str,
 ) -> None:
-    """Three keys make it, with four it says what it is for, with five the unlocker removes it."""
+    """Three keys make it, with a fourth or a fifth the unlocker may remove it."""
     values = {"uuid": "me", "hostname": "web-1", "alert_at": "1000000300"}
     values |= {"auto_unlock_at": auto_unlock_at or "", "about": about or ""}
     puts = [f"put $LOCK/{key} {value}" for key, value in values.items() if value]
@@ -274,6 +277,22 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
         assert removal.how == "auto-unlock"
         assert removal.holder.reason == "totals"
         assert has(store, NAME) is None
+
+
+def test_a_lock_of_four_keys_is_alerted_on_and_removed(
+    shell: Shell, store: EtcdStore, settings: Settings
+) -> None:
+    """As the page writes it: not before the distance of its stamps is over."""
+    with when_ready(unlocker(settings)) as service:
+        written_after = monotonic()
+        shell.run("A lock of four keys", hasty=True)
+        removal = wait_until(lambda: read(store, "backup", A).removal, what="the removal")
+        assert monotonic() > written_after + 3
+        assert (removal.how, removal.holder.auto_unlock_after) == ("auto-unlock", None)
+        assert removal.removed_at
+        assert removal.holder.auto_unlock_at
+        assert removal.removed_at > removal.holder.auto_unlock_at
+        assert "Lock 'backup' is past its alert" in service.log_text()
 
 
 def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -> None:
