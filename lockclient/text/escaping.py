@@ -1,7 +1,7 @@
 """How a text of others leaves this program, so that it deceives nobody and steers nothing.
 
 What locks, clients, etcd and the command line say may be any text. Every way out goes by this file:
-pages, terminal, logs, tracebacks, errors, labels of metrics, CSV. Only JSON keeps a text as it is.
+pages, terminal, logs, tracebacks, errors, labels of metrics, CSV, chats. JSON keeps it as it is.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f
 def meant(text: str) -> str:
     """Return the text that is shown like this, with escapes; the same one if there is no other."""
     read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
-    return read if text in (plain(read), apart(read)) else text
+    return read if text in (plain(read), apart(read), chat(read)) else text
 
 
 # ---------------------------------------------------------------- secrets
@@ -130,6 +130,23 @@ def as_trace(text: str) -> str:
 def ascii_json(document: Any, *, indent: int | None = None) -> str:
     """Write JSON in which everything outside of printable ASCII is escaped, and nothing lost."""
     return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
+
+
+_ACTS_IN_CHATS: Final = re.compile(
+    r"[@<>\[\]*`|~]"  # mentions, tags, links by another text, styles, what hides or strikes out
+    r"|_(?![0-9A-Za-z])|(?<![0-9A-Za-z])_"  # inside of a word it is no style anywhere
+    r"|&(?=[#\w])|\\(?=[!-/:-@\[-`{-~])"  # entities, and what takes a sign's meaning from it
+)
+
+
+def chat(text: str) -> str:
+    """Return a text for people's chats and mail, of which none takes any part for its own markup.
+
+    Each has another, of which some can't be escaped at all, and a webhook may pass it on to any. So
+    what has a meaning in one of them is written as an escape, `\\x40`. A URL stays, as a link that
+    shows where it leads; lines stay.
+    """
+    return _ACTS_IN_CHATS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain(text, block=True))
 
 
 _SHOWN: Final = 100

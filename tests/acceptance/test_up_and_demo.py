@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import socket
+import socketserver
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -190,6 +192,42 @@ def test_up_writes_through_nobody_else_s_link(tmp_path: Path) -> None:
         assert up.process.wait(60) == 1
         assert "unlocker.log belongs to somebody else" in up.log_text()
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.usefixtures("_path")
+@pytest.mark.parametrize("store", ["etcd", "valkey"])
+def test_a_stranger_at_the_port_is_told_nothing_and_believed_nothing(
+    tmp_path: Path, store: str
+) -> None:
+    """It answers as the store would. No service is started on it, and no password is sent; a kept
+    one, which clients of before may have sent, is another one at the next start."""
+    _own_ports(tmp_path)
+    (tmp_path / "in-use").touch()
+    password = tmp_path / "valkey-password"
+    password.write_text("ab" * 32)
+    told: list[bytes] = []
+
+    class Stranger(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            told.append(self.request.recv(4096))
+            if store == "etcd":
+                self.request.sendall(
+                    b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"health":"true"}'
+                )
+            else:
+                self.request.sendall(b"+OK\r\n+PONG\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Stranger) as squatter:
+        threading.Thread(target=squatter.serve_forever, daemon=True).start()
+        port = str(squatter.server_address[1])
+        words = ("--store", store, f"--{store}-port", port, "--data", str(tmp_path))
+        with start_service(["clustermutex", "up", *words]) as up:
+            assert up.process.wait(90) == 1
+            assert f"does not serve on 127.0.0.1:{port}" in up.log_text()
+        squatter.shutdown()
+    assert told == []
+    assert not (tmp_path / "unlocker.log").exists()
+    assert (password.read_text().strip() == "ab" * 32) == (store == "etcd")
 
 
 @pytest.mark.usefixtures("_path")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockclient.model.clocks import monotonic
+from lockclient.text.escaping import chat
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
 
@@ -127,9 +128,12 @@ def _answer_timeout_s(plugin: Any) -> float:
 def _sender(sender: Any) -> Callable[[Message], bool]:
     def send(message: Message) -> bool:
         kind = "info" if message.good else "warning"
-        # As plain text: apprise escapes it where a service takes HTML or Markdown.
+        # As plain text: apprise escapes it where a service takes HTML, and not in every Markdown.
         done = sender.notify(
-            body=message.body, title=message.title, notify_type=kind, body_format="text"
+            body=chat(message.body),
+            title=chat(message.title),
+            notify_type=kind,
+            body_format="text",
         )
         return bool(done)
 

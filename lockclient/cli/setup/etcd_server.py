@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.store_server import StoreServer, answers, release_folder
+from lockclient.cli.setup.store_server import StoreServer, private_connection, release_folder
 from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 
 
@@ -53,6 +55,11 @@ CLOSED_TO_PAGES = (
 delete all locks."""
 
 
+_SOCKET = "health:1"
+"""Where it tells us of its health, in the folder of its log: etcd opens that after the port of its
+clients, and ends if it can't have it."""
+
+
 class Etcd(StoreServer):
     """One etcd, closed to web pages; its `data` need not exist."""
 
@@ -84,15 +91,27 @@ class Etcd(StoreServer):
         # There are no other members. So a socket, in the folder of the log, to which nobody ever
         # talks: a port has no list of hosts, and who gets there may write whatever a member may.
         peer = "unix://peers:1"
+        self._socket.unlink(missing_ok=True)  # nobody of before answers there
         return [
             *(self.binary, "--data-dir", str(self.data.absolute()), "--log-level", "warn"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-metrics-urls", f"unix://{_SOCKET}"),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"default={peer}", *CLOSED_TO_PAGES, *self.extra),
         ], self.log.parent
 
     def _serves(self) -> bool:
-        return answers(self.endpoint, "/health")
+        try:
+            with private_connection(self._socket) as at, closing(HTTPConnection("etcd")) as asked:
+                asked.sock = at
+                asked.request("GET", "/health")
+                return asked.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+
+    @property
+    def _socket(self) -> Path:
+        return self.log.parent / _SOCKET
 
 
 def etcd_in(binary: str, folder: Path, port: int | None) -> Etcd:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import MappingProxyType
@@ -84,7 +85,7 @@ class StoreServer(ABC):
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Ask whether it serves."""
+        """Ask whether it serves, and not whoever else may have its port."""
 
     def start(self: _S) -> _S:
         """Start it, wait until it serves, and return it.
@@ -120,6 +121,27 @@ class StoreServer(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@contextmanager
+def private_connection(path: Path) -> Iterator[socket.socket]:
+    """Connect to a Unix socket that our own child makes in a folder where nobody else may.
+
+    Whoever answers there is that child, once it has taken its port: a port alone can be had by any
+    program of this machine, which would then be taken for the store, and be told its password.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.settimeout(5)
+            # By the folder's number: a socket's path has 107 bytes at most.
+            made.connect(f"/proc/self/fd/{folder}/{path.name}")
+            yield made
+    finally:
+        os.close(folder)
 
 
 def answers(url: str, path: str) -> bool:

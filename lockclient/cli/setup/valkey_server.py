@@ -8,16 +8,17 @@ import re
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockclient.cli.setup.store_server import StoreServer, release_folder
+from lockclient.cli.setup.store_server import StoreServer, private_connection, release_folder
 from lockclient.default_store import open_store
 from lockclient.settings import Settings
 
+_SOCKET = "valkey.sock"
+"""Where it answers us, in its folder: opened after its port, without which it ends."""
 _VOUCHED_FILE = "votes"
 """The file that says that this server was told that nobody holds a lock, when it was new."""
 
@@ -79,14 +80,23 @@ class Valkey(StoreServer):
         config.write_text(  # a file, and no flags: whoever is on this machine sees those
             f"bind 127.0.0.1\nport {self.port}\nprotected-mode yes\nrequirepass {self._password}\n"
             'dir .\nappendonly yes\nappendfsync always\nno-appendfsync-on-rewrite no\nsave ""\n'
-            "maxmemory-policy noeviction\n"
+            f"maxmemory-policy noeviction\nunixsocket {_SOCKET}\nunixsocketperm 700\n"
         )
+        (self.data / _SOCKET).unlink(missing_ok=True)  # nobody of before answers there
         return [self.binary, str(config.absolute())], self.data
 
     def start(self) -> Valkey:
-        """Start it, wait until it serves and votes, and return it."""
-        super().start()
-        self._vouch_if_new()
+        """Start it, wait until it serves and votes, and return it.
+
+        If it does not start the next one has another password: whoever has its port may have been
+        told this one by clients of before, which know no better.
+        """
+        try:
+            super().start()
+            self._vouch_if_new()
+        except BaseException:
+            _new_password(self.password_file)
+            raise
         return self
 
     def _vouch_if_new(self) -> None:
@@ -102,8 +112,7 @@ class Valkey(StoreServer):
             noted.touch()
 
     def _serves(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as at:
-            at.settimeout(2)
+        with suppress(OSError), private_connection(self.data / _SOCKET) as at:
             at.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
             with at.makefile("rb") as answers:  # the second is an error as long as it loads
                 return answers.readline() == b"+OK\r\n" and answers.readline() == b"+PONG\r\n"
@@ -121,6 +130,10 @@ def _kept_password(file: Path) -> str:
         password = file.read_text(encoding="ascii").strip()
         if re.fullmatch("[0-9a-f]{64}", password):
             return password
+    return _new_password(file)
+
+
+def _new_password(file: Path) -> str:
     password = secrets.token_hex(32)
     file.write_text(password + "\n", encoding="ascii")
     return password

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from lockclient.text.escaping import (
     as_trace,
     ascii_json,
     cell,
+    chat,
     hidden,
     label,
     meant,
@@ -204,3 +206,33 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
         long = text * 200_000
         for way in (plain, cell, apart, hidden, without_secrets, as_trace):
             assert way(long)
+
+
+# ---------------------------------------------------------------- chats
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nightly_report-7/a.b", "nightly_report-7/a.b"),
+        ("https://ops.example/T-1?a=1", "https://ops.example/T-1?a=1"),
+        ("@all ann@host", r"\x40all ann\x40host"),
+        ("<!channel> <http://e|x>", r"\x3c!channel\x3e \x3chttp://e\x7cx\x3e"),
+        ("![x](http://e) **b** `c`", r"!\x5bx\x5d(http://e) \x2a\x2ab\x2a\x2a \x60c\x60"),
+        ("_a_ __init__", r"\x5fa\x5f \x5f\x5finit\x5f\x5f"),
+        (r"\* a\b &lt; &#64; a & b", r"\x5c\x2a a\b \x26lt; \x26#64; a & b"),
+        ("a\u202eb\nc", "a\\u202eb\nc"),
+    ],
+)
+def test_nothing_acts_in_a_chat(text: str, shown: str) -> None:
+    """And what is copied from there is understood as the text."""
+    assert chat(text) == shown
+    if "\n" not in text:
+        assert meant(shown) in (text, shown)
+
+
+@given(TEXTS)
+def test_a_chat_gets_no_markup_of_any_kind(text: str) -> None:
+    sent = chat(text)
+    assert not {*sent} & {*"@<>[]*`|~"} | ({*sent} & UNSEEN - {"\n", "\t"})
+    assert not re.search(r"\\[!-/:-@\[-`{-~]|&[#\w]|\b_(?!\w)", sent)
