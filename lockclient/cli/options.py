@@ -23,6 +23,7 @@ from lockclient.service.options import Command, Parsed, told_as, with_options
 from lockclient.settings import Settings
 from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
+from lockclient.text.escaping import plain
 from lockclient.text.log_format import PlainFormatter
 
 COMPLETION_TIMEOUT_S = 1.0
@@ -179,7 +180,9 @@ class LockName(Parsed[str]):
                 names = store.names(incomplete, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
         except (ClusterMutexError, ValueError):
             return []  # a shell in the middle of a line is no place for an error
-        return [CompletionItem(name) for name in names]
+        # What a shell puts into a line is what it shows. A name that would steer the terminal or
+        # look like another one can't be shown as it is, and an escape would be another name.
+        return [CompletionItem(name) for name in names if plain(name) == name]
 
 
 class Duration(Parsed[Any]):

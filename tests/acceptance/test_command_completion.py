@@ -18,6 +18,8 @@ from tests.support.soak import soaking
 from tests.support.terminal import Terminal, called, environment
 
 NAMES = ("deploy/prod", "invoice run", "db:migrate", "it's, $(touch pwned)", "Grüße")
+UNSEEN = ("deploy/\u202edorp", "gr\u200bid", "it\u3164")
+"""Names that a terminal would show as others, and that are not offered: see `test_fish`."""
 ARGS = """
 PS1='PS> '
 args() { printf '<<'; printf '%s|' "$@"; echo '>>'; }
@@ -34,7 +36,7 @@ START = {"bash": ["--rcfile", "rc", "-i"], "zsh": ["-d", "-i"]}
 def env(settings: Settings, store: EtcdStore, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Some locks that are held, and the environment of a shell that finds the command."""
     with ExitStack() as exits:
-        for name in NAMES:
+        for name in (*NAMES, *UNSEEN):
             exits.enter_context(ClusterMutex(name, store=store))
         yield {
             **environment(settings, LANG="C.UTF-8", HOME=str(tmp_path), ZDOTDIR=str(tmp_path)),
@@ -100,6 +102,7 @@ def test_fish(env: dict[str, str], tmp_path: Path) -> None:
 
     assert sorted(offered("clustermutex show ")) == sorted(NAMES)
     assert offered("clustermutex show it") == [NAMES[3]]
+    assert offered("clustermutex show gr") == []
     assert offered("clustermutex sho") == ["show"]
     assert offered("clustermutex ls --sta") == ["--state"]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,36 @@ class TestServers:
             with pytest.raises(StoreError, match="it is the same server as"):
                 ask(store, Take(holder()), 5)
             store.close()
+
+
+class TestEndlessAnswers:
+    """What stands before a server, or in its place, and begins an answer of two gigabytes."""
+
+    @pytest.mark.parametrize("user", [None, "ann"])
+    @pytest.mark.parametrize("begun", [b"$2147483647\r\n", b"*1\r\n$2147483647\r\n", b"+", b"-"])
+    def test_no_more_is_taken_in_than_any_answer_has(self, begun: bytes, user: str | None) -> None:
+        given: list[int] = []
+
+        class Endless(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(4096)
+                self.request.sendall(begun)
+                given.append(0)
+                with suppress(OSError):
+                    while given[-1] < 2**31:
+                        self.request.sendall(b"x" * 2**20)
+                        given[-1] += 2**20
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Endless) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            place = ValkeyLocation(
+                (f"127.0.0.1:{server.server_address[1]}",), user=user, password=user and "secret"
+            )
+            words = "answers, and not as Valkey does"
+            with closing(ValkeyStore(place)) as store, pytest.raises(StoreUnavailable, match=words):
+                ask(store, Take(holder()), 6.0)
+            server.shutdown()
+        assert max(given) < 128 * 2**20
 
 
 class TestOneKey:

@@ -216,6 +216,25 @@ def test_who_only_looks_settles_nothing(tmp_path: Path) -> None:
             viewer.names("", 5, soon())
 
 
+def test_what_is_read_is_bounded_whatever_a_client_has_written(servers: Servers) -> None:
+    """In the server, which cuts it: no megabytes of a field come to who asks, nor another field."""
+    with store_of(servers, "client") as client, store_of(servers, "dashboard") as viewer:
+        uuid, _ = take(client, mine := holder("large"))
+        keys, large = KeyNames(servers.root), "x" * 5_000_000
+        servers.command("HSET", keys.lock(mine.name), "about", large, "other", large)
+        servers.command("SET", keys.record(mine.name, uuid), large)
+        for store in (client, viewer):
+            seen = read(store, mine.name, uuid)
+            assert seen.holder is not None
+            assert "more than 65536" in seen.holder.problems["about"]
+        run, terms = servers.all[0].command("HMGET", keys.server, "run", "terms")
+        told = (keys.server, keys.lock(mine.name), keys.record(mine.name, uuid), run, terms, "1")
+        function = lua_scripts.READ.function
+        answer = ask_as(servers, "dashboard", "FCALL_RO", function, "3", *told)
+        assert len(repr(answer)) < 400_000
+        servers.command("DEL", keys.lock(mine.name), keys.record(mine.name, uuid))
+
+
 def test_doctor_names_who_reads_passwords(servers: Servers) -> None:
     """As the roles of earlier releases let everybody: to an administrator, and to themselves."""
     url, right = servers.place().url(), "+config|get"

@@ -27,7 +27,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands and lock names.
 
     The names are asked of the store, for a second at most, as a command would ask: by --url
-    on the line, or by the environment.
+    on the line, or by the environment. One with characters that nobody sees is not offered.
 
     \b
     bash   in ~/.bashrc:   eval "$(clustermutex completion bash)"

@@ -29,6 +29,9 @@ from functools import partial
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
+from lockclient.model.removal import MAX_RECORD
+
 
 class Script(NamedTuple):
     """A script, and the name under which a server keeps it.
@@ -148,8 +151,19 @@ if ARGV[3] == '' then
     local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
     return {'seen', has[1] and {'uuid', has[1], 'push', has[2] or '0'} or {}, ''}
 end
-return {'seen', redis.call('HGETALL', KEYS[2]), redis.call('GET', KEYS[3]) or ''}
-""",
+-- Whoever may write locks may have written anything there, of any size.
+local fields, found = {FIELDS}, {}
+local has = redis.call('HMGET', KEYS[2], unpack(fields))
+for i = 1, #fields do
+    if has[i] then
+        table.insert(found, fields[i])
+        table.insert(found, string.sub(has[i], 1, VALUE_BYTES))
+    end
+end
+return {'seen', found, string.sub(redis.call('GET', KEYS[3]) or '', 1, RECORD_BYTES)}
+""".replace("FIELDS", ", ".join(f"'{field}'" for field in (*SUBKEYS, "push")))
+    .replace("VALUE_BYTES", str(MAX_VALUE_BYTES + 1))
+    .replace("RECORD_BYTES", str(MAX_RECORD + 1)),
     "read",
 )
 

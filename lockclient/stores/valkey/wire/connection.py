@@ -235,6 +235,7 @@ def new_connection(location: ValkeyLocation, endpoint: str) -> Any:
         "encoding_errors": "replace",
         "lib_name": None,  # two requests less for each connection
         "lib_version": None,
+        "parser_class": resp.BoundedParser,
     }
     if not location.tls:
         return PlainConnection(**how)  # type: ignore[no-untyped-call]

@@ -38,6 +38,19 @@ def test_an_error_is_an_answer(said: bytes, error: type[Exception]) -> None:
     assert resp.read(reader, b":1\r\n") == 1
 
 
+@pytest.mark.parametrize("begun", [b"$2147483647\r\n", b"*1\r\n$2147483647\r\n", b"+"])
+def test_an_answer_that_does_not_end_is_ended(begun: bytes) -> None:
+    """After as many bytes as no answer has; those before it don't count."""
+    reader, piece = resp.reader(), b"x" * 2**20
+    for _ in range(100):
+        assert resp.read(reader, b"$1048576\r\n" + piece + b"\r\n") == piece
+    assert resp.read(reader, begun) is resp.UNFINISHED
+    for _ in range(resp.MAX_ANSWER_BYTES // len(piece) - 1):
+        assert resp.read(reader, piece) is resp.UNFINISHED
+    with pytest.raises(errors.Unanswered):
+        resp.read(reader, piece)
+
+
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":1\r\n:2\r\n"])
 def test_what_is_no_answer_is_told(said: bytes) -> None:
     with pytest.raises(errors.Unanswered):
