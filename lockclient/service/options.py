@@ -33,6 +33,20 @@ class ServiceCommand(click.Command):
         with _told_plainly():
             return super().make_context(*args, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`.
+
+        An argument that is none is not quoted, of whatever it is made: it may be the second of
+        several URLs that stand behind `--notify`, each of which is a password.
+        """
+        ctx.allow_extra_args = True
+        if extra := super().parse_args(ctx, args):
+            ctx.fail(
+                f"There are no arguments besides options, and {len(extra)} too many. (They are not "
+                "shown, as they may hold a password.) What has blanks goes in quotes."
+            )
+        return extra
+
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`."""
         with _told_plainly():

@@ -89,3 +89,13 @@ print(end.wait(1.0))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "SIGTERM\n"
+
+
+@pytest.mark.parametrize("service", ["unlocker", "mutexdash"])
+def test_an_argument_too_many_is_not_quoted(service: str) -> None:
+    """The second of two URLs behind `--notify`, without quotes, is all that its chat asks for."""
+    words = [sys.executable, "-m", service, "slack://T/B/secret", "secret"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "2 too many" in done.stderr
+    assert "secret" not in done.stderr
