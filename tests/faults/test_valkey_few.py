@@ -203,7 +203,7 @@ class TestSlowDoor:
     @pytest.fixture
     def slow(self, three: Servers) -> Iterator[Relay]:
         with three.store(), Relay(three.all[2].endpoint) as slow:
-            slow.delay = 0.4
+            slow.delay = 0.6
             yield slow
 
     def test_locks_are_had_by_the_others(self, store: ValkeyStore) -> None:
@@ -225,6 +225,6 @@ class TestSlowDoor:
 
     def test_it_has_a_vote_again_when_it_is_quick(self, store: ValkeyStore, slow: Relay) -> None:
         take(store)
-        wait_until(lambda: "to let us in" in [*store.votes().values()][2], what="its trouble")
+        wait_until(lambda: [*store.votes().values()][2], what="its trouble")
         slow.delay = 0.0
         wait_until(lambda: not any(store.votes().values()), what="its vote")

@@ -31,9 +31,8 @@ from lockclient.threads.pool import WorkerPool
 
 log = get_logger(__name__)
 
-SLOW_CONNECT_S: Final = 1.4
-"""Seconds in which a server has to let a client in, four answers: one that needs longer would be
-late with what a few requests in a row ask for in one round."""
+SLOW_CONNECT_S: Final = 2.0
+"""Seconds in which a server has to let a client in, a few answers: as long as one round lasts."""
 _STUCK_CONNECT_S: Final = 0.5
 """Seconds after which no round waits any more for a connection to that server."""
 _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
