@@ -470,6 +470,38 @@ class TestErrors:
         ):
             ask(other, Take(holder(**BRIEF)), 5)
 
+    @pytest.mark.parametrize("expire", [True, False])
+    def test_another_expire_is_named(self, tmp_path: Path, expire: bool) -> None:
+        """Else some locks would vanish of which others think that an unlocker tells their end."""
+        words = rf"expire is {expire:d} there, and {not expire:d} in this client's"
+        with running(tmp_path, 1) as one, one.store(expire=expire) as store:
+            assert has(store) is None
+            with (
+                one.store(vouched=False, expire=not expire) as other,
+                pytest.raises(StoreError, match=words),
+            ):
+                ask(other, Take(holder(**BRIEF)), 5)
+
+    @pytest.mark.parametrize("first", ["the lock", "the prefix"])
+    def test_a_prefix_below_another_one_takes_no_vote_from_it(
+        self, tmp_path: Path, first: str
+    ) -> None:
+        """Where its server's state would stand is a lock of the other one's, if there is one."""
+        with running(tmp_path, 1) as one, one.store() as store:
+            below, mutex = Servers(one.all), ClusterMutex("server", store=store)
+            below.root = f"{one.root}/locks"
+            if first == "the lock":
+                with (
+                    mutex,
+                    below.store(vouched=False) as other,
+                    pytest.raises(StoreError, match="another program has this prefix"),
+                ):
+                    ask(other, Take(holder(**BRIEF)), 5)
+            with below.store() as other:
+                with pytest.raises(StoreError, match="another program has this prefix"):
+                    mutex.acquire(timeout=5)
+                take(other)
+
     def test_another_number_of_servers_is_named(self, five: Servers, store: ValkeyStore) -> None:
         """Two of three and three of five need have no server in common."""
         assert has(store) is None
@@ -490,10 +522,9 @@ class TestErrors:
             ),
             ((), {"password": "any"}, "it has no password, and one is given"),
             (("--maxmemory", "1"), {}, "no memory left"),
-            (("--replicaof", "127.0.0.1 1"), {}, "it is a replica"),
             (("--cluster-enabled", "yes"), {}, "node of a cluster"),
         ],
-        ids=["NOAUTH", "WRONGPASS", "no password", "OOM", "READONLY", "cluster"],
+        ids=["NOAUTH", "WRONGPASS", "no password", "OOM", "cluster"],
     )
     def test_what_a_server_refuses_is_said_at_once(
         self, tmp_path: Path, options: tuple[str, ...], how: dict[str, str], words: str

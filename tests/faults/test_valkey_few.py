@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, StoreUnavailable
+from lockclient import ClusterMutex, LockLost, StoreUnavailable
+from lockclient.stores.common.poll_watch import POLL_INTERVAL_S
 from lockclient.stores.outcomes import Done, Position, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take
@@ -228,3 +231,21 @@ class TestSlowDoor:
         wait_until(lambda: [*store.votes().values()][2], what="its trouble")
         slow.delay = 0.0
         wait_until(lambda: not any(store.votes().values()), what="its vote")
+
+
+def test_a_loss_in_the_first_second_is_told_as_any_other(three: Servers) -> None:
+    """Within two seconds and an answer; by the fastest of a few, as this machine may be busy."""
+
+    def told_after(store: ValkeyStore) -> float:
+        told = threading.Event()
+        mutex = ClusterMutex(NAME, store=store, on_lost=lambda *_: told.set())
+        assert mutex.acquire()
+        three.command("DEL", KeyNames(three.root).lock(NAME))
+        began = time.monotonic()
+        assert told.wait(30)
+        with pytest.raises(LockLost):
+            mutex.release()
+        return time.monotonic() - began
+
+    with three.store() as store:
+        assert min(told_after(store) for _ in range(3)) < POLL_INTERVAL_S + 0.7

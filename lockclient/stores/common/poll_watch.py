@@ -15,6 +15,9 @@ from lockclient.threads.pool import WorkerPool
 POLL_INTERVAL_S = 2.0
 """Seconds between two requests whether a lock is still its holder's: nobody tells it. Each is one
 request, of the cheap kind, for as long as a lock is held."""
+_FIRST_LOOK_S = 1.0
+"""Seconds to the first of them. A holder watches from a second on (`Holding`), so that what is lost
+before that is told no later than what is lost afterwards."""
 
 
 class PollWatch:
@@ -41,7 +44,7 @@ class PollWatch:
         self._notified: tuple[str | None] | None = None
         self._in_flight = False
         self._closed = False
-        self._task = scheduler.shared.after(POLL_INTERVAL_S, self._due)
+        self._task = scheduler.shared.after(_FIRST_LOOK_S, self._due)
 
     def _due(self) -> float | None:
         if self._closed:

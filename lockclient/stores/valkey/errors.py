@@ -45,6 +45,7 @@ _LATE: Final = "no answer in time"
 _CLOSED: Final = "the connection was closed"
 _full: Final = partial(VoteFailure, out_of_space=True)
 _for_the_connection: Final = partial(VoteFailure, permanent=True, by_connection=True)
+_a_replica: Final = partial(VoteFailure, by_connection=True)  # it may be promoted
 
 _BY_ERROR_TEXT: Final = {
     "^OOM|when used memory": _full("it has no memory left (maxmemory)"),
@@ -58,18 +59,16 @@ _BY_ERROR_TEXT: Final = {
     "without any password configured|no password is set": VoteFailure(
         "it has no password, and one is given (VALKEY_PASSWORD)", permanent=True
     ),
-    "READONLY|read only replica": _for_the_connection(
-        "it is a replica and takes no writes (READONLY)"
-    ),
+    "READONLY|read only replica": _a_replica("it is a replica and takes no writes (READONLY)"),
     "LOADING|is loading the dataset": VoteFailure("it is still loading its data (LOADING)"),
-    "MASTERDOWN": _for_the_connection("it is a replica without its primary (MASTERDOWN)"),
+    "MASTERDOWN": _a_replica("it is a replica without its primary (MASTERDOWN)"),
     "NOREPLICAS": VoteFailure("it wants replicas that it does not have (NOREPLICAS)"),
     "^BUSY|is busy running a script": VoteFailure("it is busy running another script (BUSY)"),
     "^MOVED|^CLUSTERDOWN|^CROSSSLOT|cluster support": _for_the_connection(
         "it is a node of a cluster, and must stand alone"
     ),
     "WRONGTYPE": VoteFailure(
-        "something else than a lock stands there: another program has this prefix",
+        "something else than a lock stands there: another program has this prefix, or one below it",
         permanent=True,
         foreign_key=True,
     ),
@@ -199,9 +198,14 @@ def config_mismatch(fingerprint: bytes, location: ValkeyLocation) -> VoteFailure
             f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
             f"{len(location.endpoints)}: all who use this prefix must name the same ones"
         )
-    else:
+    elif theirs.get("longest") != f"{location.longest:g}":
         reason = (
             f"longest is {theirs.get('longest', '?')} s there, and {location.longest:g} s in this "
+            "client's URL: all who use this prefix must say the same"
+        )
+    else:
+        reason = (
+            f"expire is {theirs.get('expire', '0')} there, and {location.expire:d} in this "
             "client's URL: all who use this prefix must say the same"
         )
     return VoteFailure(reason, permanent=True)

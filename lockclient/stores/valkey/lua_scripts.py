@@ -9,9 +9,15 @@ so, and has no vote: of three servers and of five a majority is another one.
 - It is not there: the server was emptied (restarted without its data, `FLUSHALL`), or is new.
 - It names another process than the one that the connection leads to: that was restarted, or it is
   another server that has copied this one's data.
+- The server is a replica, or was one since it was met: its data was replaced by its primary's, and
+  with it this key, which may name it, as its primary may have copied that from it. As it is
+  promoted it keeps its `run_id`, but says by `master_replid2` whose history it went on with: an id
+  that was never told twice, so that `replid2` in a copy of the key is an older one. (By
+  `master_replid` it says nothing: a backup or a first replica changes that of a healthy server.)
+  This each script asks anew, in the same step in which it votes: connections stay open meanwhile.
 
-Either way it may not know of locks that it has given. `SETTLE` decides, once for each process, as a
-connection is opened: a server of which an operator has said that it writes everything down before
+In each case it may not know of locks that it has given. `SETTLE` decides, as a connection is
+opened: a server of which an operator has said that it writes everything down before
 it answers (`kept`, by `clustermutex vouch --kept`), and which tells nothing to the contrary, goes
 on; any other one votes when that longest time has passed, by its own clock. Until then its answer
 is no vote, to nobody and for nothing: not even that a lock is not there. It is an operator's word
@@ -46,14 +52,22 @@ class Script(NamedTuple):
     function: str
 
 
-_VOTES: Final = """
-local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at')
-if not said[1] then return {'empty'} end
-if said[1] ~= ARGV[1] then return {'another'} end
-if said[2] ~= ARGV[2] then return {'terms', said[2] or ''} end
+_PAST: Final = """
+local replication = redis.call('INFO', 'replication')
+local past = string.match(replication, 'master_replid2:(%x+)') or ''
+if not string.find(past, '[^0]') then past = '' end
+"""
+_VOTES: Final = f"""{_PAST}
+local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'replid2')
+if not said[1] then return {{'empty'}} end
+local promoted = past ~= '' and past ~= said[4]
+if said[1] ~= ARGV[1] or promoted or string.find(replication, 'role:slave', 1, true) then
+    return {{'another'}}
+end
+if said[2] ~= ARGV[2] then return {{'terms', said[2] or ''}} end
 local time = redis.call('TIME')
 local wait = (tonumber(said[3]) or 0) - (time[1] * 1000 + math.floor(time[2] / 1000))
-if wait > 0 then return {'waits', string.format('%d', wait)} end
+if wait > 0 then return {{'waits', string.format('%d', wait)}} end
 """
 
 
@@ -66,29 +80,41 @@ def _script(source: str, function: str = "", *, votes: bool = False) -> Script:
 
 _voting_script: Final = partial(_script, votes=True)
 
-SETTLE: Final = _script("""
+SETTLE: Final = _script(
+    _PAST
+    + """
 -- KEYS server; ARGV run, terms, whether nothing speaks against its keeping what it answers (1),
 -- whether it does by somebody's word (1 or 0; empty: nobody says), votes (1: somebody vouches for
 -- it), the longest that a lock may be silent, in milliseconds
-local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'kept')
+local said = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'kept', 'replid2', 'uuid')
+if said[6] then return redis.error_reply('WRONGTYPE a lock of the prefix above') end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if said[1] and said[2] ~= ARGV[2] then return {'terms', said[2] or ''} end
-local at = tonumber(said[3]) or 0
-if not said[1] or (said[1] ~= ARGV[1] and not (said[4] == '1' and ARGV[3] == '1')) then
-    at = math.max(at, now + ARGV[6] * 1.01)
+local promoted = past ~= '' and past ~= said[5]
+local may_keep = ARGV[3] == '1' and not promoted
+local longest = ARGV[6] * 1.01
+-- It never has to wait for longer than that: else its clock was ahead and came back, and it waits
+-- from now on.
+local at = math.min(tonumber(said[3]) or 0, now + longest)
+if not said[1] or promoted or (said[1] ~= ARGV[1] and not (said[4] == '1' and may_keep)) then
+    at = now + longest
 end
 if ARGV[5] == '1' then at = 0 end
 -- The word is for what this process writes from now on. It outlives a restart, and neither a server
 -- that was emptied nor one that tells otherwise: that has written something without keeping it.
 local kept = ARGV[4] ~= '' and ARGV[4] or said[1] and said[4] or '0'
-if ARGV[3] ~= '1' then kept = '0' end
+if not may_keep then kept = '0' end
 local text = string.format('%d', at)
-if said[1] ~= ARGV[1] or said[3] ~= text or said[4] ~= kept then
-    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text, 'kept', kept)
+-- What was its past is noted until there is another one: a server tells it for a while alone.
+if past == '' then past = said[5] or '' end
+if said[1] ~= ARGV[1] or said[3] ~= text or said[4] ~= kept or (said[5] or '') ~= past then
+    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text, 'kept', kept,
+        'replid2', past)
 end
 return {'settled', string.format('%d', math.max(0, at - now)), kept}
-""")
+"""
+)
 
 TAKE: Final = _voting_script("""
 -- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
@@ -96,7 +122,7 @@ TAKE: Final = _voting_script("""
 local mark = redis.call('GET', KEYS[3])
 if mark == 'all' then return {'used_up'} end
 if mark and tonumber(mark) >= tonumber(ARGV[4]) then return {'given_up'} end
-local has = redis.call('HMGET', KEYS[2], 'uuid', 'take', 'push', 'expiry')
+local has = redis.call('HMGET', KEYS[2], 'uuid', 'take', 'push', 'expiry', 'run')
 if has[1] == ARGV[3] then
     -- A try has its own time, and none is kept because an earlier one was.
     if (tonumber(has[2]) or 0) < tonumber(ARGV[4]) then
@@ -105,6 +131,8 @@ if has[1] == ARGV[3] then
     end
     return {'had'}
 end
+-- Of a prefix below this one that ends in /locks, the state of its server stands here.
+if has[5] and not has[1] then return redis.error_reply('WRONGTYPE another prefix') end
 -- One that missed a push is no sign of life: what was seen is the latest that any of them has.
 local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
 if has[1] and (has[1] ~= ARGV[6] or later) then

@@ -156,7 +156,9 @@ class Round:
             return True
         if answer is None:
             return False
-        if answer.kind in ("empty", "another"):
+        # More than the longest wait: its clock was ahead, and has come back since.
+        too_long = answer.kind == "waits" and int(answer.rest[0]) > 1020 * servers.location.longest
+        if too_long or answer.kind in ("empty", "another"):
             failures[i] = failure = errors.VoteFailure("it was emptied, or is new to this keyspace")
             servers.mark_failed(i, connection, failure)
             return True

@@ -115,16 +115,16 @@ class Connection:
         """
         lines = self.command("INFO").decode(errors="replace").splitlines()
         info = dict(line.split(":", 1) for line in lines if ":" in line)
+        if info.get("role", "master") != "master":  # it may be promoted
+            raise ServerUnusable(errors.VoteFailure("it is a replica and takes no writes"))
         if reason := _unusable(info):
             raise ServerUnusable(errors.VoteFailure(reason, permanent=True))
-        self.run_id = info.get("run_id", "")
+        self.run_id = info["run_id"]
         valkey = info.get("valkey_version")
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
-        # A replica that was promoted has what its primary sent it, which may not be all.
-        promoted = info.get("master_replid2", "").strip("0") != ""
-        may_keep = info.get("aof_enabled") == "1" and not promoted
+        aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
-            *(self.run_id, self._location.config_fingerprint, str(int(may_keep))),
+            *(self.run_id, self._location.config_fingerprint, aof),
             *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
             milliseconds(self._location.longest),
         )
@@ -133,25 +133,25 @@ class Connection:
         except errors.ErrorReply as error:
             if not errors.may_run_no_script(error) or vouched != Vouched():
                 raise
-            answer = self._look(keys)
+            answer = self._look(keys, info.get("master_replid2", "").strip("0"))
         if answer.kind == "terms":
             raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._location))
         self.quarantine_s = int(answer.rest[0]) / 1000
         self.durable = answer.rest[1] == b"1"
 
-    def _look(self, keys: KeyNames) -> Reply:
+    def _look(self, keys: KeyNames, past: str) -> Reply:
         """Read what another client has settled with this server, as one who may change nothing.
 
         Without a script, and by two commands: between these the note may only change in that the
         server votes later or sooner, and whatever is read asks for that again.
         """
         self._by_function = True
-        run, terms, at, kept = self.command(
-            "HMGET", keys.server, "run", "terms", "votes_at", "kept"
+        run, terms, at, kept, replid2 = self.command(
+            "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
         )
         if run is not None and terms != self._location.config_fingerprint.encode():
             return Reply("terms", [terms or b""])
-        if run != self.run_id.encode():
+        if run != self.run_id.encode() or past not in ("", (replid2 or b"").decode().strip("0")):
             raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
         seconds, micros = map(int, self.command("TIME"))
         now = 1000 * seconds + micros // 1000
@@ -252,8 +252,11 @@ def _unusable(info: Mapping[str, str]) -> str:
     """Return why a server that says this of itself gives no locks; empty: it does."""
     if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
         return "it is a node of a cluster, and must stand alone"
-    if info.get("role", "master") != "master":
-        return "it is a replica and takes no writes"
+    if not info.get("run_id"):
+        return (
+            "its INFO tells no run_id (a proxy may leave it out), without which nobody notices "
+            "that it was restarted and has forgotten locks: name the server itself"
+        )
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return ""

@@ -221,10 +221,10 @@ def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
     [
         (exceptions.BusyLoadingError("Valkey is loading the dataset in memory"), "LOADING", False),
         (exceptions.ResponseError("MISCONF errors writing to the AOF file"), "MISCONF", False),
-        (exceptions.ResponseError("MASTERDOWN Link with MASTER is down"), "MASTERDOWN", True),
+        (exceptions.ResponseError("MASTERDOWN Link with MASTER is down"), "MASTERDOWN", False),
         (exceptions.ResponseError("BUSY Valkey is busy running a script."), "BUSY", False),
         (exceptions.ResponseError("WRONGTYPE Operation against a key"), "another program", True),
-        (exceptions.ReadOnlyError("You can't write against a replica."), "READONLY", True),
+        (exceptions.ReadOnlyError("You can't write against a replica."), "READONLY", False),
         (exceptions.ConnectionError("Error 1: [SSL: WRONG_VERSION_NUMBER]"), "not talk TLS", False),
         (exceptions.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted", False),
         (exceptions.TimeoutError("Timeout reading from socket"), "no answer in time", False),
