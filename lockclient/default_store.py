@@ -18,13 +18,14 @@ _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
 
 
-def set_default(settings: Settings, client: Any = None) -> None:
+def set_default(settings: Settings, client: Any = None, credentials: Any = None) -> None:
     """Let mutexes that name no store use this one from now on, in this process.
 
     Args, errors: those of `open_store`.
     """
     global _default_settings, _default_store
-    store = None if client is None else open_store(settings, client)  # a bad client is told now
+    given = client is not None or credentials is not None
+    store = open_store(settings, client, credentials) if given else None  # a bad one is told now
     with _default_lock:
         _default_settings, _default_store = settings, store
 
@@ -54,18 +55,20 @@ def _start_afresh() -> None:
 os.register_at_fork(after_in_child=_start_afresh)
 
 
-def open_store(settings: Settings, client: Any = None) -> ServiceStore:
+def open_store(settings: Settings, client: Any = None, credentials: Any = None) -> ServiceStore:
     """Return a store for these settings; nothing is sent before it is first asked.
 
     Args:
         settings: where the store is.
         client: an `etcd3` client, whose connection and token are used instead of our own. From the
             settings come the root and, where they are given, user and password.
+        credentials: of a bucket: an object of google-auth, or the path of a file with such.
 
     Raises:
-        ValueError: it is no `etcd3` client, or these are no settings of etcd.
+        ValueError: it is no `etcd3` client, these are no credentials, or the settings are not of
+            the store that they are for.
     """
-    return registry.open_at(settings.location, client)
+    return registry.open_at(settings.location, client, credentials)
 
 
 def prepare() -> None:

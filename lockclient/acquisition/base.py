@@ -117,6 +117,7 @@ class BaseMutex(Generic[Held]):
         *,
         endpoints: list[str] | tuple[str, ...] | None = None,
         client: Any = None,
+        credentials: Any = None,
         **settings: Any,
     ) -> None:
         """Say once per process where the locks live, for mutexes that name no store.
@@ -127,6 +128,8 @@ class BaseMutex(Generic[Held]):
             endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
             client: an `etcd3` client that you have already: its connection is used, with its TLS
                 and its token. `etcd3` never renews that; with `user` and `password` it is renewed.
+            credentials: for `gs://`: an object of google-auth, or the path of a file of a service
+                account or user; if left out, those that Google's own programs find.
             settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
                 all of them are for etcd.
 
@@ -138,7 +141,7 @@ class BaseMutex(Generic[Held]):
         if client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
         made = made_of(url, endpoints, settings, with_client=client is not None)
-        default_store.set_default(made, client)
+        default_store.set_default(made, client, credentials)
 
     # ------------------------------------------------------------ of the caller's own held lock
 

@@ -35,13 +35,14 @@ class StoreEntry:
     Attributes:
         name: of the kind, as of its folder, and in findings of the doctor.
         extra: what to install for it: `clustermutex[extra]`; empty: nothing.
-        takes_client: `store` takes a client of somebody else's, too.
+        takes: what `store` takes besides a location, by keyword: a `client` of somebody else's, or
+            `credentials`.
         knows_certificates: `setup_script` takes `no_password`, too.
     """
 
     name: str
     extra: str = ""
-    takes_client: bool = False
+    takes: str = ""
     knows_certificates: bool = False
 
     @property
@@ -61,10 +62,10 @@ class StoreEntry:
         return f"lockclient.stores.{self.name}.roles:setup_script"
 
 
-_ETCD = StoreEntry("etcd", takes_client=True, knows_certificates=True)
+_ETCD = StoreEntry("etcd", takes="client", knows_certificates=True)
 ENTRIES: Final = {
     **dict.fromkeys(("etcd", "etcds"), _ETCD),
-    "gs": StoreEntry("gcs", extra="gcs"),
+    "gs": StoreEntry("gcs", extra="gcs", takes="credentials"),
     **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), StoreEntry("valkey", extra="valkey")),
 }
 """The kind of store of each scheme."""
@@ -108,21 +109,25 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
     return location
 
 
-def open_at(location: Location, client: Any = None) -> ServiceStore:
+def open_at(location: Location, client: Any = None, credentials: Any = None) -> ServiceStore:
     """Return a store at a location; nothing is sent before it is first asked.
 
     Raises:
-        ValueError: this kind of store takes no `client`, or not that one.
+        ValueError: this kind of store takes no `client` or no `credentials`, or not those.
     """
     entry = entry_of(location)
-    if client is not None and not entry.takes_client:
+    how = {"client": client, "credentials": credentials}
+    how = {name: given for name, given in how.items() if given is not None}
+    if refused := how.keys() - {entry.takes}:
         raise ValueError(
-            f"A client of etcd's can't be used for locks at {location.url()}: leave it out, or say "
-            "where the etcd is (CLUSTERMUTEX_URL)."
+            f"{_MISPLACED[min(refused)]} can't be used for locks at {location.url()}: "
+            "leave it out, or say where the locks are (CLUSTERMUTEX_URL)."
         )
-    how = {"client": client} if entry.takes_client else {}
     opened: ServiceStore = load(entry.store)(location, **how)
     return opened
+
+
+_MISPLACED: Final = {"client": "A client of etcd's", "credentials": "Google's credentials"}
 
 
 def setup_script(location: Location, users: Mapping[str, Sequence[str]], **how: bool) -> str:

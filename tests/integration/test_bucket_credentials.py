@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.oauth2 import service_account
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.stores.gcs.location import GcsLocation
@@ -64,8 +66,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
 
 
 @pytest.fixture
-def _account(tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _account(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service account's file in the usual variable."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
+
+
+@pytest.fixture
+def account(tokens: Tokens, tmp_path: Path) -> Path:
+    """A service account's file."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM,
@@ -82,14 +90,20 @@ def _account(tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }
     file = tmp_path / "account.json"
     file.write_text(json.dumps(said))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    return file
+
+
+@contextmanager
+def opened(server: BucketServer, credentials: Any = None) -> Iterator[GcsStore]:
+    store = GcsStore(GcsLocation(server.bucket.name), credentials)
+    yield store
+    store.close()
 
 
 @pytest.fixture
 def store(server: BucketServer) -> Iterator[GcsStore]:
-    opened = GcsStore(GcsLocation(server.bucket.name))
-    yield opened
-    opened.close()
+    with opened(server) as made:
+        yield made
 
 
 @pytest.mark.usefixtures("_account")
@@ -151,8 +165,8 @@ def test_who_is_nobody_is_told_what_to_do(
     with pytest.raises(StoreError, match=r"want of credentials.*gcloud auth application-default"):
         ClusterMutex("x", store=store).acquire()
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    with pytest.raises(StoreError, match=r"none\.json was not found"):
-        ClusterMutex("x", store=store).acquire()
+    with opened(server) as other, pytest.raises(StoreError, match=r"none\.json was not found"):
+        ClusterMutex("x", store=other).acquire()
 
 
 @pytest.mark.parametrize("said", ["", "[]", "{", "null"])
@@ -172,3 +186,31 @@ def test_a_file_that_is_none_says_so(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     with pytest.raises(StoreError, match=r"want of credentials.*GOOGLE_APPLICATION_CREDENTIALS"):
         ClusterMutex("x", store=store).acquire()
+
+
+class TestHandedOver:
+    """By the program, instead of Google's ways to find out."""
+
+    def test_a_file_or_an_object_is_used(
+        self, server: BucketServer, tokens: Tokens, account: Path
+    ) -> None:
+        as_object = service_account.Credentials.from_service_account_file(str(account))  # type: ignore[no-untyped-call]
+        for number, given in enumerate((str(account), account, as_object)):
+            server.token = f"token-{number}"
+            ClusterMutex.setup(f"gs://{server.bucket.name}", credentials=given)
+            with ClusterMutex("x"):
+                pass
+        assert len(tokens.given) == 3
+        assert server.bucket.names() == []
+
+    @pytest.mark.parametrize(
+        ("url", "given", "told"),
+        [
+            ("gs://bucket", "/no/such/file", "no file of credentials at '/no/such/file'"),
+            ("gs://bucket", 7, "must be an object of google-auth .* not int"),
+            ("etcd://h:1", "/etc/hostname", "Google's credentials can't be used .* etcd://h:1"),
+        ],
+    )
+    def test_what_is_none_is_told_at_once(self, url: str, given: object, told: str) -> None:
+        with pytest.raises(ValueError, match=told):
+            ClusterMutex.setup(url, credentials=given)

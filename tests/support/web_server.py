@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 
 Answering = Callable[[bytes], tuple[int, Any]]
@@ -14,8 +15,10 @@ Answering = Callable[[bytes], tuple[int, Any]]
 
 
 @contextmanager
-def serving(answering: Answering, port: int = 0) -> Iterator[str]:
-    """Run one; yield where it listens, `host:port`."""
+def serving(
+    answering: Answering, port: int = 0, headers: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
+    """Run one, which adds these headers; yield where it listens, `host:port`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -23,6 +26,8 @@ def serving(answering: Answering, port: int = 0) -> Iterator[str]:
             kind = "text/html" if isinstance(said, str) else "application/json"
             body = (said if isinstance(said, str) else json.dumps(said)).encode()
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from lockclient.errors import ClusterMutexError, StoreError
 from lockclient.model.clocks import Deadline, monotonic
@@ -19,6 +19,7 @@ from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.requests import GcsRequestExecutor
+from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.requests import Read, RequestState
@@ -34,6 +35,11 @@ class GcsStore(PolledStore):
 
     Args:
         location: which bucket, and where in it.
+        credentials: an object of google-auth, or the path of a file with such; None: those that
+            Google's own programs find (GOOGLE_APPLICATION_CREDENTIALS, gcloud, metadata server).
+
+    Raises:
+        ValueError: these are no credentials, or there is no such file.
     """
 
     can = Capabilities(
@@ -47,9 +53,13 @@ class GcsStore(PolledStore):
     location: GcsLocation
     _name = "bucket"
 
+    def __init__(self, location: GcsLocation, credentials: Any = None) -> None:
+        self._credentials = checked_credentials(credentials)
+        super().__init__(location)
+
     def _connect(self) -> None:
         super()._connect()
-        self._client = HttpClient(self.location)
+        self._client = HttpClient(self.location, self._credentials)
         self._names = ObjectNames(self.location.root)
         self._listing = ObjectListing(self._client, self._names, self._complete_removal)
         self._polling = Polling(self._listing, self._name)

@@ -1,12 +1,12 @@
 """HTTP client of one bucket: retries each request until it is answered or the time is up.
 
-The JSON API by google-auth's session, which repeats nothing but what was answered with 401. All
-other repeating is done here, where it is noted in the `RequestState` what is not known afterwards.
+The JSON API by a session that repeats nothing. All repeating is done here, where it is noted in
+the `RequestState` what is not known afterwards. What was answered with 401 was not done: it is sent
+once more, with another access token.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import requests
 from google.auth import exceptions as auth
+from google.auth.credentials import Credentials
 from urllib3 import Timeout
 
 from lockclient.errors import ClusterMutexError
@@ -24,7 +25,8 @@ from lockclient.model.fields import json_object
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
-from lockclient.stores.gcs.wire.http_session import HttpAnswer, open_session
+from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens
+from lockclient.stores.gcs.wire.http_session import HttpAnswer, session_with_deadlines
 from lockclient.stores.requests import RequestState
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
@@ -67,14 +69,17 @@ class HttpClient:
 
     Args:
         location: which one.
+        credentials: see `AccessTokens`; an emulator is asked without any.
     """
 
-    def __init__(self, location: GcsLocation) -> None:
+    def __init__(self, location: GcsLocation, credentials: Credentials | str | None = None) -> None:
         self.location = location
         self.closed = False
         self._emulator_url = emulator()
-        self._session: requests.Session | None = None
-        self._session_lock = threading.Lock()
+        self._session = session_with_deadlines()
+        self._tokens: AccessTokens | None = None
+        if self._emulator_url is None:
+            self._tokens = AccessTokens(credentials)
         self._clock: tuple[float, float] | None = None
         self._outage: tuple[float, bool] | None = None
 
@@ -89,34 +94,33 @@ class HttpClient:
             StoreClosed: the connections are closed.
         """
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
-        last, busy = "the time was up before it was asked", ""
+        last, busy, renewed = "the time was up before it was asked", "", False
         while True:
-            timeout = min(deadline.remaining(), max_timeout_s)
-            if self.closed or timeout <= 0 or sending.abandoned:
+            if not self._time_left(deadline, sending):
                 sending.in_flight = False  # whoever has handed it over may have said otherwise
                 raise self._unanswered(last, busy, unknown=sending.ambiguous)
-            sending.in_flight = True
-            if sending.ambiguous and call.resend is not None:
-                call = call.resend
-            failure: Exception | int
-            answer = None
+            answer: HttpAnswer | None = None
             try:
-                answer = self._try_once(call, timeout)
-                failure = errors.effective_status(answer)
-                whole = answer.status == 200 and not call.truncate_at
-                if whole and json_object(answer.body) is None:
-                    # Somebody else's page, a proxy's: the bucket has not answered.
-                    answer, failure = None, ValueError("what was answered is no JSON")
+                token = None if self._tokens is None else self._tokens.current(deadline)
+                # In this order: who abandons it says so first, and then looks whether it is sent.
+                sending.in_flight = True
+                if not (timeout := min(self._time_left(deadline, sending), max_timeout_s)):
+                    continue
+                if sending.ambiguous and call.resend is not None:
+                    call = call.resend
+                answer, failure = self._try_once(call, token, timeout)
             except errors.Unanswered as error:
                 failure = error
-            except auth.GoogleAuthError as error:
-                if not error.retryable:
-                    sending.in_flight = False
-                    raise errors.no_credentials(self.location.bucket, error) from error
-                failure = error
+            except auth.GoogleAuthError as error:  # of a token, so that nothing was sent
+                sending.in_flight = False
+                raise errors.no_credentials(self.location.bucket, error) from error
             if answer is not None and failure not in errors.RETRYABLE_STATUSES:
                 self._log_outage(None)
-                return self._check(call, answer, sending)
+                if failure != 401 or renewed or self._tokens is None or token is None:
+                    return self._check(call, answer, sending)
+                renewed = True  # it may have expired on the way; the next one is the last
+                self._tokens.reject(token)
+                continue
             sending.in_flight = False
             # What only reads does nothing, however late.
             sending.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
@@ -127,6 +131,10 @@ class HttpClient:
                 self._log_outage(last)
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
+
+    def _time_left(self, deadline: Deadline, sending: RequestState) -> float:
+        """Return the seconds for further tries; 0: there is to be none."""
+        return 0.0 if self.closed or sending.abandoned else deadline.remaining()
 
     def _unanswered(self, last: str, busy: str, *, unknown: bool) -> ClusterMutexError:
         """Return the exception for a request of which no try was answered."""
@@ -145,10 +153,14 @@ class HttpClient:
         refusal.unknown = sending.ambiguous
         raise refusal
 
-    def _try_once(self, call: HttpRequest, timeout: float) -> HttpAnswer:
-        """Make one try, of so many seconds."""
-        headers = {"Content-Type": call.content_type} if call.content_type else {}
-        response = self._open_session().request(
+    def _try_once(
+        self, call: HttpRequest, token: AccessToken | None, timeout: float
+    ) -> tuple[HttpAnswer | None, Exception | int]:
+        """Make one try, of so many seconds; return what was answered, and what that means."""
+        headers = {} if token is None else dict(token.headers)
+        if call.content_type:
+            headers["Content-Type"] = call.content_type
+        response = self._session.request(
             *(call.method, f"{self._emulator_url or _GOOGLE_URL}{call.path}"),
             params=dict(call.query),
             data=call.body or None,
@@ -169,15 +181,11 @@ class HttpClient:
             with suppress(ValueError, TypeError):  # it tells no time
                 wall = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
                 self._clock = wall, monotonic()
-            return HttpAnswer(response.status_code, bytes(body))
-
-    def _open_session(self) -> requests.Session:
-        session = self._session
-        if session is None:
-            with self._session_lock:
-                session = self._session or open_session(authorised=self._emulator_url is None)
-                self._session = session
-        return session
+        answer = HttpAnswer(response.status_code, bytes(body))
+        if answer.status == 200 and not call.truncate_at and json_object(answer.body) is None:
+            # Somebody else's page, a proxy's: the bucket has not answered.
+            return None, ValueError("what was answered is no JSON")
+        return answer, errors.effective_status(answer)
 
     # ------------------------------------------------------------ the bucket's clock
 
@@ -202,6 +210,6 @@ class HttpClient:
     def close(self) -> None:
         """Close the connections; requests under way, and those to come, end with `StoreClosed`."""
         self.closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        if self._tokens is not None:
+            self._tokens.close()
+        self._session.close()

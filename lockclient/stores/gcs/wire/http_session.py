@@ -19,9 +19,6 @@ from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
 import requests
-from google.auth import default as default_credentials
-from google.auth import exceptions as auth
-from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -42,29 +39,12 @@ class HttpAnswer(NamedTuple):
         return found
 
 
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _MAX_CONNECTIONS = 100
 
 
-def open_session(*, authorised: bool) -> requests.Session:
-    """Return a session, of who this program is by Google's ways to find out.
-
-    Raises:
-        GoogleAuthError: there are no credentials, or they can't be read.
-    """
-    if not authorised:
-        return _with_deadlines(requests.Session())
-    try:
-        credentials, _ = default_credentials(scopes=[_SCOPE])
-    except (auth.GoogleAuthError, requests.RequestException):
-        raise
-    except Exception as error:  # whatever reading a file that is none comes to
-        raise auth.DefaultCredentialsError(f"they can't be read ({error})") from error  # type: ignore[no-untyped-call]
-    for_tokens = Request(_with_deadlines(requests.Session()))
-    return _with_deadlines(AuthorizedSession(credentials, auth_request=for_tokens))  # type: ignore[no-untyped-call]
-
-
-def _with_deadlines(session: requests.Session) -> requests.Session:
+def session_with_deadlines() -> requests.Session:
+    """Return a session of which each timeout is one for connecting, and one for the answer."""
+    session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, _Adapter(pool_maxsize=_MAX_CONNECTIONS, max_retries=0))
     return session

@@ -1,0 +1,247 @@
+"""Access tokens for one bucket: had and refreshed by a background thread, within any deadline.
+
+Google's credentials know no deadline of ours. Asking the metadata server of a machine, a token
+endpoint or a program of the user's takes as long as it takes (google-auth tries the metadata server
+for half a minute), and some kinds say of a server that is away that they were refused. So no caller
+runs their code: one worker does, and callers wait for it until their own deadlines.
+
+A token that is good for a while yet is refreshed beside those that use it, who wait for nothing.
+Who has none, because there was none yet, it has expired or the bucket has rejected it, waits for
+the refresh that is under way; so however many wait, there is one at a time.
+
+Whether a failure is one of the network is told by the request itself, not by what a kind of
+credentials makes of it: the last one was not answered, or only with a status that says "later".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from datetime import datetime, timezone
+from math import inf
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from google.auth import default as default_credentials
+from google.auth import exceptions as auth
+from google.auth import load_credentials_from_file
+from google.auth.credentials import Credentials, with_scopes_if_required
+from google.auth.transport.requests import Request
+
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.gcs import errors
+from lockclient.stores.gcs.wire.http_session import session_with_deadlines
+from lockclient.threads.log_queue import get_logger
+from lockclient.threads.pool import WorkerPool
+
+log = get_logger(__name__)
+
+_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+_REQUEST_TIMEOUT_S: Final = 10.0
+"""Seconds for connecting to who gives tokens, and as many for its answer, at most."""
+_REFRESH_AHEAD_S: Final = 225.0
+"""Seconds before its end at which a token is refreshed: sooner the metadata server gives the same
+one again. A token that is good for less than twice as long is refreshed half way."""
+_LEAST_USE_S: Final = 10.0
+"""Seconds for which a new token is used even if our clock calls it expired: a clock that is far
+ahead does so with each, and the bucket knows better."""
+FAILURE_RETENTION_S: Final = 1.0
+"""Seconds for which a failed refresh is not tried again: whoever asks is told of that one."""
+_METADATA_SIGNS: Final = (
+    *("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"),
+    *("K_SERVICE", "CLOUD_RUN_JOB", "GAE_SERVICE", "KUBERNETES_SERVICE_HOST"),
+)
+"""Variables by which a program may count on a metadata server. Without any, on a machine that is
+none of Google's, one that does not answer means that there are no credentials."""
+
+
+def checked_credentials(given: Any) -> Credentials | str | None:
+    """Return credentials that a program hands over: an object of google-auth, or a file's path.
+
+    Raises:
+        ValueError: these are no credentials, or there is no such file.
+    """
+    if given is None or isinstance(given, Credentials):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise ValueError(
+            "credentials must be an object of google-auth (google.auth.credentials.Credentials) or "
+            f"the path of a file, not {type(given).__name__}."
+        )
+    path = os.fsdecode(given)
+    if not Path(path).is_file():
+        raise ValueError(f"There is no file of credentials at {path!r}.")
+    return path
+
+
+class AccessToken(NamedTuple):
+    """What goes with each request, and until when, on our monotonic clock."""
+
+    headers: dict[str, str]
+    refresh_at: float
+    expires_at: float
+
+    @classmethod
+    def of(cls, credentials: Credentials) -> AccessToken:
+        """Return what credentials say that were just refreshed."""
+        headers: dict[str, str] = {}
+        credentials.apply(headers)  # type: ignore[no-untyped-call]
+        left = inf
+        if credentials.expiry is not None:  # in UTC, but it does not say so
+            now = datetime.now(timezone.utc).replace(tzinfo=None)
+            left = max((credentials.expiry - now).total_seconds(), _LEAST_USE_S)
+        now_s = monotonic()
+        return cls(headers, now_s + max(left - _REFRESH_AHEAD_S, left / 2), now_s + left)
+
+
+class _Failure(NamedTuple):
+    text: str
+    unreachable: bool
+    at: float
+
+    def error(self) -> auth.GoogleAuthError:
+        kind = auth.TransportError if self.unreachable else auth.RefreshError
+        return kind(self.text)
+
+
+class AccessTokens:
+    """The access tokens of one client; safe to share between threads.
+
+    Args:
+        credentials: of google-auth, or the path of a file of such; None: Google's ways to find out.
+    """
+
+    def __init__(self, credentials: Credentials | str | None) -> None:
+        self._given = credentials
+        self._credentials: Credentials | None = None
+        self._changed = threading.Condition()
+        self._token: AccessToken | None = None
+        self._rejected = False
+        self._failure: _Failure | None = None
+        self._refreshing = False
+        self._request = _NotedRequest()
+        self._closed = False
+        self._worker = WorkerPool("token", 1)
+
+    def current(self, deadline: Deadline) -> AccessToken:
+        """Return a token that is good, waiting for one until the deadline.
+
+        Raises:
+            TransportError: nobody has given one by then, or who gives them is unreachable.
+            GoogleAuthError: there are no credentials, or they are refused.
+        """
+        with self._changed:
+            while True:
+                token, now = self._token, monotonic()
+                if token is None or now >= token.refresh_at:
+                    self._begin_refresh(now)
+                if token is not None and now < token.expires_at:
+                    return token
+                if not self._refreshing and self._failure is not None:
+                    raise self._failure.error()
+                if self._closed or now >= deadline:
+                    raise auth.TransportError(f"no access token in time from {self._request.host}")  # type: ignore[no-untyped-call]
+                self._changed.wait(min(deadline.remaining(), threading.TIMEOUT_MAX))
+
+    def reject(self, token: AccessToken) -> None:
+        """Drop a token that the bucket does not accept, unless there is another one by now."""
+        with self._changed:
+            if self._token is token:
+                self._token, self._rejected = None, True
+
+    def close(self) -> None:
+        """Let those that wait go on, to hear that it is closed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._worker.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _begin_refresh(self, now: float) -> None:
+        recent = self._failure is not None and now < self._failure.at + FAILURE_RETENTION_S
+        if not (self._refreshing or recent or self._closed):
+            self._refreshing = True
+            self._worker.submit(self._refresh)
+
+    def _refresh(self) -> None:
+        token, failure, self._request = None, None, _NotedRequest(session_with_deadlines())
+        try:
+            token = self._fetch(self._request)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, those that wait are told
+            failure = self._request.failure(error)
+        with self._changed:
+            news, kept = failure is not None and self._failure is None, self._token
+            self._refreshing, self._failure = False, failure
+            if token is not None:
+                self._token, self._rejected = token, False
+            self._changed.notify_all()
+        if news and failure is not None and kept is not None:
+            log.warning(
+                "The access token can't be refreshed (%s) and expires in %.0f s; retrying.",
+                failure.text,
+                max(0.0, kept.expires_at - monotonic()),
+            )
+
+    def _fetch(self, request: Request) -> AccessToken:
+        credentials = self._credentials or self._open(request)
+        self._credentials = credentials
+        token = self._token
+        if self._rejected or token is not None or not credentials.valid:
+            credentials.refresh(request)  # type: ignore[no-untyped-call]
+        return AccessToken.of(credentials)
+
+    def _open(self, request: Request) -> Credentials:
+        given = self._given
+        credentials: Credentials
+        if given is None:
+            credentials, _ = default_credentials([_SCOPE], request)
+        elif isinstance(given, str):
+            with warnings.catch_warnings():  # that a file may be a stranger's: it is the program's
+                warnings.simplefilter("ignore", DeprecationWarning)
+                credentials, _ = load_credentials_from_file(given, [_SCOPE], request=request)  # type: ignore[no-untyped-call]
+        else:
+            credentials = with_scopes_if_required(given, [_SCOPE])  # type: ignore[no-untyped-call]
+        return credentials
+
+
+class _NotedRequest(Request):
+    """Asks who gives tokens, and notes of the last request why it was not answered, if so."""
+
+    host = "Google's credentials"
+    """Who is asked, or was asked last."""
+    _unanswered = ""
+
+    def __call__(
+        self,
+        url: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Any = None,
+        timeout: float | None = None,
+        **how: Any,
+    ) -> Any:
+        timeout = min(timeout or _REQUEST_TIMEOUT_S, _REQUEST_TIMEOUT_S)
+        self.host, self._unanswered = urlsplit(url).hostname or "", ""
+        try:
+            response = super().__call__(url, method, body, headers, timeout, **how)  # type: ignore[no-untyped-call]
+        except auth.TransportError as error:
+            self._unanswered = f"{self.host}: {errors.failure_text(error.args[0])}"
+            raise
+        if response.status in errors.RETRYABLE_STATUSES:
+            self._unanswered = f"{self.host}: HTTP status {response.status}"
+        return response
+
+    def failure(self, error: BaseException) -> _Failure:
+        """Return what an exception means that came after the last request."""
+        missing = isinstance(error, auth.DefaultCredentialsError)
+        if self._unanswered and not (missing and not {*_METADATA_SIGNS} & {*os.environ}):
+            return _Failure(f"no access token from {self._unanswered}", True, monotonic())
+        message = error.args[0] if error.args else error  # behind it comes the same as JSON
+        text = str(message)
+        if not isinstance(error, auth.GoogleAuthError):  # what reading a file comes to that is none
+            text = f"they can't be read ({error})"
+        retryable = isinstance(error, auth.GoogleAuthError) and error.retryable
+        return _Failure(text, retryable, monotonic())

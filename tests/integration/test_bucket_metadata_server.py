@@ -1,0 +1,181 @@
+"""Credentials from the metadata server of Google's machines, which may hang, refuse or be away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from google.auth.compute_engine import _metadata
+
+from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.model.clocks import monotonic
+from lockclient.stores.gcs.location import GcsLocation
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.gcs.wire import access_tokens
+from lockclient.stores.requests import Take
+from tests.contract.asking import holder
+from tests.support.bucket.server import BucketServer
+from tests.support.locks import ask, take
+from tests.support.processes import wait_until
+from tests.support.web_server import serving
+
+PATIENCE_S = 10.0
+"""Seconds by which a call is over that has one: google-auth itself tries for 12 to 31."""
+
+
+class MetadataServer:
+    """Answers what a machine's metadata server is asked.
+
+    Attributes:
+        status: what it answers; 0: nothing, until `let_on` is set.
+        tokens: how many it gave.
+    """
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.let_on = threading.Event()
+        self.tokens = 0
+        self.expires_in = 3600
+        self.running = ExitStack()
+        self.address = self.running.enter_context(
+            serving(self._answer, headers={"Metadata-Flavor": "Google"})
+        )
+
+    def _answer(self, _: bytes) -> tuple[int, object]:
+        if not self.status:
+            self.let_on.wait(60)
+            return 500, {}
+        self.tokens += self.status == 200
+        token = {"access_token": "token", "expires_in": self.expires_in, "token_type": "Bearer"}
+        return self.status, {**token, "email": "locks@example.com"}
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    server = MetadataServer()
+    monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+    monkeypatch.setenv("GCE_METADATA_IP", server.address)
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)  # read on import
+    monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", False)
+    with server.running:
+        yield server
+        server.let_on.set()
+
+
+@pytest.fixture
+def server(
+    metadata: MetadataServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[BucketServer]:
+    """A bucket that is taken for Google's own, which wants the token."""
+    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("none")))
+    with BucketServer() as running:
+        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE_URL", running.url)
+        running.token = "token"
+        yield running
+
+
+@pytest.fixture
+def store(server: BucketServer) -> Iterator[GcsStore]:
+    opened = GcsStore(GcsLocation(server.bucket.name))
+    yield opened
+    opened.close()
+
+
+def test_its_token_is_used(server: BucketServer, store: GcsStore) -> None:
+    with ClusterMutex("x", store=store) as mutex:
+        mutex.alive(force=True)
+    assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
+
+
+@pytest.mark.parametrize("how", ["hangs", "is ill", "is away"])
+def test_without_it_nobody_waits_longer_than_asked(
+    server: BucketServer, store: GcsStore, metadata: MetadataServer, how: str
+) -> None:
+    """However many ask at once; nothing was sent, and it is tried again."""
+    metadata.status = 0 if how == "hangs" else 503
+    if how == "is away":
+        metadata.running.close()
+    took_s: list[float] = []
+
+    def one() -> None:
+        began = monotonic()
+        with pytest.raises(StoreUnavailable, match="no access token") as told:
+            ask(store, Take(holder()), 1.0)
+        assert not told.value.unknown
+        took_s.append(monotonic() - began)
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(took_s) == 4
+    assert max(took_s) < PATIENCE_S
+    assert not server.asked
+
+
+def test_it_is_tried_again_until_it_answers(
+    server: BucketServer, store: GcsStore, metadata: MetadataServer
+) -> None:
+    metadata.status = 503
+    with pytest.raises(StoreUnavailable):
+        ask(store, Take(holder()), 0.5)
+    metadata.status = 200
+    take(store)
+    assert server.counted("POST") == 1
+
+
+def test_a_refusal_is_final(
+    server: BucketServer, store: GcsStore, metadata: MetadataServer
+) -> None:
+    """It is there, and says that the machine has no service account."""
+    metadata.status = 404
+    with pytest.raises(StoreError, match="for want of credentials"):
+        ask(store, Take(holder()), 60.0)
+    assert not server.asked
+
+
+def test_where_none_is_to_be_expected_it_means_no_credentials(
+    server: BucketServer,
+    store: GcsStore,
+    metadata: MetadataServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a machine that is none of Google's, whose user is told what to do."""
+    metadata.running.close()
+    monkeypatch.setattr(access_tokens, "_METADATA_SIGNS", ())
+    with pytest.raises(StoreError, match="gcloud auth application-default login"):
+        ask(store, Take(holder()), 60.0)
+
+
+def test_a_holder_whose_token_expires_meanwhile_keeps_its_lock(
+    server: BucketServer, store: GcsStore, metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told in time that it can't be confirmed, and goes on when the server answers again."""
+    monkeypatch.setattr(access_tokens, "_LEAST_USE_S", 0.0)
+    metadata.expires_in = 4
+    mutex = ClusterMutex("x", store=store, expected_runtime=600)
+    mutex.acquire()
+    metadata.status, server.token = 0, "another"
+    began = monotonic()
+    wait_until(lambda: not _confirmed(mutex), what="no push is confirmed")
+    assert monotonic() - began < 2 * PATIENCE_S
+    metadata.status, server.token = 200, "token"
+    metadata.let_on.set()
+    wait_until(lambda: _confirmed(mutex), what="the push goes on")
+    mutex.release()
+    assert server.bucket.names() == []
+
+
+def _confirmed(mutex: ClusterMutex) -> bool:
+    try:
+        mutex.alive(force=True)
+    except StoreUnavailable:
+        return False
+    return True
