@@ -26,6 +26,10 @@ TOO_MANY_REQUESTS = 429
 RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
 """Statuses that are no answer, so that the request is sent again: all but the first do not tell
 whether it was done, or will be."""
+_CONFLICT: Final = 409
+"""Somebody else has changed the object at the same time. Google wants it tried again, and does not
+say that it was never done: so it is taken as 503 is, and only where the write names the version
+that it changes, so that it does nothing the second time."""
 
 
 def effective_status(answer: HttpAnswer) -> int:
@@ -33,6 +37,11 @@ def effective_status(answer: HttpAnswer) -> int:
     if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
         return TOO_MANY_REQUESTS
     return answer.status
+
+
+def is_retryable(status: Exception | int, *, guarded: bool) -> bool:
+    """Tell whether a status is no answer; `guarded`: of a write that names a version."""
+    return status in RETRYABLE_STATUSES or (guarded and status == _CONFLICT)
 
 
 def may_have_happened(error: Exception | int) -> bool:

@@ -3,6 +3,7 @@
     <root>locks/<name>             the lock, or the tombstone in its place
     <root>locks-unlockers/<id>     an unlocker's announcement, in the metadata's `said`
     <root>removed/<name>/<uuid>    the record of a removal, JSON; in short the metadata's `record`
+    <root>removed/<name>/sha256:…  the same, where that would be too long; the uuid is in `of`
     <root>notifications/note       what unlockers agree on, in the body
 
 An object is *a lock* if its custom metadata has `uuid`; it has `hostname` and the two stamps there,
@@ -21,12 +22,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from lockclient.errors import StoreError
 from lockclient.model.fields import ABOUT, TEXT, TIME, json_facts, to_json
-from lockclient.model.holder import STAMPS, Found, Holder
+from lockclient.model.holder import MAX_UUID_BYTES, STAMPS, Found, Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.common.segments import SegmentNames
 
@@ -37,6 +40,9 @@ that lives for an hour, or twelve where somebody has allowed that: after a day n
 COUNTED_FROM_UPLOAD: Final = "a day"
 """As `late_until`: it counts from when the object was uploaded, as for all that is no number."""
 
+_MAX_NAME_BYTES: Final = 1024
+"""Bytes of an object's name. Ours are ASCII, as the prefix is and all that is percent-encoded."""
+_DIGEST: Final = "sha256:"
 _METAGENERATION_BITS: Final = 32
 _MAX_METADATA_BYTES: Final = 6 * 1024
 """Bytes that a lock says of itself in its metadata, of 8 KiB: the rest is for who removes it."""
@@ -94,6 +100,33 @@ class ObjectNames(SegmentNames):
         self.note = f"{root}notifications/note"
         self.live = f"{root}locks"
         """What all names begin with of what changes: one listing has it all."""
+
+    def record(self, name: str, uuid: str) -> str:
+        """Return the name of the record of a removal.
+
+        Where it would be too long, which it is only with a long name and a long uuid, its last
+        part is the uuid's digest. No uuid has that for its own: a colon in one is encoded.
+        """
+        path = super().record(name, uuid)
+        if len(path) <= _MAX_NAME_BYTES:
+            return path
+        return super().record(name, "") + _DIGEST + sha256(uuid.encode()).hexdigest()
+
+    def record_content(self, removal: Removal) -> tuple[dict[str, str], bytes]:
+        """Return the metadata and the body of a record: see `record_content`."""
+        metadata, body = record_content(removal)
+        uuid = removal.holder.uuid or ""
+        if _DIGEST in self.record(removal.holder.name, uuid):
+            metadata["of"] = uuid
+        return metadata, body
+
+    def removed_uuid(self, path: str, name: str, metadata: Mapping[str, str]) -> str | None:
+        """Return whose removal a record is of by its name; None: nobody's."""
+        part = path.rpartition("/")[2]
+        uuid = metadata.get("of", "") if part.startswith(_DIGEST) else unquote(part)
+        if not 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES:
+            return None
+        return uuid if not part.startswith(_DIGEST) or self.record(name, uuid) == path else None
 
 
 FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"

@@ -146,9 +146,9 @@ class ObjectListing:
         for page in self._objects(self._names.removed, deadline, whole=False):
             found = []
             for path, state in page:
-                folder, _, uuid = path.rpartition("/")
-                name, uuid = self._lock_name(folder, self._names.removed), unquote(uuid)
-                if name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES:
+                name = self._lock_name(path.rpartition("/")[0], self._names.removed)
+                uuid = name and self._names.removed_uuid(path, name, state.metadata)
+                if name and uuid:
                     value = state.metadata.get("record", "").encode(errors="replace")
                     version = state.version.revision
                     values = {uuid: (value, version)}

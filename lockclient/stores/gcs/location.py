@@ -14,7 +14,7 @@ EXAMPLE = "gs://bucket/prefix"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _ROOT = re.compile(r"([A-Za-z0-9._~-]+/)*")
 _LONGEST_ROOT = 150
-"""Bytes: with a name and a uuid behind it, an object's name has 1,024 at most."""
+"""Bytes: with a name and a digest behind it, an object's name has 1,024 at most."""
 
 
 @dataclass(frozen=True, slots=True)

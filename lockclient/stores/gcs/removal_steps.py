@@ -27,7 +27,6 @@ from lockclient.stores.gcs.keys import (
     Version,
     decided_removal,
     decision,
-    record_content,
     tombstone,
 )
 from lockclient.stores.requests import Remove
@@ -69,7 +68,8 @@ def complete(objects: GuardedObjects, name: str, state: ObjectState) -> Removal 
 def _finish(objects: GuardedObjects, removal: Removal, version: Version, *, recorded: bool) -> None:
     name, uuid = removal.holder.name, removal.holder.uuid or ""
     if recorded and uuid:
-        objects.put(objects.names.record(name, uuid), *record_content(removal.without_token()))
+        content = objects.names.record_content(removal.without_token())
+        objects.put(objects.names.record(name, uuid), *content)
     objects.put(objects.names.lock(name), tombstone(uuid), b"", version)
 
 

@@ -140,8 +140,7 @@ class Bucket:
     ) -> dict[str, Any]:
         """Upload an object: whatever was there before, it has a new generation, and is at its
         first metageneration."""
-        if not 0 < len(name.encode()) <= MAX_NAME or name in (".", "..") or {"\r", "\n"} & {*name}:
-            raise Refusal(400, "invalid", f"Invalid object name: {name!r}")
+        _check_name(name)
         with self._lock:
             conditions.check(self._objects.get(name))
             kept = _checked(dict(metadata or {}))
@@ -184,6 +183,7 @@ class Bucket:
             del self._objects[name]
 
     def _live(self, name: str) -> Stored:
+        _check_name(name)
         live = self._objects.get(name)
         if live is None:
             raise not_found(f"No such object: {self.name}/{name}")
@@ -224,6 +224,11 @@ class Bucket:
     def names(self) -> list[str]:
         with self._lock:
             return sorted(self._objects)
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_NAME or name in (".", "..") or {"\r", "\n"} & {*name}:
+        raise Refusal(400, "invalid", f"Invalid object name: {name!r}")
 
 
 def _checked(metadata: dict[str, Any]) -> dict[str, str]:

@@ -107,6 +107,7 @@ class BucketServer:
         denied: the permissions that its users lack.
         settings: how the bucket is set up, as the API says it.
         token: the access token that it wants, if it wants one.
+        deleted: the status of a deletion: 204, or 200 as some emulators say.
         dripped: how many bytes were sent by drips.
         trouble: asked, by requests that no `fault` is for, what is done to them.
     """
@@ -119,6 +120,7 @@ class BucketServer:
         self.denied: set[str] = set()
         self.settings: dict[str, Any] = {}
         self.token = ""
+        self.deleted = 204
         self.dripped = 0
         self.trouble: Callable[[Asked], Fault | None] = lambda _: None
         self._faults: list[Fault] = []
@@ -305,7 +307,7 @@ class BucketServer:
     def _delete(self, asked: Asked, name: str) -> Answer:
         self._need("storage.objects.delete")
         self.bucket.delete(name, Conditions.of(asked.query))
-        return Answer(204)
+        return Answer(self.deleted)
 
     def _list(self, asked: Asked) -> Answer:
         self._need("storage.objects.list")

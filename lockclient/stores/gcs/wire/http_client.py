@@ -63,6 +63,11 @@ class HttpRequest:
     max_bytes: int = MAX_ANSWER_BYTES
     resend: HttpRequest | None = None
 
+    @property
+    def guarded(self) -> bool:
+        """Whether it is a write that names the version that it changes."""
+        return "ifGenerationMatch" in self.query
+
 
 class HttpClient:
     """HTTP client of one bucket; safe to share between threads.
@@ -114,7 +119,7 @@ class HttpClient:
             except auth.GoogleAuthError as error:  # of a token, so that nothing was sent
                 sending.in_flight = False
                 raise errors.no_credentials(self.location.bucket, error) from error
-            if answer is not None and failure not in errors.RETRYABLE_STATUSES:
+            if answer is not None and not errors.is_retryable(failure, guarded=call.guarded):
                 self._log_outage(None)
                 if failure != 401 or renewed or self._tokens is None or token is None:
                     return self._check(call, answer, sending)
@@ -182,7 +187,8 @@ class HttpClient:
                 wall = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
                 self._clock = wall, monotonic()
         answer = HttpAnswer(response.status_code, bytes(body))
-        if answer.status == 200 and not call.truncate_at and json_object(answer.body) is None:
+        has_json = not call.truncate_at and call.method != "DELETE"  # which has no content
+        if answer.status == 200 and has_json and json_object(answer.body) is None:
             # Somebody else's page, a proxy's: the bucket has not answered.
             return None, ValueError("what was answered is no JSON")
         return answer, errors.effective_status(answer)
