@@ -46,7 +46,7 @@ def _this_task() -> tuple[str, str]:
     """Return the thread's name, and the actor that the running task is: all of a loop have one
     thread, and one that waits keeps no other from letting go."""
     (thread, actor), task = this_thread(), asyncio.current_task()
-    return thread, actor if task is None else task_actor(task, task.get_name())
+    return thread, actor if task is None else task_actor(task)
 
 
 class LoopInbox:

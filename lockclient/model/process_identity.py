@@ -16,9 +16,11 @@ from __future__ import annotations
 import os
 import threading
 from functools import cache, lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 _LONGEST_NAME = 200
 """Characters of a thread's name that are told: whoever names it may have put anything there."""
@@ -92,19 +94,33 @@ def this_thread() -> tuple[str, str]:
 
     `threading.current_thread()` would leave an entry behind for good for each thread that Python
     did not start. (One call for both: every acquisition makes it.)
+
+    The system gives the number of a thread that ended to the next one, and what the first has taken
+    may still be held: so a thread has a number of the process's own beside it. (Beside, and not
+    instead: each sub-interpreter counts for itself.)
     """
     thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
     ident = threading.get_ident()
+    number = getattr(_here, "number", None)
+    if number is None:
+        number = _here.number = next(_numbers)
     name = f"{ident}" if thread is None else thread.name
-    return name.encode(errors="replace").decode()[:_LONGEST_NAME], f"{process_token()}.{ident:x}"
+    shown = name.encode(errors="replace").decode()[:_LONGEST_NAME]
+    return shown, f"{process_token()}.{ident:x}.{number}"
 
 
-def task_actor(task: object, name: str) -> str:
-    """Return the actor of a task of asyncio: one that ended may have had the same address."""
-    return f"{process_token()}.{id(task):x}.{name[:60].encode('ascii', 'replace').decode()}"
+def task_actor(task: object) -> str:
+    """Return the actor of a task of asyncio: one that ended may have had its address, and name."""
+    number = _task_numbers.get(task)
+    if number is None:
+        number = _task_numbers[task] = next(_numbers)
+    return f"{process_token()}.{id(task):x}.t{number}"
 
 
 _here = threading.local()
+_numbers = count(1)
+"""Of threads and tasks of this process: none comes twice, and the child of a fork counts on."""
+_task_numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
 
 def _find_thread() -> threading.Thread | None:

@@ -124,6 +124,33 @@ def test_threads_tasks_and_forks_are_told_apart() -> None:
     os.close(writing)
 
 
+def test_who_comes_after_another_is_somebody_else() -> None:
+    """The system gives a number of a thread that ended, and Python an address, to the next one."""
+    idents, actors = [], []
+
+    def note() -> None:
+        idents.append(threading.get_ident())
+        actors.append(this_thread()[1])
+        assert this_thread()[1] == actors[-1]
+
+    for _ in range(20):
+        thread = threading.Thread(target=note, name="worker")
+        thread.start()
+        thread.join()
+    assert len(set(idents)) < len(set(actors)) == 20
+
+    async def one() -> tuple[int, str]:
+        await asyncio.sleep(0)
+        assert _this_task() == _this_task()
+        return id(asyncio.current_task()), _this_task()[1]
+
+    async def tasks() -> list[tuple[int, str]]:
+        return [await asyncio.create_task(one(), name="worker") for _ in range(20)]
+
+    seen = asyncio.run(tasks())
+    assert len({address for address, _ in seen}) < len({actor for _, actor in seen}) == 20
+
+
 # ---------------------------------------------------------------- on pages
 
 
