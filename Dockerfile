@@ -16,7 +16,7 @@ COPY unlocker/ unlocker/
 COPY mutexdash/ mutexdash/
 RUN python -m venv --without-pip /opt/clustermutex \
     && pip --python /opt/clustermutex/bin/python install --no-cache-dir \
-        -c constraints.txt '.[services]'
+        -c constraints.txt '.[services,notify]'
 
 FROM ${PYTHON}
 # The base image's own pip, and the one that its ensurepip would install.

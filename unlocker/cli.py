@@ -113,6 +113,7 @@ def main(
         keep_removals=keep_removals,
         version=__version__,
         notifier=notifier,
+        notifications_off=notifier is None,
     )
     server = HttpServer(create_app(unlocker, hosts), listen)
     try:
@@ -136,8 +137,20 @@ def main(
     serve(end, server, unlocker.supervise, unlocker.stop)
 
 
-def _notifier(urls: Sequence[str], settings: Settings) -> Notifier:
+def _notifier(urls: Sequence[str], settings: Settings) -> Notifier | None:
+    """Return who tells people; None, and say so, if that can't start.
+
+    Whatever the reason, locks are watched all the same: nobody would be in a crash loop. What a
+    library says of a URL is not repeated, as it may quote a password.
+    """
     try:
         return Notifier(recipients_of(urls), settings.where)
-    except BadUrl as error:
-        raise click.UsageError(f"--notify: {error}") from None
+    except Exception as error:  # noqa: BLE001 - see above
+        why = error if isinstance(error, BadUrl) else f"{type(error).__name__}."
+        log.error(
+            "No notifications: people are told of nothing, and locks are watched all the same. "
+            "--notify: %s",
+            why,
+            extra={"event": "notifications-off"},
+        )
+        return None

@@ -36,7 +36,7 @@ class Health:
     """What of this unlocker works, and whether its store answers.
 
     Attributes:
-        swept_at: when the last sweep ended, on the monotonic clock.
+        swept_at: when the last sweep ended that was not left out, on the monotonic clock.
         out_of_space: whether the store refused our last heartbeat for lack of space.
     """
 

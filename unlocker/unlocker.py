@@ -14,10 +14,11 @@ from contextlib import suppress
 from math import inf
 from typing import cast
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.model.removal import Removal
 from lockclient.overview.freshness import Freshness, latest
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
@@ -28,7 +29,7 @@ from unlocker.health import REQUEST_TIMEOUT_S, Health
 from unlocker.metrics import gauges
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.recent_removals import recent_removal_gauges
+from unlocker.metrics.recent_removals import RecentRemovals
 from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, UNLOCKED
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
@@ -70,6 +71,7 @@ class Unlocker:
         keep_removals: see `record_cleanup`; None: no limit.
         version: shown in the metrics and the heartbeat.
         notifier: tells people; nobody is told without one.
+        notifications_off: there are people to tell, and telling them could not start.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Unlocker:
         keep_removals: int | None = MAX_RECORDS,
         version: str = "",
         notifier: Notifier | None = None,
+        notifications_off: bool = False,
     ) -> None:
         # The last part, because two containers on one host's network may both be its pid 1.
         self.identity = f"unlocker@{socket.gethostname()}:{os.getpid()}-{secrets.token_hex(2)}"
@@ -90,11 +93,13 @@ class Unlocker:
         self._deadlines = Deadlines()
         self._rate_limit = RateLimit(max_removals)
         self._notifier = notifier or Notifier()
+        self._notifications_off = notifications_off
+        self._recent_removals = RecentRemovals(metrics.series_limits[UNLOCKED])
         self._table = table = Table(
             store,
             removals=MAX_LISTED,
             on_change=self._on_change,
-            on_removal=lambda removals, found: self._observer.on_removal(removals, found),
+            on_removal=self._on_removal,
         )
         self._observer = Observer(table, self._rate_limit, metrics, self._notifier)
         self._freshness = Freshness(table, store.renew_watch, latest(store))
@@ -114,6 +119,7 @@ class Unlocker:
         self._announcement = _announcement(version, self._ttl)
         self._clock_check: ClockCheck | None = None
         self._was_current = False
+        self._passed_at = monotonic()  # when the last sweep ended, one that was left out, too
         self._noticed_upto = 0
         metrics.add(self._gauges)
 
@@ -168,9 +174,14 @@ class Unlocker:
         past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
         yield from gauges.lock_gauges(self._deadlines, self._table)
         yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
-        yield from recent_removal_gauges(self._table.removals(), limits[UNLOCKED])
+        yield from self._recent_removals.gauges(self._table.removals())
         yield from self._unclaimed.gauges()
         yield from self._health.gauges()
+        yield GaugeMetricFamily(
+            "clustermutex_unlocker_notifications_off",
+            "Whether --notify says whom to tell and that could not start (1) or not (0).",
+            float(self._notifications_off),
+        )
         held = sum(self._deadlines.counts().values())
         yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
         yield from gauges.clock_gauges(self._clock_check)
@@ -181,10 +192,14 @@ class Unlocker:
         self._unclaimed.update(changes)
         self._observer.on_change(changes)
 
+    def _on_removal(self, removals: list[Removal], found: bool) -> None:
+        self._observer.on_removal(removals, found)
+        self._recent_removals.add(removals, found)
+
     def _sweep(self) -> None:
         with self.metrics.sweeps.time():
             was_current, self._was_current = self._was_current, self._health.is_current()
-            gap = monotonic() - self._health.swept_at
+            gap = monotonic() - self._passed_at
             # What is known of locks is old news while the store is unreachable, and until the watch
             # has caught up: there would be thousands of alerts on healthy locks. So it is on
             # waking after a stop: what was pushed meanwhile is still on its way.
@@ -199,9 +214,10 @@ class Unlocker:
                         self._noticed_upto = revision
                     finally:  # what is due is handed out once
                         self._remover.run(progress.due)
+                self._health.swept_at = monotonic()
             else:
                 self._unclaimed.clear()
-        self._health.swept_at = monotonic()
+        self._passed_at = monotonic()
 
     def _refresh_heads(self) -> None:
         if self._health.is_current():

@@ -18,6 +18,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import frozen
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import has, removal_of, take
 from tests.support.processes import BIN, run_to_end, start_service, wait_until
@@ -200,3 +201,19 @@ class TestBadFlags:
 
 def test_the_console_script_is_the_same() -> None:
     assert "--max-removals" in run_to_end(BIN / "unlocker", "--help").stdout
+
+
+def test_one_that_never_gets_to_sweep_is_not_ready(settings: Settings) -> None:
+    """As on a host that steals its time: each look comes after too long a stop to be trusted."""
+    with when_ready(unlocker(settings)) as service:
+
+        def stopped_again() -> str | None:
+            with frozen(service):
+                time.sleep(3.3)  # longer than a sweep may come late
+            time.sleep(0.4)
+            status, text = fetch(service, "/readyz")
+            return text if status == 503 else None
+
+        why = wait_until(stopped_again, timeout=120, what="it to say so")
+        assert "The last look for locks that are due" in why
+        wait_until(lambda: ready(service), what="readiness, left alone")

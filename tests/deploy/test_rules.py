@@ -25,6 +25,7 @@ WANTED = {
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
     *("UnlockerPictureStale", "DashboardDown", "Watchdog"),
+    "NotificationsOff",
     "ServerWithoutVote",
     *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }

@@ -16,9 +16,9 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, frozen
 from tests.support.etcd_store import etcd_store
-from tests.support.locks import remove
+from tests.support.locks import has, remove
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.unlocker_process import figures, ready, unlocker, when_ready
+from tests.support.unlocker_process import figure, figures, ready, unlocker, when_ready
 from tests.support.webhook import Webhook
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
@@ -448,25 +448,33 @@ def test_with_the_rights_of_yesterday_people_are_told_all_the_same(
 
 # ---------------------------------------------------------------- at the start
 
+OFF = "clustermutex_unlocker_notifications_off"
 
-def test_urls_that_say_nothing_end_it_with_one_line(settings: Settings) -> None:
+
+def test_what_cant_start_is_said_and_locks_are_watched_all_the_same(
+    settings: Settings, store: EtcdStore
+) -> None:
+    """Nobody would watch them in a crash loop. It rings by a metric."""
     env = {"UNLOCKER_NOTIFY": f"json://127.0.0.1/x nonsense://{SECRET}"}
-    with unlocker(settings, env=env) as service:
-        assert service.process.wait(60) == 2
+    with when_ready(unlocker(settings, env=env)) as service:
         assert "URL no. 2 is none that apprise knows" in service.log_text()
+        assert "locks are watched all the same" in service.log_text()
+        assert figure(service, OFF) == 1
+        overdue(store, "a", auto_unlock_after=3)
+        wait_until(lambda: has(store, "a") is None, what="the removal")
         assert SECRET not in service.log_text()
 
 
-def test_two_urls_of_one_name_end_it_with_one_line(settings: Settings) -> None:
+def test_two_urls_of_one_name_are_said(settings: Settings) -> None:
     env = {"UNLOCKER_NOTIFY": "ops=json://127.0.0.1/x ops=json://127.0.0.1/y"}
-    with unlocker(settings, env=env) as service:
-        assert service.process.wait(60) == 2
+    with when_ready(unlocker(settings, env=env)) as service:
         assert "The name of URL no. 2 must be another one" in service.log_text()
+        assert figure(service, OFF) == 1
 
 
 def test_without_the_extra_it_says_what_to_install(settings: Settings) -> None:
     missing = "import sys; sys.modules['apprise'] = None\nfrom unlocker.cli import main\nmain()"
     words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--notify", "json://127.0.0.1/x"]
-    with start_service([sys.executable, "-c", missing, *words]) as service:
-        assert service.process.wait(60) == 2
+    with when_ready(start_service([sys.executable, "-c", missing, *words])) as service:
         assert "pip install 'clustermutex[notify]'" in service.log_text()
+        assert figure(service, OFF) == 1

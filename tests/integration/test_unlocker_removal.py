@@ -36,7 +36,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def running(settings: Settings, *, offsets: list[float] | None = None) -> Iterator[Unlocker]:
+def running(
+    settings: Settings, *, offsets: list[float] | None = None, limit: int | None = 50
+) -> Iterator[Unlocker]:
     """Run an unlocker in this process.
 
     `offsets` are the members' clocks as it is to see them; None: as they are.
@@ -44,7 +46,7 @@ def running(settings: Settings, *, offsets: list[float] | None = None) -> Iterat
     store = etcd_store(settings)
     if offsets is not None:
         store.clock_offsets = lambda timeout: offsets  # type: ignore[method-assign]
-    unlocker = Unlocker(store)
+    unlocker = Unlocker(store, max_removals=limit)
     unlocker.start()
     try:
         wait_until(lambda: unlocker.is_ready() is None, what="the unlocker to be ready")
@@ -369,3 +371,24 @@ def test_the_skew_of_a_host_is_measured(settings: Settings, store: EtcdStore) ->
         name = "clustermutex_client_clock_skew_seconds"
         skew = wait_until(lambda: metric(unlocker, name, hostname="late"), what="the skew")
         assert 50 <= skew < 60
+
+
+def test_each_of_many_removed_at_once_rings_by_name_or_is_counted(
+    settings: Settings, store: EtcdStore, etcdctl: Etcdctl
+) -> None:
+    """Beyond the newest hundred, too."""
+    lost = 130
+    with running(settings, limit=None) as unlocker:
+        for number in range(lost):
+            values = held(f"rack-{number}", alert=0.5, unlock=3).subkeys()
+            put_at_once(etcdctl, f"{settings.root}/locks/rack-{number}/", values)
+
+        def ringing() -> float:
+            text = generate_latest(unlocker.metrics.registry).decode()
+            families = {family.name: family.samples for family in parse(text)}
+            named = families["clustermutex_lock_auto_unlocked_timestamp_seconds"]
+            return len(named) + families["clustermutex_locks_auto_unlocked_unlisted"][0].value
+
+        seen = "clustermutex_removals_seen_total"
+        wait_until(lambda: metric(unlocker, seen, how="auto-unlock") == lost, what="the removals")
+        wait_until(lambda: ringing() == lost, what="all of them to ring")

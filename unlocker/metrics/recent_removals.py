@@ -6,42 +6,91 @@ records in the store, so that every replica shows the same and one that starts a
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from lockclient.model.clocks import monotonic
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from unlocker.metrics.series_limit import NEW_AN_HOUR, SeriesLimit, holder_labels
+from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit, holder_labels
 
-SHOWN_S = 600.0
+SHOWN_S: Final = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
+COUNTED_S: Final = 300.0
+"""And counted where it is not shown: less, so that clocks of two hosts that differ a little do not
+make one count that has just ceased to be shown."""
+MAX_COUNTED: Final = 10_000
+
+_Key = tuple[str, str | None]
 
 
-def recent_removal_gauges(removals: Iterable[Removal], limit: SeriesLimit) -> Iterator[Metric]:
-    """Yield a gauge for each lock that was auto-unlocked lately, if `limit` says that it may be.
+class RecentRemovals:
+    """The locks that were auto-unlocked lately; several threads may use it.
+
+    Who lost one stands in the removal's record, of which the newest are shown by name. All others
+    are counted: by when they were heard of, whatever the remover's clock says.
 
     Args:
-        removals: the newest, the newest first, not more than may be shown.
+        limit: says which may be shown.
     """
-    family = GaugeMetricFamily(
-        "clustermutex_lock_auto_unlocked_timestamp_seconds",
-        f"removed_at of a lock auto-unlocked in the last {SHOWN_S:.0f} s, and whose it was.",
-        labels=["name", "hostname", "pid", "reason"],
-    )
-    since = time.time() - SHOWN_S
-    newest: dict[tuple[str, ...], float] = {}
-    for removal in removals:
-        at = removal.removed_at
-        if removal.how == AUTO_UNLOCK and at is not None and at > since:
-            # A process can lose one lock twice; two samples of one name end a whole scrape.
-            newest.setdefault(holder_labels(removal.holder), at)
-    shown = [labels for labels in newest if limit.admit(labels)]
-    for labels in shown:
-        family.add_metric(labels, newest[labels])
-    yield family
-    yield GaugeMetricFamily(
-        "clustermutex_locks_auto_unlocked_unlisted",
-        f"Such locks that have no series of their own: beyond {NEW_AN_HOUR} new ones in an hour.",
-        len(newest) - len(shown),
-    )
+
+    def __init__(self, limit: SeriesLimit) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._heard_at: OrderedDict[_Key, float] = OrderedDict()
+
+    def add(self, removals: Iterable[Removal], found: bool) -> None:
+        """Take note of these; `found`: they were on record before this process looked."""
+        now, wall = monotonic(), time.time()
+        with self._lock:
+            for removal in removals:
+                age = max(0.0, wall - (removal.removed_at or 0.0)) if found else 0.0
+                if removal.how == AUTO_UNLOCK and age < COUNTED_S:
+                    self._heard_at[_key(removal)] = now - age
+            while len(self._heard_at) > MAX_COUNTED:
+                self._heard_at.popitem(last=False)
+
+    def gauges(self, newest: Iterable[Removal]) -> Iterator[Metric]:
+        """Yield a gauge for each of the newest removals that may be shown, and count the others.
+
+        Args:
+            newest: the newest first, not more than may be shown.
+        """
+        family = GaugeMetricFamily(
+            "clustermutex_lock_auto_unlocked_timestamp_seconds",
+            f"removed_at of a lock auto-unlocked in the last {SHOWN_S:.0f} s, and whose it was.",
+            labels=["name", "hostname", "pid", "reason"],
+        )
+        since = time.time() - SHOWN_S
+        found: dict[tuple[str, ...], list[Removal]] = {}
+        for removal in newest:
+            at = removal.removed_at
+            if removal.how == AUTO_UNLOCK and at is not None and at > since:
+                # A process can lose one lock twice; two samples of one name end a whole scrape.
+                found.setdefault(holder_labels(removal.holder), []).append(removal)
+        shown: set[_Key] = set()
+        for labels, removals in found.items():
+            if self._limit.admit(labels):
+                family.add_metric(labels, removals[0].removed_at or 0.0)
+                shown.update(map(_key, removals))
+        yield family
+        yield GaugeMetricFamily(
+            "clustermutex_locks_auto_unlocked_unlisted",
+            f"Locks auto-unlocked in the last {COUNTED_S:.0f} s that have no series of their own: "
+            f"beyond the newest {MAX_LISTED}, and beyond so many new ones in an hour. At most "
+            f"{MAX_COUNTED} are counted.",
+            self._count_without(shown),
+        )
+
+    def _count_without(self, shown: set[_Key]) -> int:
+        since = monotonic() - COUNTED_S
+        with self._lock:
+            return sum(at > since and key not in shown for key, at in self._heard_at.items())
+
+
+def _key(removal: Removal) -> _Key:
+    return removal.holder.name, removal.holder.uuid

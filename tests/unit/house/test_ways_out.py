@@ -162,7 +162,6 @@ def test_no_error_quotes_what_stands_before_the_at_of_a_url(url: str) -> None:
         ["unlocker", "etcd://ann:hunter2@h:1"],
         ["unlocker", "--listen", "ann:hunter2@h"],
         ["unlocker", "--max-removals", "ann:hunter2@h"],
-        ["unlocker", "--notify", "nothing:ann:hunter2@h"],
         ["mutexdash", "--url", "ann:hunter2@h:1"],
         ["mutexdash", "--prometheus-url", "ftp://ann:hunter2@h"],
         ["mutexdash", "--prometheus-url", "http://ann:hunter2@h"],

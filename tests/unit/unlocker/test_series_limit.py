@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -25,7 +26,7 @@ from unlocker.metrics import series_limit
 from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.gauges import past_alert_gauges
-from unlocker.metrics.recent_removals import SHOWN_S, recent_removal_gauges
+from unlocker.metrics.recent_removals import COUNTED_S, MAX_COUNTED, SHOWN_S, RecentRemovals
 from unlocker.metrics.series_limit import (
     FREE,
     HOUR_S,
@@ -48,13 +49,14 @@ class Store:
         self.loads = 0
         self.metrics = Metrics("1")
         self._fresh = count()
-        self.change()
         limits = self.metrics.series_limits
+        self.recent = RecentRemovals(limits[UNLOCKED])
+        self.change()
         self.free = UnclaimedLocks(self, self, limits[FREE])  # type: ignore[arg-type]
         self.metrics.add(
             lambda: (
                 *past_alert_gauges(PastAlert(self.past_alert, {}), (), limits[PAST_ALERT]),
-                *recent_removal_gauges(self.removals, limits[UNLOCKED]),
+                *self.recent.gauges(self.removals),
                 *self.free.gauges(),
             )
         )
@@ -67,6 +69,7 @@ class Store:
         self.removals = [
             Removal(holder, time.time(), "me", "auto-unlock", "") for holder in holders
         ]
+        self.recent.add(self.removals, found=False)
         self.heads = {name: Ticket(name, "u", name, revision=self.loads) for name in names}
         for name in names:
             self.metrics.skews.note(name, 9.0)
@@ -117,7 +120,7 @@ def test_fresh_labels_make_no_more_series_than_a_hundred_sets_an_hour(
     assert len(counts) == 7, "of past alert, its end and who; removed; free and who; skew"
     # They ring by their number.
     assert value(samples, "clustermutex_locks_unlisted", state="alert") == MAX_LISTED
-    assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == MAX_LISTED
+    assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == 21 * MAX_LISTED
     assert value(samples, "clustermutex_locks_free_with_waiters_unlisted") == MAX_LISTED
     assert value(samples, "clustermutex_client_clock_skew_seconds", hostname=OTHERS) == 9.0
     for kind in KINDS:
@@ -189,7 +192,7 @@ def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Re
 def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
     """Return labels to age, as Prometheus would read it."""
     registry = CollectorRegistry()
-    gauges = partial(recent_removal_gauges, removals, SeriesLimit())
+    gauges = partial(RecentRemovals(SeriesLimit()).gauges, removals)
     registry.register(ComputedCollector(gauges))
     family, unlisted = parse(generate_latest(registry).decode())
     assert unlisted.samples[0].value == 0
@@ -203,6 +206,29 @@ def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
     ]
     assert len(dict(found)) == len(found), "Prometheus refuses a scrape with a sample twice."
     return dict(found)
+
+
+def unlisted(recent: RecentRemovals, newest: Iterable[Removal]) -> float:
+    *_, family = recent.gauges(newest)
+    return float(family.samples[0].value)
+
+
+def test_all_that_are_not_named_are_counted() -> None:
+    """Whatever the remover's clock says, and also those that were on record before."""
+    recent = RecentRemovals(SeriesLimit())
+    ages = (0.0, -3600.0, 3600.0, 5.0)
+    for number in range(160):
+        lost = removal(ages[number % 4], replace(HOLDER, name=f"{number}", uuid=f"u{number}"))
+        recent.add([lost], found=False)
+    assert unlisted(recent, ()) == 160
+    assert unlisted(recent, [removal(0, replace(HOLDER, name="0", uuid="u0"))]) == 159
+    recent.add([removal(0, how="force-unlock")], found=False)
+    recent.add([removal(COUNTED_S - 9, replace(HOLDER, uuid="before"))], found=True)
+    recent.add([removal(COUNTED_S + 9, replace(HOLDER, uuid="long before"))], found=True)
+    assert unlisted(recent, ()) == 161
+    many = [removal(0, replace(HOLDER, uuid=f"{number}")) for number in range(MAX_COUNTED)]
+    recent.add(many, found=False)
+    assert unlisted(recent, ()) == MAX_COUNTED
 
 
 def test_an_auto_unlock_names_lock_holder_and_reason() -> None:
