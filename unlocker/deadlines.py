@@ -128,6 +128,21 @@ class Deadlines:
                     self._come_due(entry[1], now, progress)
         return progress
 
+    def comes_due(self, now: float) -> bool:
+        """Tell whether anything is to happen with a lock by the monotonic moment `now`."""
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                moment, name = self._heap[0]
+                item, known = self._items.get(name), self._entries.get(name) == moment
+                if known and item is not None and item.next_moment <= now:
+                    return True
+                heapq.heappop(self._heap)
+                if known:
+                    del self._entries[name]
+                    if item is not None:  # it was pushed
+                        self._push(name, item)
+        return False
+
     def is_current(self, item: JudgedLock) -> bool:
         """Tell whether the lock still stands as it did when the item was handed out."""
         return self._items.get(item.row.holder.name) is item

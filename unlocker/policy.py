@@ -15,16 +15,18 @@ is in it: not the holder's, not ours, not the store's.
 Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
 such a clock: then locks look due on waking, and the revision tells.
 
-Why every lock that is due is removed. With P the time that the news of a push takes to us (the next
-look, where a store is looked at), S = 1 s between sweeps (4 s after the wall clock was put back,
-which the scheduler goes by), and R the time to remove what came due before it: a holder that falls
-silent is removed within D + P + S + R of its last push, and the thousandth of D. A lock that was
-found is removed within D + S + R, and the thousandth, of when it was first seen. Nobody remembers
+Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
+between sweeps (4 s after the wall clock was put back, which the scheduler goes by), and R the time
+to remove what came due before it: a holder that falls silent is removed within D + P + S + R of its
+last push, and the thousandth of D. A lock that was found is removed within D + S + R, and the
+thousandth, of when it was first seen. Where the store is polled, P is until the next poll; and as
+nothing is done with a lock before a poll that began after its time has shown that it is silent, all
+of that takes a quarter of the poll's interval longer (`Unlocker._known_until`). Nobody remembers
 what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
 for ever, which `Deadlines.carried_over` counts and an alert tells. While the store is away or we
 are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that,
-because one look is left out for the news to come first. More than `--max-removals` in a minute
-wait for their turn: see `rate_limit`.
+because one look is left out for the news to come first. More than `--max-removals` in a minute wait
+for their turn: see `rate_limit`.
 
 What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
 not lie as far apart as its durations, so that they are not of one push: nobody knows which of them

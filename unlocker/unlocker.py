@@ -120,6 +120,7 @@ class Unlocker:
         self._clock_check: ClockCheck | None = None
         self._was_current = False
         self._passed_at = monotonic()  # when the last sweep ended, one that was left out, too
+        self._polled_at = -inf
         self._noticed_upto = 0
         metrics.add(self._gauges)
 
@@ -207,7 +208,7 @@ class Unlocker:
                 self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
                     revision = self._table.revision
-                    progress = self._deadlines.pop_due(monotonic())
+                    progress = self._deadlines.pop_due(self._known_until())
                     try:
                         for item in progress.alerts:
                             self._observer.on_alert(item)
@@ -218,6 +219,26 @@ class Unlocker:
             else:
                 self._unclaimed.clear()
         self._passed_at = monotonic()
+
+    def _known_until(self) -> float:
+        """Return the monotonic moment by which it is known that locks were not pushed.
+
+        A watch tells of pushes as they happen. Where the store is polled, a lock was silent until
+        the last poll, and since then nobody knows: with an `expected_runtime` below the poll's
+        interval it would be past its alert between any two. So what comes due waits for a poll that
+        began after it; sooner than the next one, but four times as often at most.
+        """
+        now, table = monotonic(), self._table
+        if table.can.watch:
+            return now
+        # In this order, as the table writes the one before the other, and `followed` last, when
+        # what it read is counted.
+        known_at, revision = table.known_at, table.revision
+        if table.followed >= revision:
+            self._polled_at = known_at
+        if now > self._polled_at + self._store.poll / 4 and self._deadlines.comes_due(now):
+            self._store.renew_watch()
+        return self._polled_at
 
     def _refresh_heads(self) -> None:
         if self._health.is_current():

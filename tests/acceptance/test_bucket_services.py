@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,6 +76,39 @@ class TestUnlocker:
             f"due to removed with a look each {POLL:g} s and 50 ms of delay: "
             f"{min(late):.2f} to {max(late):.2f} s"
         )
+
+    def test_a_lock_that_is_pushed_more_often_than_polled_is_never_past_its_alert(
+        self, settings: Settings, store: GcsStore, server: BucketServer
+    ) -> None:
+        """Its time passes between any two polls; it is told, and removed, when it falls silent."""
+        pushing, lists = threading.Event(), "/o?"
+        mutex = ClusterMutex("busy", store=store, expected_runtime=2.5, auto_unlock_after=4)
+        held = mutex.acquire()
+        assert held is not None
+
+        def push() -> None:
+            while not pushing.wait(0.2):
+                held.alive()
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        try:
+            with when_ready(start(settings, poll=8)) as service:
+                seen, lock = server.counted("GET", lists), 'clustermutex_locks{state="%s"}'
+
+                def polled_twice() -> bool:
+                    found = figures(service)
+                    assert not found["clustermutex_alerts_total"]
+                    assert not found[lock % "alert"] + found[lock % "overdue"]
+                    return server.counted("GET", lists) >= seen + 6
+
+                wait_until(polled_twice, what="polls of a busy lock")
+                pushing.set()
+                wait_until(lambda: figures(service)["clustermutex_alerts_total"], what="the alert")
+                wait_until(lambda: read(store, "busy").holder is None, what="its removal")
+        finally:
+            pushing.set()
+            thread.join(60)
 
     def test_the_brake_counts_what_two_remove(self, settings: Settings, store: GcsStore) -> None:
         """Each looks after a removal of its own, and so counts the other's."""

@@ -291,3 +291,20 @@ def test_clearing_what_was_left_behind_loses_no_lock(watchlist: Deadlines) -> No
         put(watchlist, row(f"{number}"), f"{number}")
         put(watchlist, None, f"{number}")
     assert names(watchlist, 31) == (["kept"], [])
+
+
+def test_something_comes_due_only_where_the_lock_was_not_pushed(watchlist: Deadlines) -> None:
+    """To ask changes nothing; what has come due is handed out all the same."""
+    put(watchlist, row("a"))
+    put(watchlist, row("b"))
+    assert not watchlist.comes_due(29)
+    put(watchlist, row("a", seen_at=20.0))
+    put(watchlist, None, "b")
+    assert not watchlist.comes_due(49)
+    assert watchlist.comes_due(51)
+    assert watchlist.comes_due(51)
+    assert names(watchlist, 51) == (["a"], [])
+    assert not watchlist.comes_due(79)
+    assert watchlist.comes_due(81)
+    assert names(watchlist, 81) == ([], ["a"])
+    assert not watchlist.comes_due(1000)
