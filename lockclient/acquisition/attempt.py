@@ -234,6 +234,9 @@ class Attempt:
         if isinstance(step, Pause):
             return (yield from self._pause(step.seconds, deadline))
         yield from self._withdrawing(deadline)
+        if self._hints is not None:  # they are told to the uuid of before
+            self._hints.close()
+            self._hints = self._quiet = None
         self._acquisition = self._acquisition.anew(str(uuid4()))
         return self._acquisition.begin(Now.read())
 
@@ -262,7 +265,7 @@ class Attempt:
         if self._quiet is None:
             self._quiet = self._inbox()
             if self.store.can.hints:
-                target = WatchTarget(self._acquisition.name)
+                target = WatchTarget(self._acquisition.name, waiter=self._acquisition.uuid)
                 self._hints = self.store.watch(target, 0, self._quiet.put)
         if self._given_up:  # there was no inbox to tell it to
             raise GivenUp

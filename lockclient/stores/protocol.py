@@ -28,6 +28,9 @@ class WatchTarget:
     name: str
     ticket: str | None = None
     """As the store names it: `Queued.predecessor`."""
+    waiter: str = ""
+    """The acquisition that waits, in a store without a line: it may serve those of one process one
+    after the other."""
 
 
 @dataclass(frozen=True, slots=True)

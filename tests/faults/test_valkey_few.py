@@ -195,7 +195,9 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     publish = "redis.call('PUBLISH', KEYS[1], {})"
     script = f"for i = 1, 20000 do {publish.format('i')} end {publish.format('ARGV[1]')}"
     three.all[0].command("EVAL", script, "1", channel, "last")
-    wait_until(lambda: listening.last_uuid == b"last", what="the last of them")
+    waiters = store._pubsub.waiters(NAME)
+    assert waiters is not None
+    wait_until(lambda: waiters.last_hint == b"last", what="the last of them")
     assert len(events) < 1000
     listening.close()
 

@@ -53,7 +53,7 @@ not expire, and a silent holder that is never to be auto-unlocked does not lose 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from lockclient.errors import ClusterMutexError
@@ -61,7 +61,16 @@ from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.dispatch import dispatch
-from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, Position, ReadResult
+from lockclient.stores.outcomes import (
+    Conflict,
+    Done,
+    NotHolder,
+    Outcome,
+    Position,
+    ReadResult,
+    Refused,
+    Taken,
+)
 from lockclient.stores.requests import (
     GetPosition,
     Push,
@@ -88,15 +97,24 @@ from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
 from lockclient.stores.valkey.voting.rounds import Rounds, SentTake
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.turns import Waiters
 
+_ANOTHER: Final = "another"
+"""Stands for the uuid of whoever has a lock that one before us in the queue has asked for."""
 _RETENTION_MS: Final = milliseconds(RECORD_RETENTION_S)
 
 
 class ValkeyRequestExecutor:
-    """Does the requests of all acquisitions on one set of servers."""
+    """Does the requests of all acquisitions on one set of servers.
 
-    def __init__(self, rounds: Rounds) -> None:
+    Args:
+        rounds: asks them.
+        waiters: by its name, who waits for a lock in this process.
+    """
+
+    def __init__(self, rounds: Rounds, waiters: Callable[[str], Waiters | None]) -> None:
         self._rounds = rounds
+        self._waiters = waiters
         self._keys = rounds.keys
         self._quorum = rounds.quorum
         self._takes = TakeExecutor(rounds)
@@ -119,7 +137,21 @@ class ValkeyRequestExecutor:
     # ------------------------------------------------------------ getting it
 
     def take(self, request: Take, sending: RequestState, deadline: Deadline) -> Outcome:
-        return self._takes.take(request.holder, ExpectedHolder(), sending, deadline)
+        holder, uuid = request.holder, request.holder.uuid or ""
+        waiters = self._waiters(holder.name)
+        if waiters is None:
+            return self._takes.take(holder, ExpectedHolder(), sending, deadline)
+        # Who is to have what another one of its identity has, has to see that one itself.
+        if holder.identity is None and not waiters.may_ask(uuid):
+            return Refused(waiters.holder, 0)
+        heard, outcome = 0, None
+        try:
+            heard = waiters.asking(uuid)
+            outcome = self._takes.take(holder, ExpectedHolder(), sending, deadline)
+        finally:
+            seen = outcome.holder if isinstance(outcome, Refused) else None
+            waiters.asked(uuid, heard, taken=isinstance(outcome, Taken), holder=seen)
+        return outcome
 
     def reclaim(self, request: Reclaim, sending: RequestState, deadline: Deadline) -> Outcome:
         previous = request.previous
@@ -204,9 +236,14 @@ class ValkeyRequestExecutor:
 
     def _notify_waiters(self, name: str, uuid: str, answers: Mapping[int, Reply]) -> None:
         """Tell who waits that it is free, where somebody listens; it is confirmed by now."""
-        heard = [i for i, reply in answers.items() if reply.kind == "dropped" and reply.rest[0]]
+        heard = {
+            i: reply.rest[0]
+            for i, reply in answers.items()
+            if reply.kind == "dropped" and reply.rest[0]
+        }
         if heard:
-            command = Command(lua_scripts.TELL, (), (self._keys.channel(name), uuid))
+            said = f"{uuid} {max(heard.values())}"
+            command = Command(lua_scripts.TELL, (), (self._keys.channel(name), said))
             self._rounds.once(heard, command, enough=lambda said: len(said) > 0)
 
     # ------------------------------------------------------------ reading, removing
@@ -214,6 +251,9 @@ class ValkeyRequestExecutor:
     def get_position(
         self, request: GetPosition, sending: RequestState, deadline: Deadline
     ) -> Outcome:
+        waiters = self._waiters(request.name) if request.uuid else None
+        if waiters is not None and not waiters.may_ask(request.uuid):
+            return Position(False, None, waiters.holder or _ANOTHER, 0)
         command = self._views.read_command(request.name)
         # A holder's watch asks for nobody: by its answer a lock is lost, for good.
         sure = not request.uuid

@@ -61,7 +61,7 @@ class ValkeyStore(PolledStore):
         self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
         self._announcement_number = self._note_number = 0
         self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
-        self._executor = ValkeyRequestExecutor(self._rounds)
+        self._executor = ValkeyRequestExecutor(self._rounds, self._pubsub.waiters)
 
     def _disconnect(self) -> None:
         super()._disconnect()
@@ -84,7 +84,7 @@ class ValkeyStore(PolledStore):
         else: that somebody has let go of it.
         """
         if not revision:
-            return self._pubsub.subscribe(target.name, notify)
+            return self._pubsub.subscribe(target.name, notify, target.waiter)
         return super().watch(target, revision, notify)
 
     def settle(self, seconds: float) -> None:

@@ -38,7 +38,8 @@ from lockclient.threads.backoff import Backoff
 
 _MAX_SPLITS: Final = 4
 """How often a take is tried again at once because several have taken votes from each other."""
-_SPLIT_PAUSES_S: Final = (0.005, 0.003, 0.05)
+_SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
+"""Of such a pause: for as long as so many rounds take."""
 
 
 class ExpectedHolder(NamedTuple):
@@ -89,7 +90,9 @@ class TakeExecutor:
         rounds, after = self._rounds, holder.auto_unlock_after
         if after is not None and after > rounds.location.longest:
             raise errors.silence_too_long(rounds.location, after)
-        splits, undecided, split_pauses = 0, 0, Backoff(*_SPLIT_PAUSES_S)
+        round_s = rounds.servers.round_s
+        splits, undecided = 0, 0
+        split_pauses = Backoff(*(number * round_s for number in _SPLIT_PAUSES))
         pauses, stale = Backoff(*ROUND_PAUSES_S), dict[int, StaleEntry]()
         while True:
             if rounds.servers.closed:

@@ -23,6 +23,9 @@ from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
 GRACE_S: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""
 
+_MAX_ROUND_S: Final = 0.1
+"""Seconds of a round that count at most: what is longer waits for one that is away."""
+
 Enough = Callable[[Mapping[int, Reply]], bool]
 
 
@@ -185,11 +188,15 @@ class Round:
 class Broadcast(ServerPool):
     """All servers; safe to share between threads."""
 
+    round_s = 0.002
+    """Seconds that a round takes, about, by the last ones."""
+
     def ask(self, commands: Mapping[int, Command], until: Deadline, enough: Enough) -> Round:
         """Ask these servers at once, until `enough` have answered, or the deadline.
 
         Those that are left then have a moment more: a healthy one's answer is on its way.
         """
-        asked = Round(self, commands, until, enough)
+        asked, began = Round(self, commands, until, enough), monotonic()
         asked.run()
+        self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
         return asked

@@ -9,14 +9,19 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import new_connection
+from lockclient.stores.valkey.wire.turns import Waiter, Waiters
 from lockclient.stores.valkey.wire.wakeup import WakeUp
+from lockclient.threads import scheduler
+from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 
@@ -28,18 +33,22 @@ _QUIET_S: Final = 5.0
 """Seconds without a word after which a server is asked whether it is still there."""
 _PROOF_TIMEOUT_S: Final = 2.0
 """Seconds that it has to say so."""
+_SPREAD: Final = 2.0
+_MAX_SPREAD_S: Final = 0.5
+"""Of those that are told of a release each waits for any time up to that of so many rounds for each
+of the others, and no longer than this."""
 _MAX_MESSAGES: Final = 100
 """Messages of one server that are read before all else has its turn."""
 
 
-class HintSubscription:
+class HintSubscription(Waiter):
     """One who waits for hints about one lock."""
 
-    def __init__(self, pubsub: PubSub, channel: str, notify: Callable[[WatchEvent], None]) -> None:
+    def __init__(
+        self, pubsub: PubSub, channel: str, notify: Callable[[WatchEvent], None], uuid: str = ""
+    ) -> None:
+        super().__init__(uuid, notify)
         self.channel = channel
-        self.last_uuid: bytes | None = None
-        """The acquisition of which it was notified last: each server tells of it."""
-        self.notify = notify
         self._pubsub = pubsub
 
     def close(self) -> None:
@@ -63,11 +72,20 @@ class PubSub:
         self._closed = False
         # What follows is the thread's own.
         self._subscribers: list[_Subscriber] = []
-        self._subscriptions: dict[str, set[HintSubscription]] = {}
+        self._subscriptions: dict[str, Waiters] = {}
 
-    def subscribe(self, name: str, notify: Callable[[WatchEvent], None]) -> HintSubscription:
-        """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun."""
-        return self._subscribe(self._keys.channel(name), notify)
+    def subscribe(
+        self, name: str, notify: Callable[[WatchEvent], None], uuid: str = ""
+    ) -> HintSubscription:
+        """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun.
+
+        With a `uuid` it waits for the lock, and is told when it is first of the queue.
+        """
+        return self._subscribe(HintSubscription(self, self._keys.channel(name), notify, uuid))
+
+    def waiters(self, name: str) -> Waiters | None:
+        """Return who waits for a lock; None: nobody."""
+        return self._subscriptions.get(self._keys.channel(name))
 
     def subscribe_to_all(self, notify: Callable[[], None]) -> HintSubscription:
         """Tell of all locks' releases from now on, as far as they are told at all.
@@ -79,10 +97,9 @@ class PubSub:
             if not event.started or event.gap:  # from the begin all is read anyway
                 notify()
 
-        return self._subscribe(self._keys.channels, on_event)
+        return self._subscribe(HintSubscription(self, self._keys.channels, on_event))
 
-    def _subscribe(self, channel: str, notify: Callable[[WatchEvent], None]) -> HintSubscription:
-        subscription = HintSubscription(self, channel, notify)
+    def _subscribe(self, subscription: HintSubscription) -> HintSubscription:
         self.request(True, subscription)
         return subscription
 
@@ -142,12 +159,13 @@ class PubSub:
             comes, subscription = self._requests.popleft()
             channel = subscription.channel
             if comes:
-                subscriptions.setdefault(channel, set()).add(subscription)
+                waiters = subscriptions.setdefault(channel, Waiters())
+                (waiters.queue if subscription.uuid else waiters.listeners).append(subscription)
                 if any(channel in subscriber.confirmed for subscriber in self._subscribers):
                     subscription.notify(WatchEvent(0, started=True))
             elif channel in subscriptions:
-                subscriptions[channel].discard(subscription)
-                if not subscriptions[channel]:
+                subscriptions[channel].remove(subscription)
+                if not subscriptions[channel].everybody():
                     del subscriptions[channel]
 
     def _wait(self, wakeup: WakeUp) -> None:
@@ -163,16 +181,30 @@ class PubSub:
                 self._deliver(subscriber)
 
     def _deliver(self, subscriber: _Subscriber) -> None:
-        hinted: dict[HintSubscription, None] = {}  # once, however many have let go of it meanwhile
+        hinted: dict[str, int] = {}  # once, however many have let go of it meanwhile
         for kind, channel, payload in subscriber.read():
-            for subscription in [*self._subscriptions.get(channel, ())]:
-                if kind in ("subscribe", "back"):
-                    subscription.notify(WatchEvent(0, started=True, gap=kind == "back"))
-                elif kind == "message" and subscription.last_uuid != payload:
-                    subscription.last_uuid = payload
-                    hinted[subscription] = None
-        for subscription in hinted:
-            subscription.notify(WatchEvent(0))
+            if (waiters := self._subscriptions.get(channel)) is None:
+                continue
+            if kind in ("subscribe", "back"):
+                for waiter in waiters.everybody():
+                    waiter.notify(WatchEvent(0, started=True, gap=kind == "back"))
+            elif kind == "message" and waiters.last_hint != payload:
+                waiters.last_hint = payload
+                hinted[channel] = number_of(payload.partition(b" ")[2], 4)
+        for channel, listening in hinted.items():
+            self._hint(self._subscriptions[channel], listening)
+
+    def _hint(self, waiters: Waiters, listening: int) -> None:
+        """Tell of a release that so many connections are told of."""
+        for waiter in [*waiters.listeners]:
+            waiter.notify(WatchEvent(0))
+        waiters.hints += 1
+        rivals = listening - 1 if len(self._servers.all) > 1 else 0
+        spread = min(rivals * _SPREAD * self._servers.round_s, _MAX_SPREAD_S)
+        tell = partial(waiters.tell_first, waiters.hints)
+        pause = Backoff(spread, 0.0, 0.0).next() if spread > 0 else tell()
+        if pause is not None:
+            scheduler.shared.after(pause, tell)
 
 
 class _Subscriber:
@@ -195,7 +227,7 @@ class _Subscriber:
         self._next_try = 0.0
         self._refusal_logged = False
 
-    def update(self, wanted: dict[str, set[HintSubscription]]) -> None:
+    def update(self, wanted: dict[str, Waiters]) -> None:
         """Listen to these channels, and to no other one; nothing is waited for but a connection.
 
         And not for one to a server that is away: the hints of all others would wait as long.
