@@ -6,7 +6,7 @@ A table knows how long each line is, and not who stands in it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lockclient.model.clocks import Deadline
@@ -15,10 +15,10 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import NOBODY, QueueLength
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_protocol import ServiceStore, Tickets
 
 MOST: Final = 2000
-"""Waiters that are read; where there are more, who is left out is nowhere told."""
+"""Waiters that are told of, besides all those that may be in a deadlock."""
 
 
 class WaitQueues:
@@ -27,6 +27,8 @@ class WaitQueues:
     Attributes:
         tickets: who waits.
         total: how many are in line, read or not.
+        unread: at how many of them nobody looked, as their tickets are too much to be read: a
+            deadlock among them is not noticed.
         heads: of each line that was read as a whole its first ticket; the same object as long as
             no line changes.
     """
@@ -34,24 +36,29 @@ class WaitQueues:
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
         self._store = store
-        self._read: Mapping[str, QueueLength] = {}
+        self._read: tuple[Mapping[str, QueueLength], frozenset[str]] = {}, frozenset()
         self.tickets: Sequence[Ticket] = ()
-        self.total = 0
+        self.total = self.unread = 0
         self.heads: Mapping[str, Ticket] = {}
 
     def look(self, patience: float) -> None:
-        """Read who waits, if any line has changed since the last look.
+        """Read who waits, if any line or its holder has changed since the last look.
+
+        In a circle everybody holds a lock for which somebody waits: so of all the others, however
+        many, none matters for it.
 
         Raises:
             StoreUnavailable, StoreError: the store does not say; all is as it was then.
         """
         lines = {name: self._table.line(name) for name in self._table.waiters()}
-        if lines == self._read:
+        actors = frozenset(holder.actor for holder in self._held(lines).values() if holder.actor)
+        if (lines, actors) == self._read:
             return
         # What they were is noted as it was before: what changes meanwhile is read next time.
-        tickets = self._store.tickets(MOST, Deadline.after(patience)) if lines else ()
-        total = sum(line.waiting for line in lines.values())
-        self._read, self.tickets, self.total = lines, tickets, max(total, len(tickets))
+        answer = self._store.tickets(MOST, Deadline.after(patience), actors) if lines else Tickets()
+        total, tickets = sum(line.waiting for line in lines.values()), answer.found
+        self._read, self.tickets, self.total = (lines, actors), tickets, max(total, len(tickets))
+        self.unread = max(0, total - answer.looked_at)
         read = Counter(ticket.name for ticket in tickets)
         whole = {name for name in read if read[name] >= lines.get(name, NOBODY).waiting}
         newest_first = sorted(tickets, key=lambda ticket: -ticket.revision)
@@ -59,7 +66,9 @@ class WaitQueues:
 
     def holders(self) -> dict[str, Holder]:
         """Return who holds, now, the locks that somebody waits for."""
-        names = {ticket.name for ticket in self.tickets}
+        return self._held({ticket.name for ticket in self.tickets})
+
+    def _held(self, names: Iterable[str]) -> dict[str, Holder]:
         rows = ((name, self._table.row(name)) for name in names)
         return {name: row.holder for name, row in rows if row is not None and row.held}
 

@@ -6,7 +6,7 @@ who reads them knows no difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple, Protocol
@@ -66,6 +66,13 @@ class WaitQueue:
     waiting: int
     first: tuple[Ticket, ...] = ()
     ordered: bool = True
+
+
+class Tickets(NamedTuple):
+    """Tickets of any locks, and at how many it was looked to find them."""
+
+    found: Sequence[Ticket] = ()
+    looked_at: int = 0
 
 
 MAX_NOTE_BYTES = 256 << 10
@@ -151,8 +158,11 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         """Return how many wait for a lock, and the first of them."""
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
-        """Return who waits for any lock, `limit` at most, their texts cut as in a table's rows."""
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
+        """Return who waits for any lock, their texts cut as in a table's rows.
+
+        Any `limit` of them, and besides all those of these actors, as far as their size lets look.
+        """
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """Return the first names, by the alphabet, of held locks that begin with `prefix`."""

@@ -38,7 +38,8 @@ class WaiterRow(NamedTuple):
 class Waits:
     """All that waits, the longest first, and who waits for each other; of `total` waiters.
 
-    `heads` are those of `WaitQueues`; `knotted` are the locks that are in a deadlock, as it seems.
+    `heads` and `unread` are those of `WaitQueues`; `knotted` are the locks that are in a deadlock,
+    as it seems.
     """
 
     waits: Sequence[WaiterRow] = ()
@@ -46,6 +47,7 @@ class Waits:
     total: int = 0
     heads: Mapping[str, Ticket] = field(default_factory=dict)
     knotted: frozenset[str] = frozenset()
+    unread: int = 0
 
     @classmethod
     def of(cls, lines: WaitQueues) -> Waits:
@@ -60,12 +62,12 @@ class Waits:
             for ticket in sorted(tickets, key=attrgetter("revision"))
         ]
         knotted = frozenset(name for deadlock in found for name in deadlock.names)
-        return cls(waits, found, lines.total, lines.heads, knotted)
+        return cls(waits, found, lines.total, lines.heads, knotted, lines.unread)
 
     def tag(self) -> str:
         """Name what is shown."""
         shown = [(wait.ticket, wait.holder and wait.holder.uuid) for wait in self.waits]
-        content = repr((shown, self.total)).encode(errors="replace")
+        content = repr((shown, self.total, self.unread)).encode(errors="replace")
         return blake2b(content, digest_size=8).hexdigest()
 
     def select(self, query: Query) -> Page:

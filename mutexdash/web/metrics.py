@@ -90,6 +90,11 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
         "Circles of clients that wait for each other's locks, as it seems.",
         len(moment.waits.deadlocks),
     )
+    yield GaugeMetricFamily(
+        "mutexdash_waiters_unread",
+        "Clients in line whose tickets are too much to be read: a deadlock among them is not seen.",
+        moment.waits.unread,
+    )
     running = len(picture.snapshot.unlockers)
     yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
 

@@ -34,12 +34,12 @@ class TestWaiting:
         line = reader.wait_queue("a", 3, soon())
         assert (line.waiting, line.ordered) == (4, True)
         assert [ticket.uuid for ticket in line.first] == uuids["a"][:3]
-        found = reader.tickets(100, soon())
+        found = reader.tickets(100, soon()).found
         assert {(ticket.name, ticket.uuid) for ticket in found} == {
             (name, uuid) for name, those in uuids.items() for uuid in those
         }
         assert all(len(ticket.hostname or "") <= 200 for ticket in found)
-        assert len(reader.tickets(5, soon())) == 5
+        assert len(reader.tickets(5, soon()).found) == 5
 
     def test_where_nobody_waits_nobody_is_named(
         self, reader: ServiceStore, writer: ServiceStore
@@ -47,7 +47,7 @@ class TestWaiting:
         """As in a store without a queue always."""
         take(writer, "a")
         assert reader.wait_queue("a", 3, soon()) == WaitQueue(0)
-        assert list(reader.tickets(100, soon())) == []
+        assert list(reader.tickets(100, soon()).found) == []
 
     def test_names_are_those_of_held_locks(
         self, reader: ServiceStore, writer: ServiceStore

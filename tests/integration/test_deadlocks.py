@@ -12,10 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+import pytest
+
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
+from lockclient.cli.operate.doctor_checks import deadlocked
 from lockclient.cli.store_access import read_table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import held, queue_up, remove, soon
 from tests.support.pages import request
 from tests.support.processes import line_from, tell, wait_until
@@ -128,6 +132,34 @@ def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
     assert found == [[("z",)]]
 
 
+def test_it_is_found_behind_any_number_of_other_waiters(
+    settings: Settings, store: EtcdStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who holds a lock that is waited for matters. What is beyond a bound is said."""
+    value = '{"hostname": "h", "actor": "a"}'
+    for start in range(0, 2100, 100):
+        tickets = {f"{number}": value for number in range(start, start + 100)}
+        put_at_once(etcdctl, f"{settings.root}/queue/a{start % 3}/", tickets)
+    with ExitStack() as stack:
+        one = stack.enter_context(holding(settings, "x", "y"))
+        other = stack.enter_context(holding(settings, "y", "x"))
+        tell(one)
+        tell(other)
+        wait_until(lambda: stuck(store) == [("x", "y")], what="the deadlock")
+        shown = json.loads(piped(settings, "show", "x", "--json").stdout)
+        assert shown["deadlock"] == ["x", "y"]
+        lines = WaitQueues(read_table(store), store)
+        lines.look(10)
+        assert (lines.total, lines.unread) == (2102, 0)
+        monkeypatch.setattr("lockclient.stores.etcd.listing.MAX_TICKET_BYTES", 10_000)
+        lines = WaitQueues(read_table(store), store)
+        lines.look(10)
+        assert 0 < lines.unread < lines.total == 2102
+        assert lines.deadlocks() == []
+        (found,) = deadlocked(lines.deadlocks(), lines.unread)
+        assert "a deadlock among them is not seen" in found.text
+
+
 def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: EtcdStore) -> None:
     """A pool has one thread for both: the second job waits until a third one releases the lock."""
     mutex = ClusterMutex("z", store=store)
@@ -136,7 +168,7 @@ def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: Etcd
         assert first is not None
         second = pool.submit(mutex.acquire)
         wait_until(lambda: in_line(store), what="the second job to wait")
-        (ticket,) = store.tickets(1, soon())
+        (ticket,) = store.tickets(1, soon()).found
         assert ticket.actor == held(store, "z").actor
         assert stuck(store) == []
         first.release()
@@ -146,4 +178,4 @@ def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: Etcd
 
 
 def in_line(store: EtcdStore) -> bool:
-    return bool(store.tickets(1, soon()))
+    return bool(store.tickets(1, soon()).found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from html import unescape
 from typing import Any
 
@@ -13,12 +13,11 @@ from jinja2.bccache import Bucket, BytecodeCache
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.requests import Remove, Request
-from lockclient.stores.service_protocol import Change, Kind
+from lockclient.stores.service_protocol import Change, Kind, Tickets
 from mutexdash.app import create_app
 from mutexdash.data.history import History
 from mutexdash.data.live import Live, Moment
@@ -65,9 +64,9 @@ class DashboardStore(MemoryStore):
             self.before_removing()
         return super().ask(request, deadline)
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         self._check_answers()
-        return super().tickets(limit, deadline)
+        return super().tickets(limit, deadline, actors)
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         self._question()

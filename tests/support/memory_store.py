@@ -10,19 +10,26 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.ticket import Ticket
 from lockclient.stores.common.background import Background
 from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.requests import Request, RequestState, TakeOrQueue, Unlock, Withdraw
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Kind, Note, WaitQueue
+from lockclient.stores.service_protocol import (
+    MAX_NOTE_BYTES,
+    Batch,
+    Change,
+    Kind,
+    Note,
+    Tickets,
+    WaitQueue,
+)
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Task
 from tests.support.memory_model import Entry, Model
@@ -332,10 +339,11 @@ class MemoryStore:
             waiting = self.model.lock(name).queue()
         return WaitQueue(len(waiting), tuple(waiting[:limit]))
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         with self._changed:
             found = [ticket for lock in self.model.locks.values() for ticket in lock.queue()]
-        return [ticket.listed() for ticket in found[:limit]]
+        late = (ticket for ticket in found[limit:] if ticket.actor in actors)
+        return Tickets([ticket.listed() for ticket in (*found[:limit], *late)], len(found))
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         with self._changed:

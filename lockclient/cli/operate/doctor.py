@@ -158,7 +158,7 @@ def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
     except ClusterMutexError as error:
         again = f"Run this again when {store.can.display_name} answers steadily."
         yield Finding("locks", ERROR, f"Who waits for what can't be read. {error}", again)
-    yield from doctor_checks.deadlocked(lines.deadlocks())
+    yield from doctor_checks.deadlocked(lines.deadlocks(), lines.unread)
 
 
 def _heard(table: Table, longest: float, late: float) -> list[Clock]:

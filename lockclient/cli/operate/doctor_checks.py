@@ -89,8 +89,16 @@ def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
 # ---------------------------------------------------------------- locks
 
 
-def deadlocked(found: Sequence[Deadlock]) -> Iterator[Finding]:
-    """Tell who waits for each other."""
+def deadlocked(found: Sequence[Deadlock], unread: int) -> Iterator[Finding]:
+    """Tell who waits for each other, as far as it could be looked at."""
+    if unread:
+        yield Finding(
+            "locks",
+            WARNING,
+            f"{unread:,} waiters have too long tickets, or are too many, to be looked at: a "
+            "deadlock among them is not seen.",
+            "See who they are, and what for: `clustermutex ls` says for which locks they wait.",
+        )
     for deadlock in found:
         yield Finding(
             "locks",

@@ -24,7 +24,6 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
 from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, undecided
-from lockclient.overview.waiters import MOST
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
@@ -34,6 +33,8 @@ from lockclient.text.durations import duration
 from lockclient.text.escaping import apart, plain
 from lockclient.text.timestamps import distance
 
+_MAX_TICKETS = 100_000
+"""Of all lines, that are looked through for a deadlock: their size bounds them sooner."""
 _BAR_WIDTH = 40
 """Characters of a bar."""
 _LABEL_WIDTH = max(len(fact.title) for fact in FACTS)
@@ -103,7 +104,7 @@ def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
     holder = seen.holder
     if holder is None or not holder.actor or not seen.waiters:
         return None
-    tickets = store.tickets(MOST, Deadline.after(ANSWER_TIMEOUT_S))
+    tickets = store.tickets(_MAX_TICKETS, Deadline.after(ANSWER_TIMEOUT_S)).found
     waits = waits_of(tickets)
     held, name = {holder.name: holder}, holder.name
     while (ticket := waits.get(holder.actor or "")) is not None and ticket.name not in held:

@@ -7,13 +7,12 @@ answered, and a task that is cancelled leaves it to a thread to the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.ticket import Ticket
 from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
@@ -23,7 +22,7 @@ from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, RequestState
-from lockclient.stores.service_protocol import Batch, Kind, WaitQueue
+from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 from lockclient.threads.pool import WorkerPool
 
 MAX_POLLS_IN_FLIGHT = 4
@@ -144,8 +143,8 @@ class PolledStore(OpenedStore):
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         return WaitQueue(0)
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
-        return ()
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
+        return Tickets()
 
     def history(self, deadline: Deadline) -> History:
         """See `ServiceStore.history`: no past is kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
 from lockclient.stores.etcd.wire.paging import MAX_KEYS_UNSEEN, SAFE_KEYS, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
-from lockclient.stores.service_protocol import Batch, Change, Kind, WaitQueue
+from lockclient.stores.service_protocol import Batch, Change, Kind, Tickets, WaitQueue
 
 MAX_QUEUE_KEYS = 5000
 """Tickets of one line among which the first ones are looked for: some twenty requests."""
@@ -84,20 +84,22 @@ class EtcdListing(OpenedStore):
         tickets = tuple(self._tickets_at(name, found, deadline))
         return WaitQueue(max(waiting, looked), tickets, ordered=looked < MAX_QUEUE_KEYS)
 
-    def tickets(self, limit: int, deadline: Deadline) -> Sequence[Ticket]:
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         found: list[Ticket] = []
-        read = 0
+        read = looked_at = 0
         for answer in self._pages(self._keyspace.kind("queue"), deadline):
             read += answer.ByteSize()
-            for kv in answer.kvs[: limit - len(found)]:
+            for kv in answer.kvs:
                 if (parsed := self._keyspace.parse(kv.key)) is None:
                     continue
+                looked_at += 1
                 value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
                 ticket = Ticket.read(parsed[1], parsed[2], value, kv.create_revision)
-                found.append(ticket.listed())
-            if len(found) >= limit or read > MAX_TICKET_BYTES:
+                if len(found) < limit or ticket.actor in actors:
+                    found.append(ticket.listed())
+            if read > MAX_TICKET_BYTES or (not actors and looked_at >= limit):
                 break
-        return found
+        return Tickets(found, looked_at)
 
     def _tickets_at(
         self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
