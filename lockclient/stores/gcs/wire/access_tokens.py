@@ -178,11 +178,11 @@ class AccessTokens:
             if token is not None:
                 self._token, self._rejected = token, False
             self._changed.notify_all()
-        if news and failure is not None and kept is not None:
+        left = 0.0 if kept is None else kept.expires_at - monotonic()
+        if news and failure is not None and left > 0:  # else those that wait say so
             log.warning(
                 "The access token can't be refreshed (%s) and expires in %.0f s; retrying.",
-                failure.text,
-                max(0.0, kept.expires_at - monotonic()),
+                *(failure.text, left),
             )
 
     def _fetch(self, request: Request) -> AccessToken:
