@@ -14,7 +14,8 @@ class Member:
     Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
     of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
     and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
-    whether it asks its clients for a user; `pages` whether it answers any web page.
+    whether it asks its clients for a user; `certified` whether it lets nobody in without a
+    certificate of a client, as TLS tells; `pages` whether it answers any web page.
     """
 
     endpoint: str
@@ -28,6 +29,7 @@ class Member:
     alarms: tuple[str, ...] = ()
     cluster: tuple[str, ...] = ()
     auth: bool | None = None
+    certified: bool = False
     pages: bool = False
 
 

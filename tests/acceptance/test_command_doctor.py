@@ -13,8 +13,10 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version
+from lockclient.settings import made_of
 from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.certificates import Authority, TlsEtcd
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.etcd_binary import (
     OPEN,
@@ -249,6 +251,29 @@ def test_users_and_their_rights(etcd_binary: str, tmp_path: Path) -> None:
         nobody = Settings((server.endpoint,), root, user="nobody", password="secret")
         assert "permission denied" in of(examine(nobody, status=2), "etcd")[0][1]
         assert "setup-auth" in of(examine(nobody, status=2), "etcd")[0][1]
+
+
+def test_who_is_let_in_by_a_certificate(etcd_binary: str, tmp_path: Path) -> None:
+    """An etcd that lets nobody in without one, and one that lets in whoever reaches it."""
+    authority = Authority(tmp_path)
+    server, client = authority.issue("127.0.0.1", "localhost"), authority.issue(user="client")
+    files = {"cacert": authority.cacert, "cert": client.cert, "key": client.key}
+    for name, asks in (("asking", True), ("open", False)):
+        etcd = TlsEtcd(
+            *(authority, server, etcd_binary, tmp_path / name, tmp_path / f"{name}.log"),
+            ask_clients=asks,
+        )
+        with etcd:
+            found = examine(
+                made_of(None, [etcd.endpoint], files),
+                ETCDCTL_CACERT=authority.cacert,
+                ETCDCTL_CERT=client.cert,
+                ETCDCTL_KEY=client.key,
+            )
+            ((level, text),) = of(found, "auth")
+            assert level == ("ok" if asks else "warning")
+            assert ("lets in clients with a certificate only" in text) == asks
+            assert ("with a certificate" in of(found, "rights")[0][1]) == asks
 
 
 def test_bad_settings_are_one_line(settings: Settings) -> None:

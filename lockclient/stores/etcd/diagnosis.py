@@ -61,7 +61,8 @@ def examine(store: ServiceStore, user: str | None) -> Iterator[Finding | Clock]:
         rights = store.probe_permissions(Deadline.after(REQUEST_TIMEOUT_S))
         yield judge_latency(*_measure(store, writing=rights.get("locks", False)))
         auth = next((member.auth for member in members if member.auth is not None), None)
-        yield from judge_rights(rights, user, auth=auth)
+        certified = all(member.certified for member in members if not member.trouble)
+        yield from judge_rights(rights, user, auth=auth, certified=certified)
         yield judge_history(store.history(Deadline.after(REQUEST_TIMEOUT_S)), time.time())
     except ClusterMutexError as error:
         yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
@@ -236,10 +237,14 @@ def _percentile(values: Sequence[float], percent: int) -> float:
 
 
 def judge_rights(
-    found: Mapping[str, bool], user: str | None, *, auth: bool | None
+    found: Mapping[str, bool], user: str | None, *, auth: bool | None, certified: bool = False
 ) -> Iterator[Finding]:
-    """Judge what this user may do: `found` says which folders it may write to."""
-    who = f"The user {user!r}" if user else "Everybody"
+    """Judge what this user may do: `found` says which folders it may write to.
+
+    `certified` are clusters that let nobody in without a certificate.
+    """
+    everybody = "Everybody with a certificate" if certified else "Everybody"
+    who = f"The user {user!r}" if user else everybody
     if not found:
         text = f"{who} may read; the rest can't be told: etcd is out of space."
         yield Finding("rights", WARNING, text, "Free space first, then run this again.")
@@ -261,7 +266,10 @@ def judge_rights(
             f"{who} may write something, but not all that any program needs.",
             "`clustermutex setup-auth` prints the roles.",
         )
-    if auth is False:
+    if auth is False and certified:
+        text = "etcd lets in clients with a certificate only; each of them may do everything."
+        yield Finding("auth", FINE, text)
+    elif auth is False:
         yield Finding(
             "auth",
             WARNING,

@@ -49,6 +49,8 @@ _PAGE = {"Origin": "http://page.invalid"}
 """What a browser says for a web page from anywhere."""
 _REBOUND = {"Host": "page.invalid"}
 """What it says when that page's own name leads to this address (DNS rebinding)."""
+_NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE")
+"""By which a server of TLS 1.3, or 1.2, ends a connection of who has none."""
 _UNKNOWN_HOST = 421
 """etcd's status for a host that is not in its list."""
 
@@ -90,6 +92,7 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
             for member in listed.members
         ),
         auth=auth,
+        certified=_refuses_strangers(location, endpoint, timeout),
         pages=_answers_pages(location, endpoint, timeout),
     )
 
@@ -118,6 +121,19 @@ def _itself(
             if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
                 auth = "not enabled" not in (error.details() or "")
     return status, listed, auth
+
+
+def _refuses_strangers(location: EtcdLocation, endpoint: str, timeout: float) -> bool:
+    """Tell whether it breaks TLS off for want of a certificate; all else proves nothing."""
+    if location.cert is None:
+        return False
+    try:
+        fetch(replace(location, cert=None, key=None), endpoint, "/version", timeout)
+    except ssl.SSLError as error:
+        return (error.reason or "").endswith(_NO_CERTIFICATE)
+    except (OSError, http.client.HTTPException):
+        pass
+    return False
 
 
 def _answers_pages(location: EtcdLocation, endpoint: str, timeout: float) -> bool:

@@ -119,6 +119,9 @@ def test_rights() -> None:
     found, auth = diagnosis.judge_rights(everything, None, auth=False)
     assert "client, unlocker, dashboard, operator" in found.text
     assert auth.level == WARNING
+    found, auth = diagnosis.judge_rights(everything, None, auth=False, certified=True)
+    assert found.text.startswith("Everybody with a certificate may")
+    assert auth.level == FINE
     half = none | {"locks": True}
     assert [finding.level for finding in diagnosis.judge_rights(half, "o", auth=True)] == [
         FINE,
