@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import requests
 import urllib3
 from google.auth import exceptions as auth
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
@@ -48,9 +50,26 @@ def may_have_happened(error: Exception | int) -> bool:
     """Tell whether what failed like this may have been done, or may arrive yet."""
     if isinstance(error, int):
         return error != TOO_MANY_REQUESTS
-    # Without a connection, or a token, nothing was sent.
-    unsent = isinstance(error, requests.ConnectTimeout | auth.GoogleAuthError)
-    return not unsent and not re.search("NewConnectionError|NameResolution", repr(error))
+    return not any(map(_is_unsent, _causes(error)))
+
+
+def _is_unsent(error: BaseException) -> bool:
+    """Tell whether this came before a request was sent: no token, no connection, no tunnel.
+
+    A proxy's error in general tells nothing: urllib3 calls an answer that was lost by one the same.
+    """
+    tunnel = isinstance(error, OSError) and str(error).startswith("Tunnel connection failed")
+    kinds = auth.GoogleAuthError | NewConnectionError | ConnectTimeoutError
+    return tunnel or isinstance(error, kinds)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it is made of, and no text: lock names stand in some."""
+    following: BaseException | None = error
+    while following is not None:
+        yield following
+        inner = (getattr(following, "reason", None), *following.args)
+        following = next((cause for cause in inner if isinstance(cause, BaseException)), None)
 
 
 def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> str:

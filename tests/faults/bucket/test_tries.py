@@ -9,14 +9,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 from lockclient import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
+from tests.support.web_server import serving
 
 
 @pytest.mark.parametrize("head", [False, True])
@@ -82,3 +85,16 @@ def test_one_address_that_nobody_answers_leaves_time_for_another(
     other = GcsStore(store.location)
     assert isinstance(other.ask(Read(NAME), Deadline.after(60)), ReadResult)
     other.close()
+
+
+def test_what_never_left_leaves_no_doubt(store: GcsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that makes no tunnel to the bucket: so no trace has to stand for a day."""
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(http_client, "_GOOGLE_URL", "https://a.bucket.test")
+    with serving(lambda _: (200, "a proxy that knows no CONNECT")) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
+        other = GcsStore(store.location, AnonymousCredentials())  # type: ignore[no-untyped-call]
+        with pytest.raises(StoreUnavailable, match="Tunnel connection failed") as told:
+            other.ask(Take(holder()), Deadline.after(1.0))
+        other.close()
+    assert not told.value.unknown
