@@ -99,11 +99,11 @@ class HeldLock(BaseHeldLock, AsksStore):
                 undo(holding)
                 holding.check()
                 return
-            store = holding.store
             if sys.is_finalizing():  # there are no other threads any more
                 seconds = min(END_TIMEOUT_S if seconds is None else seconds, _end().remaining())
-                drive(holding.releasing(seconds), store)
+                drive(holding.releasing(seconds), holding.alone())
                 return
+            store = holding.store
             store.background.run_shielded(drive, holding.releasing(seconds), store)
         except LockNotHeld:
             raise

@@ -18,9 +18,8 @@ from uuid import uuid4
 
 from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.left_behind import line_of
-from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
-from lockclient.acquisition.steps import Hear, Steps
+from lockclient.acquisition.steps import Acquired, Busy, Hear, Pause, Step, Steps, UsedUp, Wait
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol

@@ -86,6 +86,7 @@ class Holding:
         "release_at_exit",
         "still_to",
         "store",
+        "store_at_end",
     )
 
     def __init__(
@@ -98,6 +99,7 @@ class Holding:
     ) -> None:
         self.acquisition = acquisition
         self.store = store
+        self.store_at_end: MutexStore | None = None
         self.release_at_exit = release_at_exit
         self.handle: ref[Any] | None = None
         self.line: str | None = None  # that took it, where no backtrace was captured
@@ -378,6 +380,11 @@ class Holding:
         for noted_in in self.noted_in:
             if (register := noted_in()) is not None:
                 register.taken.pop(self.acquisition.uuid, None)
+
+    def alone(self) -> MutexStore:
+        """Return what to ask by as the interpreter ends, when all other threads are stopped."""
+        self._watch = None  # it has gone with them
+        return self.store_at_end or self.store
 
     def _unwatch(self) -> None:
         if self._watch is not None:

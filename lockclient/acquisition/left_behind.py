@@ -6,6 +6,8 @@ Both are left to alert and auto-unlock, and the line that took them is named.
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import time
 import warnings
 from contextlib import suppress
@@ -13,7 +15,11 @@ from functools import partial
 
 from lockclient.acquisition import holding
 from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.steps import drive
+from lockclient.errors import ClusterMutexError
 from lockclient.model.backtrace import innermost
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 
@@ -22,6 +28,9 @@ log = get_logger(__name__)
 FINALIZERS_S = 1.0
 """Seconds after which what was dropped, and not released by a finalizer, is complained about."""
 
+RELEASE_AT_EXIT_S = 1.0
+"""Seconds that the end of the interpreter waits for the releases of `release_at_exit`, in all."""
+
 exit_hooks: list[object] = []
 
 
@@ -29,17 +38,27 @@ def watch_the_exit() -> None:
     """Have told what is still held as the interpreter ends.
 
     With the first lock: what is registered later is called before, and stores are there still.
+    Children of `multiprocessing` end without `atexit`, and know finalizers of their own.
     """
     exit_hooks.append(atexit.register(_at_exit))
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        with suppress(Exception):
+            # Before the log's, and before those of the program's own objects, which have none.
+            util.Finalize(None, _at_exit, exitpriority=10)
 
 
 def _at_exit() -> None:
+    at_end: dict[MutexStore, MutexStore] = {}
+    until = Deadline.after(RELEASE_AT_EXIT_S)
     for held in list(holding.own.values()):
         if not held.healthy:
             continue
         if held.release_at_exit:
-            held.let_go()
+            _release(held, until.remaining())
         else:
+            if held.store not in at_end:
+                at_end[held.store] = held.store.for_the_end()
+            held.store_at_end = at_end[held.store]
             log.warning(
                 "The program ends and still holds %r, taken at %s; unless its owner still releases "
                 "it, %s.",
@@ -47,6 +66,30 @@ def _at_exit() -> None:
                 line_of(held),
                 _until(held),
             )
+
+
+def _release(held: Holding, seconds: float) -> None:
+    if held.end():
+        try:
+            # In this thread: from Python 3.12 on no other one can be started any more.
+            drive(held.releasing(seconds), held.store)
+        except ClusterMutexError as error:
+            log.warning(
+                "The program ends and could not release %r, taken at %s; unless it is gone all the "
+                "same, %s: %s",
+                held.acquisition.name,
+                line_of(held),
+                _until(held),
+                error,
+            )
+
+
+def _start_afresh() -> None:
+    """After fork, in the child, where what is to be done at the end is forgotten as well."""
+    exit_hooks.clear()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
 
 
 def dropped(held: Holding) -> None:

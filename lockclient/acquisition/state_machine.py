@@ -41,7 +41,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lockclient.acquisition.held_state import HeldState
-from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
+from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import is_predecessor, provably_runs

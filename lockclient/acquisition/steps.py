@@ -13,8 +13,54 @@ from typing import Any, TypeVar
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import MutexStore, WatchEvent
-from lockclient.stores.requests import RequestState
+from lockclient.stores.protocol import MutexStore, WatchEvent, WatchTarget
+from lockclient.stores.requests import Request, RequestState
+
+# ------------------------------------------------------------ what an acquisition is to do next
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Watch `target` for what happens from `revision` on; look after `LOOK_INTERVAL` in any case.
+
+    The watch may begin later, if it says since when it listens: then the store is asked again.
+    """
+
+    target: WatchTarget
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Look again in so many seconds, or at a hint: there is no line that would wake who waits."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The lock is had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
+
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """This uuid had the lock and lost it before that was known here: go on with a new one.
+
+    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
+    """
+
+
+Step = Request | Wait | Pause | Acquired | Busy | UsedUp
+
+
+# ------------------------------------------------------------ what its driver is to do for it
 
 Ask = tuple[RequestState, Deadline]
 """Ask the store; send back the outcome."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
@@ -77,7 +78,7 @@ def _text(frame: FrameType) -> str:
 def calling_line() -> str | None:
     """Return the line of the program that has called this library, as `report.py:7`."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_internal(frame.f_code.co_filename):
+    while frame is not None and _is_passed_on(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -85,7 +86,13 @@ def calling_line() -> str | None:
 def innermost(backtrace: str | None) -> str | None:
     """Return the line of a captured backtrace that took the lock, as `report.py:7`."""
     heads = _HEAD.findall(backtrace or "")
-    return None if not heads else f"{heads[-1][0]}:{heads[-1][1]}"
+    named = [head for head in heads if head[0] != contextlib.__file__] or heads
+    return None if not named else f"{named[-1][0]}:{named[-1][1]}"
+
+
+def _is_passed_on(filename: str) -> bool:
+    """Tell whether somebody else's line took the lock: an `ExitStack` only hands it on."""
+    return is_internal(filename) or filename == contextlib.__file__
 
 
 _HEAD = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)

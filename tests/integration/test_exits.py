@@ -246,10 +246,28 @@ def test_what_is_released_at_the_very_end_is_free(script: str, server: Etcd, roo
         assert ClusterMutex(name, store=store).holder() is None
 
 
-def test_what_is_to_be_released_at_the_end_is(server: Etcd, root: str) -> None:
-    """Without a word."""
+AT_EXIT = "held = ClusterMutex(name, store=store, release_at_exit=True).acquire()\n"
+IN_CHILD = """
+import multiprocessing
+
+def hold(name):
+    global held
+    held = ClusterMutex(name, store=store, release_at_exit=True).acquire()
+
+child = multiprocessing.get_context("fork").Process(target=hold, args=(name,))
+with ClusterMutex("another", store=store):
+    pass
+child.start()
+child.join()
+with ClusterMutex(name, store=store, timeout=0):
+    turn()
+"""
+
+
+@pytest.mark.parametrize("script", [f"{AT_EXIT}turn()", IN_CHILD], ids=["itself", "a child"])
+def test_what_is_to_be_released_at_the_end_is(script: str, server: Etcd, root: str) -> None:
+    """Without a word, and in the children of `multiprocessing`, which end in another way, too."""
     settings = Settings(endpoints=(server.endpoint,), root=root)
-    script = "held = ClusterMutex(name, store=store, release_at_exit=True).acquire()\nturn()"
     program = Program(State(script), settings)
     with contextlib.closing(etcd_store(settings)) as store, contextlib.ExitStack() as stack:
         stack.callback(program.kill)
@@ -257,3 +275,26 @@ def test_what_is_to_be_released_at_the_end_is(server: Etcd, root: str) -> None:
         _, said = program.end()
         assert said == ""
         assert ClusterMutex(f"lock-{program.pid}", store=store).holder() is None
+
+
+def test_what_could_not_be_released_at_the_end_is_named(server: Etcd, root: str) -> None:
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    program = Program(State(f"{AT_EXIT}turn()"), settings)
+    with contextlib.ExitStack() as stack:
+        stack.callback(program.kill)
+        program.ready()
+        with frozen(server):
+            _, said = program.end()
+        assert f"could not release 'lock-{program.pid}', taken at " in said
+
+
+def test_an_exit_stack_s_line_is_the_program_s(server: Etcd, root: str) -> None:
+    """Not that of the standard library's own file."""
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    script = "stack = contextlib.ExitStack()\nstack.enter_context(ClusterMutex(name, store=store))"
+    program = Program(State(f"{script}\nturn()"), settings)
+    with contextlib.ExitStack() as stack:
+        stack.callback(program.kill)
+        program.ready()
+        _, said = program.end()
+        assert "taken at <string>:" in said

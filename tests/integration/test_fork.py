@@ -144,6 +144,10 @@ def interrupt(number):
     while not fork_safety._forking:
         time.sleep(0.001)
     os.kill(os.getpid(), number)
+    # Another thread's fork, meanwhile, is none of its business.
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
 
 signal.signal(signal.SIGALRM, raise_late)
 os.kill(server, signal.SIGSTOP)
@@ -152,7 +156,8 @@ try:
     for number, kind in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, KeyError)):
         while not fork_safety._inside:
             time.sleep(0.001)
-        threading.Thread(target=interrupt, args=[number], daemon=True).start()
+        other = threading.Thread(target=interrupt, args=[number])
+        other.start()
         try:
             child = os.fork()
             if child == 0:
@@ -161,6 +166,7 @@ try:
             os.waitpid(child, 0)
             time.sleep(60)
         except kind:
+            other.join()
             continue
         expect(False, f"{kind} arrives")
 finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -48,6 +49,9 @@ class OpenedStore:
     def _disconnect(self) -> None:
         """End what `_connect` has made besides, when nothing is asked any more."""
 
+    def _make_ready(self) -> None:
+        """Make now what the next request needs, as far as that is known."""
+
     def _let_go(self) -> None:
         """End, at the interpreter's own end, what must not be left to that."""
 
@@ -55,6 +59,13 @@ class OpenedStore:
         raise NotImplementedError
 
     # ------------------------------------------------------------ what all do
+
+    def for_the_end(self) -> Any:
+        """See `MutexStore.for_the_end`."""
+        twin = copy(self)
+        twin._connect()
+        twin._make_ready()
+        return twin
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from lockclient.acquisition.next_step import Acquired, Busy, Step, UsedUp, Wait
 from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.steps import Acquired, Busy, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint

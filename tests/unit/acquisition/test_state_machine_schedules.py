@@ -19,8 +19,8 @@ from random import Random
 
 import pytest
 
-from lockclient.acquisition.next_step import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Done, NotHolder, Taken

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, StoreError
-from lockclient.acquisition.next_step import Acquired, Pause, Step
 from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.steps import Acquired, Pause, Step
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Position, Refused, Taken

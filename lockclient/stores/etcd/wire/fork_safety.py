@@ -63,8 +63,8 @@ class Stream(Protocol):
 
 _streams: WeakSet[Stream] = WeakSet()
 _inside: dict[int, None] = {}
-_forking: list[bool] = []
-"""Has an entry while somebody forks."""
+_forking: dict[int, bool] = {}
+"""Has an entry for each thread that forks at the moment."""
 
 
 def enter() -> None:
@@ -91,20 +91,19 @@ def add(stream: Stream) -> None:
 
 
 def _before() -> None:
-    _interrupts.clear()
+    me = threading.get_ident()
+    _interrupts.pop(me, None)
     until = monotonic() + FORK_TIMEOUT_S
     while True:
         try:
-            return _hold_back(until)
+            return _hold_back(me, until)
         except BaseException as error:  # noqa: BLE001 - a handler's: raised after the fork
-            _interrupts.append(error)
+            _interrupts[me] = error
 
 
-def _hold_back(until: float) -> None:
+def _hold_back(me: int, until: float) -> None:
     """Keep everybody out of gRPC; if it is interrupted, it is simply done again."""
-    if not _forking:
-        _forking.append(True)
-    me = threading.get_ident()
+    _forking[me] = True
     _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
     paused: list[bool] = []
 
@@ -120,8 +119,9 @@ def _hold_back(until: float) -> None:
         time.sleep(0.001)
 
 
-_interrupts: list[BaseException] = []
-"""What handlers of signals have raised while a fork waited. One is enough to end what forks."""
+_interrupts: dict[int, BaseException] = {}
+"""What handlers of signals have raised while a thread's fork waited, by the thread: several may
+fork at once. One exception is enough to end what forks."""
 INTERRUPT_DELAY_S = 0.05
 """Seconds after a fork at which that is raised: the hooks of others are over by then, which would
 lose it as well, and so is the line that takes note of the child."""
@@ -130,9 +130,11 @@ _CARRIER = signal.SIGURG
 
 
 def _after_in_parent() -> None:
-    _forking.clear()
-    if _interrupts and threading.get_ident() == threading.main_thread().ident:
-        error, before = _interrupts[0], signal.getsignal(_CARRIER)
+    me = threading.get_ident()
+    _forking.pop(me, None)
+    error = _interrupts.pop(me, None)
+    if error is not None and me == threading.main_thread().ident:
+        before = signal.getsignal(_CARRIER)
 
         def interrupt(_number: int, _frame: object) -> None:
             signal.signal(_CARRIER, signal.SIG_DFL if before is None else before)
@@ -141,12 +143,13 @@ def _after_in_parent() -> None:
         signal.signal(_CARRIER, interrupt)
         # A real signal, for it must end a wait, too. If it comes in the middle of the next fork,
         # that keeps the exception again.
-        send = partial(signal.pthread_kill, threading.get_ident(), _CARRIER)
+        send = partial(signal.pthread_kill, me, _CARRIER)
         scheduler.shared.after(INTERRUPT_DELAY_S, send)
 
 
 def _after_in_child() -> None:
     _forking.clear()
+    _interrupts.clear()
     _inside.clear()
     _streams.clear()
 
