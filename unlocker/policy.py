@@ -34,7 +34,7 @@ to count from, until the holder pushes again. One that needs what this version d
 may be a reason. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
 were moved by hand, but both alike, count as a push.
 
-A lock without any `about` says D by the distance of its stamps (`lockclient.model.silence`), so all
+A lock without any `about` says D by the distance of its stamps (`lockclient.model.clocks`), so all
 of the above holds for it. Its holder counts less than from `alert_at` on, though, and whoever wrote
 `auto_unlock_at` meant that moment: so besides, it has to be past that by the slower of our clock
 and the members', at the latest check if that was made after its stamps were seen and the two agreed

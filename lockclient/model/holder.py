@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
-from lockclient.model.clocks import Stamps, format_stamp, parse_stamp
+from lockclient.model.clocks import (
+    Stamps,
+    contradiction,
+    disagreement,
+    distance,
+    format_stamp,
+    parse_stamp,
+)
 from lockclient.model.fields import (
     ABOUT,
     COUNT,
@@ -32,7 +39,6 @@ from lockclient.model.fields import (
     of_kind,
     to_json,
 )
-from lockclient.model.silence import contradiction, disagreement, distance
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
@@ -66,8 +72,8 @@ class Holder:
 
     A field that is missing in the store is None. `problems` maps a subkey to what is wrong with
     its value; `stamp_revisions` are those at which `alert_at` and `auto_unlock_at` were written, 0
-    where that is missing. What was seen of the same acquisition before is remembered: whether it
-    had `about`, and in a lock without, how far apart its stamps were at first (see `silence`).
+    where that is missing. Of the same acquisition it is remembered whether it had `about`, and in a
+    lock without, how far apart its stamps were at first (see `clocks`).
     """
 
     name: str = fact(TEXT, KNOWN, "", "The lock's name.", "")

@@ -11,6 +11,7 @@ from lockclient.model.restore_marker import Restored
 from lockclient.overview.columns import SORTS
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
+from lockclient.stores.service_protocol import Tickets
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter, Query
 from tests.support.dashboard_fakes import Board
@@ -76,7 +77,7 @@ def test_of_a_line_that_was_read_in_part_nobody_knows_the_first(
     lines = WaitQueues(board.table, board.store)
     lines.look(1)
     assert {name: head.revision for name, head in lines.heads.items()} == {"a": 2, "b": 3}
-    monkeypatch.setattr(board.store, "tickets", lambda *_: lines.tickets[:-1])
+    monkeypatch.setattr(board.store, "tickets", lambda *_: Tickets(lines.tickets[:-1], 2))
     in_part = WaitQueues(board.table, board.store)
     in_part.look(1)
     assert [*in_part.heads] == ["a"]
