@@ -48,7 +48,8 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     found = examined()
     assert "3 of 3 servers vote; 2 must agree" in found
     assert "No unlocker" in found
-    assert "expire by themselves" in examined(Settings.load(servers.place(expire=True).url()))
+    with servers.store(expire=True, root="expiring") as store:
+        assert "expire by themselves" in examined(Settings.load(store.location.url()))
     servers.all[0].kill()
     servers.all[1].command("HSET", f"{servers.root}/server", "kept", "0")
     found = examined()
