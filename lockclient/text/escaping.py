@@ -133,7 +133,9 @@ def ascii_json(document: Any, *, indent: int | None = None) -> str:
 
 
 _ACTS_IN_CHATS: Final = re.compile(
-    r"[@<>\[\]*`|~]"  # mentions, tags, links by another text, styles, what hides or strikes out
+    r"[<>\[\]*`|~]"  # tags, links by another text, styles, what hides or strikes out
+    # Mentions: inside of a word (`unlocker@web-1`) it is one of everybody, or none.
+    r"|(?<![0-9A-Za-z])@|@(?![0-9A-Za-z])|@(?=(?i:everyone|here|channel|all|room)\b)"
     r"|_(?![0-9A-Za-z])|(?<![0-9A-Za-z])_"  # inside of a word it is no style anywhere
     r"|&(?=[#\w])|\\(?=[!-/:-@\[-`{-~])"  # entities, and what takes a sign's meaning from it
 )

@@ -42,9 +42,12 @@ from tests.support.tcp_proxy import Fault, Proxy
 
 
 def own_threads() -> set[threading.Thread]:
-    """Our threads, the process's clock aside."""
-    every = {thread for thread in threading.enumerate() if thread.name.startswith("clustermutex")}
-    return {thread for thread in every if thread.name != "clustermutex-timers"}
+    """Our threads, but those of the process: its clock's and its log's."""
+    ours = {thread for thread in threading.enumerate() if thread.name.startswith("clustermutex")}
+    return {thread for thread in ours if thread.name not in _OF_THE_PROCESS}
+
+
+_OF_THE_PROCESS = "clustermutex-timers", "clustermutex-log"
 
 
 def start(work: Callable[[], object]) -> threading.Thread:
