@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -275,6 +276,8 @@ def test_what_is_older_than_a_day_is_summed_up_in_one_line(
     for name in ("a", "b"):
         overdue(store, name)
         webhook.told(f"'{name}'", ALERT)
+    noted = time.monotonic()
+    wait_until(lambda: time.monotonic() > noted + 4, what="more than a day")
     with Chat() as new:
         start(urls=f"{urls} new={new.url}", more=OLD_SOON)
         wait_until(lambda: new.host in new.url)
@@ -319,7 +322,7 @@ def test_one_that_never_answers_is_told_three_times_and_keeps_nobody_waiting(
         webhook.told("'a'", ALERT)
         assert len(silent.lines("'a'")) < 3
         sample = 'clustermutex_unlocker_notifications_total{result="unanswered"}'
-        wait_until(lambda: figures(service)[sample] == 1, what="that it is counted", timeout=90)
+        wait_until(lambda: figures(service)[sample] == 1, what="that it is counted", timeout=300)
         assert "took a message and never answered" in service.log_text()
         assert [m["title"].endswith("(again)") for m in silent.messages] == [False, True, True]
         silent.answers.set()

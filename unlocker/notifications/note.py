@@ -145,15 +145,17 @@ class NotificationNote:
             state.more = dict(Counter(state.more) + left_out)
         return left_out.total() + self._fit()
 
-    def end(self, ended: Mapping[str, str], now: float) -> None:
-        """Note that these do not stand any more: by their names, what is said of that."""
+    def end(self, ended: Mapping[str, str], now: float) -> int:
+        """Note that these do not stand any more: by their names, what is said of that. Return how
+        many events are only counted with those."""
         for place, event in enumerate([e for e in self.events if e.lock and e.name in ended]):
             event.lock, owed = "", [*event.owed, *event.told]
             if line := ended[event.name]:
                 line = line if place < MAX_LINES else ""
                 over = Event(f"{event.name}.over", RESOLVED, line, now, owed=owed)
                 self.events.append(over)
-        self._fit()
+        self._forget_over()
+        return self._fit()
 
     def claim(
         self, url: str, who: str, token: str, is_free: Callable[[UrlState], bool], now: float
@@ -206,6 +208,10 @@ class NotificationNote:
                 event.owed.remove(url)
                 event.told.append(url)
             event.line = event.line if event.owed else ""
+        self._forget_over()
+
+    def _forget_over(self) -> None:
+        """Take away what all have been told, and does not stand any more."""
         over = [event for event in self.events if not event.owed and not event.lock]
         self.over += [event.name for event in over if event.kind != RESOLVED]
         self.events = [event for event in self.events if event.owed or event.lock]

@@ -250,9 +250,7 @@ class Notifier:
 
         def edit(note: NotificationNote) -> int:
             note.configure([recipient.name for recipient in self._recipients], time.time())
-            dropped = note.add(events, left_out)
-            note.end(ended, time.time())
-            return dropped
+            return note.add(events, left_out) + note.end(ended, time.time())
 
         if dropped := self._agreement.change(edit):
             self.count("dropped", dropped)

@@ -51,7 +51,7 @@ def send(command, *_, **__):
 rounds = MagicMock(keys=KeyNames("c"), until_enough=send)
 try:
     removal = Removal(Holder("a"), 1.0, "u", "h", "w")
-    ValkeyRequestExecutor(rounds).do(RequestState(Remove(removal, None)), None)
+    ValkeyRequestExecutor(rounds, lambda _: None).do(RequestState(Remove(removal, None)), None)
 except Sent as sent:
     assert str(DAYS * 1000 + 1) in sent.args[0], "Valkey's expiry"
 

@@ -251,3 +251,13 @@ def test_what_was_told_without_a_claim_is_not_owed() -> None:
     add(note, alert("b"))
     note.settle("team", UrlState(names=["a.1", "never noted"]), TOLD, 0.0)
     assert [event.name for event in note.owed("team")] == ["b.1"]
+
+
+def test_what_ended_makes_room_for_what_stands() -> None:
+    note = noted("ops")
+    names = [f"lock-{number}" for number in range(900)]
+    add(note, *(alert(name) for name in names))
+    while try_it(note):
+        pass
+    assert note.end({f"{name}.1": "It ended." for name in names[600:]}, NOW) == 0
+    assert [event.lock for event in note.events if event.lock] == names[:600]
