@@ -310,9 +310,9 @@ class TestBlindDashboard:
             wait_until(lambda: said(dash)["unlockers"] == 1, what="the unlocker")
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: not said(dash)["connected"], what="it to be noticed")
-            page = fetch(dash, "/")[1]
-            assert "What you see is old." in page
-            assert "etcd silent" in page
+            # Not at once: the page may be one that was made a moment before.
+            wait_until(lambda: "What you see is old." in fetch(dash, "/")[1], what="the banner")
+            wait_until(lambda: "etcd silent" in fetch(dash, "/")[1], what="why")
             mutex(store, "later")
             wait_until(lambda: said(dash)["total"] == 1, what="the lock, by a reading")
             assert not said(dash)["connected"]
