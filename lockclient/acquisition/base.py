@@ -320,9 +320,10 @@ def reading(
             `STORE_TIMEOUT_S` for both.
         waiters: whether to read who is in line, too.
     """
-    limit = Deadline.after(protocol.STORE_TIMEOUT_S if patience is None else 0.0)
-    if patience is not None:
-        limit = limit.within(patience, patience)
+    if patience is None:
+        limit = Deadline.after(protocol.STORE_TIMEOUT_S)
+    else:
+        limit = Deadline.after(0.0).within(patience, patience)
     seen = yield RequestState(Read(name, waiters=waiters)), limit
     if not isinstance(seen, ReadResult):
         raise TypeError(f"the store answered {seen!r} to Read")

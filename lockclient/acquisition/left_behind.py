@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 import warnings
 from contextlib import suppress
@@ -21,7 +20,7 @@ from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import at_multiprocessing_exit, get_logger
 
 log = get_logger(__name__)
 
@@ -38,13 +37,10 @@ def watch_the_exit() -> None:
     """Have told what is still held as the interpreter ends.
 
     With the first lock: what is registered later is called before, and stores are there still.
-    Children of `multiprocessing` end without `atexit`, and know finalizers of their own.
     """
+    atexit.unregister(_at_exit)  # of a parent's, before a fork
     exit_hooks.append(atexit.register(_at_exit))
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        with suppress(Exception):
-            # Before the log's, and before those of the program's own objects, which have none.
-            util.Finalize(None, _at_exit, exitpriority=10)
+    at_multiprocessing_exit(_at_exit, 10)  # before the log is flushed
 
 
 def _at_exit() -> None:

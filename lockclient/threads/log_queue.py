@@ -73,15 +73,8 @@ class LogQueue:
     def _start(self) -> None:
         """Start the thread if it does not run."""
         if self._missing:
-            self._flush_with_multiprocessing()
+            self._finalizer = self._finalizer or at_multiprocessing_exit(_at_exit, 0)
             start_new_thread(self._run, ())
-
-    def _flush_with_multiprocessing(self) -> None:
-        """Its children end without `atexit`, and know finalizers of their own."""
-        util = None if self._finalizer else sys.modules.get("multiprocessing.util")
-        if util is not None:
-            with suppress(Exception):
-                self._finalizer = util.Finalize(None, _at_exit, exitpriority=0)
 
     def _run(self) -> None:
         try:
@@ -162,6 +155,18 @@ shared = LogQueue()
 def flush(seconds: float) -> None:
     """Wait until what was logged so far is handled, but not longer than that."""
     shared.flush(seconds)
+
+
+def at_multiprocessing_exit(call: Callable[[], None], priority: int) -> object:
+    """Have it called as a child of `multiprocessing` ends: that knows no `atexit`.
+
+    Those of a higher priority are called first. Return what stands for it; None: there is no
+    `multiprocessing` here.
+    """
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        with suppress(Exception):
+            return util.Finalize(None, call, exitpriority=priority)
+    return None
 
 
 def _at_exit() -> None:

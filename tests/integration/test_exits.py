@@ -288,6 +288,25 @@ def test_what_could_not_be_released_at_the_end_is_named(server: Etcd, root: str)
         assert f"could not release 'lock-{program.pid}', taken at " in said
 
 
+def test_a_fork_s_child_names_what_it_holds_once(server: Etcd, root: str) -> None:
+    """It has inherited what its parent wanted done at the end."""
+    settings = Settings(endpoints=(server.endpoint,), root=root)
+    script = """
+with ClusterMutex("another", store=store):
+    turn()
+if os.fork() == 0:
+    held = ClusterMutex(name, store=store).acquire()
+    sys.exit()
+os.wait()
+"""
+    program = Program(State(script), settings)
+    with contextlib.ExitStack() as stack:
+        stack.callback(program.kill)
+        program.ready()
+        _, said = program.end()
+        assert said.count(f"still holds 'lock-{program.pid}'") == 1
+
+
 def test_an_exit_stack_s_line_is_the_program_s(server: Etcd, root: str) -> None:
     """Not that of the standard library's own file."""
     settings = Settings(endpoints=(server.endpoint,), root=root)

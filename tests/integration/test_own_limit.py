@@ -151,6 +151,8 @@ def test_what_a_line_of_waiters_costs_when_etcd_goes(own_etcd: Etcd, own_store: 
         mutex = AsyncClusterMutex("x", store=own_store)
         while len(await mutex.waiters()) < len(tasks):
             await asyncio.sleep(0.05)
+        assert own_etcd.process is not None
+        own_etcd.process.kill()  # asked to end, it may take seconds, and this loop with it
         own_etcd.stop()
         return await asyncio.gather(*tasks)
 

@@ -190,7 +190,7 @@ def test_an_interrupted_question_hides_no_loss(ask: Callable[[HeldLock], object]
         with interrupted(number) as interrupt, contextlib.suppress(LockLost):
             ask(held)
         assert not held.healthy
-        wait_until(lambda: told, what=f"on_lost after an interrupt in {interrupt.where}")  # noqa: B023
+        wait_until(lambda: told, what=f"on_lost after an interrupt in {interrupt.where}")  # noqa: B023 - called at once
         assert len(told) == 1
         with contextlib.suppress(LockLost):
             held.release()
