@@ -30,6 +30,18 @@ def set_default(settings: Settings, client: Any = None, credentials: Any = None)
         _default_settings, _default_store = settings, store
 
 
+def swap_default(store: Any) -> ServiceStore | None:
+    """Let mutexes that name no store use this one, and return the one of before.
+
+    None: the one that `set_default` or the environment says, opened anew. For mutexes alone a
+    `MutexStore` will do.
+    """
+    global _default_store
+    with _default_lock:
+        before, _default_store = _default_store, store
+    return before
+
+
 def default_store() -> ServiceStore:
     """Return the process's store, opened at first need: by `set_default`, or the environment.
 

@@ -90,10 +90,10 @@ class BaseMutex(Generic[Held]):
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
         self._capture_backtrace = capture_backtrace
-        if store is not None and not hasattr(store, "ask"):
-            raise ValueError(f"store must be what open_store() returns, not {store!r}.")
         if store is None:
             default_store.prepare()
+        else:
+            _require_store(store)
         process_token()  # here, and not as the lock is taken: the first time it takes a while
         self._given_store = store
         self._on_lost = on_lost
@@ -118,6 +118,7 @@ class BaseMutex(Generic[Held]):
         endpoints: list[str] | tuple[str, ...] | None = None,
         client: Any = None,
         credentials: Any = None,
+        store: MutexStore | None = None,
         **settings: Any,
     ) -> None:
         """Say once per process where the locks live, for mutexes that name no store.
@@ -130,6 +131,8 @@ class BaseMutex(Generic[Held]):
                 and its token. `etcd3` never renews that; with `user` and `password` it is renewed.
             credentials: for `gs://`: an object of google-auth, or the path of a file of a service
                 account or user; if left out, those that Google's own programs find.
+            store: one that is open already, in place of all else that is said here: what
+                `open_store` returns, one of your own, or `lockclient.testing.MemoryStore()`.
             settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
                 all of them are for etcd.
 
@@ -138,6 +141,11 @@ class BaseMutex(Generic[Held]):
         Raises:
             ValueError: a value is malformed, or a setting is unknown.
         """
+        if store is not None:
+            if settings or not all(it is None for it in (url, endpoints, client, credentials)):
+                raise ValueError("Give the store, or where it is, not both.")
+            default_store.swap_default(_require_store(store))
+            return
         if client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
         made = made_of(url, endpoints, settings, with_client=client is not None)
@@ -342,6 +350,12 @@ def require_queue(store: MutexStore) -> None:
 def held_by(seen: ReadResult) -> Holder | None:
     """Return who holds the lock; a broken one, without a uuid, is held by nobody."""
     return seen.holder if seen.holder is not None and seen.holder.uuid is not None else None
+
+
+def _require_store(store: MutexStore) -> MutexStore:
+    if not hasattr(store, "ask"):
+        raise ValueError(f"store must be what open_store() returns, not {store!r}.")
+    return store
 
 
 def _require_text(what: str, value: object, shortest: int = 0) -> str:

@@ -252,9 +252,9 @@ class Holding:
         if not event.gap:
             self.acquisition.observed(event)
         if event.gap or self.acquisition.loss is not None:
-            self.store.background.pushes.submit(self._look)
+            self.store.background.pushes.submit(self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """See what stands in the store: after missed events, or to learn who removed the lock."""
         name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
@@ -266,7 +266,7 @@ class Holding:
         except ClusterMutexError:
             if self.acquisition.loss is None:
                 pushes = self.store.background.pushes
-                scheduler.shared.after(RETRY_S, lambda: pushes.submit(self._look))
+                scheduler.shared.after(RETRY_S, lambda: pushes.submit(self.look))
                 return
         else:
             if isinstance(seen, ReadResult):

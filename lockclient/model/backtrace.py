@@ -17,8 +17,11 @@ LIMIT = 16 * 1024
 
 LIBRARY = str(Path(__file__).parents[1]) + os.sep
 """What the names of this library's own files begin with."""
-COMMANDS = f"{LIBRARY}cli{os.sep}"
-"""And among them those of the command, which is a user of the library like any other."""
+COMMANDS = tuple(
+    f"{LIBRARY}{user.replace('/', os.sep)}"
+    for user in ("cli/", "testing/contract/", "testing/memory_locks.")
+)
+"""And among them those of the command, and of tests: users of the library like any other."""
 
 _CUT = "  [outer frames left out]\n"
 _CUT_SIZE = size_of(_CUT)

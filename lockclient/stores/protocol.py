@@ -88,6 +88,7 @@ class Capabilities:
             the lock's own times allow it.
         expires: a lock whose holder is silent goes by itself soon after its time: no unlocker is
             needed, and where none runs nobody is alerted and no record tells of it.
+        shared: other processes reach it. No URL leads to a store that is not.
     """
 
     display_name: str
@@ -98,6 +99,7 @@ class Capabilities:
     hints: bool = False
     pace: float = 0.0
     expires: bool = False
+    shared: bool = True
 
     def require(self, ability: str, why: str) -> None:
         """Raise `StoreError` if the store lacks an ability; `why` says so behind its name."""

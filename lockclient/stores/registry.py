@@ -1,18 +1,20 @@
 """Registry of stores: which URL scheme is which store, and its modules by name.
 
 A module of a store is imported when such a URL comes, or is opened, so that nobody loads what
-another store needs. A further store is a folder beside these and an entry here.
+another store needs. A further store of ours is a folder beside these and an entry here; one of
+somebody else's registers its scheme by an entry point (`ENTRY_POINTS`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from lockclient.stores.etcd.location import EXAMPLE, USER_VARIABLES, EtcdLocation
+from lockclient.stores.location import UrlLocation
 from lockclient.text.url import check_no_user, split_url
 
 if TYPE_CHECKING:
@@ -71,6 +73,13 @@ ENTRIES: Final = {
 """The kind of store of each scheme."""
 
 
+ENTRY_POINTS: Final = "clustermutex.stores"
+"""The group of entry points by which other packages bring stores: a scheme, and a function that
+takes the URL and returns the `ServiceStore`."""
+_IN_MEMORY: Final = ("memory", "mem")
+"""Schemes that nobody may have: locks in one process's memory exclude nobody else."""
+
+
 def load(name: str) -> Any:
     """Import what a field of `StoreEntry` names."""
     module, _, attribute = name.partition(":")
@@ -79,7 +88,8 @@ def load(name: str) -> Any:
 
 def entry_of(location: Location) -> StoreEntry:
     """Return the kind of store that a location is of."""
-    return ENTRIES[split_url(location.url()).scheme]
+    scheme = split_url(location.url()).scheme
+    return ENTRIES.get(scheme) or StoreEntry(scheme)
 
 
 def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location:
@@ -90,6 +100,14 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
     """
     scheme = split_url(url).scheme
     entry = ENTRIES.get(scheme)
+    if scheme in _IN_MEMORY:
+        raise ValueError(
+            "Locks in memory exclude nobody in another process, so that no URL leads there. Tests "
+            "have them by ClusterMutex.setup(store=lockclient.testing.MemoryStore()), or by the "
+            "fixture of lockclient.testing.plugin; see docs/testing.md."
+        )
+    if entry is None and _factory(scheme) is not None:
+        return UrlLocation(url)
     if entry is None:
         check_no_user(url, USER_VARIABLES)
         others = ", ".join(f"{other}://" for other in ENTRIES if ENTRIES[other] is not _ETCD)
@@ -116,6 +134,8 @@ def open_at(location: Location, client: Any = None, credentials: Any = None) -> 
         ValueError: this kind of store takes no `client` or no `credentials`, or not those.
     """
     entry = entry_of(location)
+    if isinstance(location, UrlLocation):
+        return _opened_by_others(location, entry.name)
     how = {"client": client, "credentials": credentials}
     how = {name: given for name, given in how.items() if given is not None}
     if refused := how.keys() - {entry.takes}:
@@ -124,6 +144,41 @@ def open_at(location: Location, client: Any = None, credentials: Any = None) -> 
             "leave it out, or say where the locks are (CLUSTERMUTEX_URL)."
         )
     opened: ServiceStore = load(entry.store)(location, **how)
+    return opened
+
+
+def _factory(scheme: str) -> Callable[[str], ServiceStore] | None:
+    """Return what opens the stores of a scheme of somebody else's; None: nobody has that.
+
+    Raises:
+        ValueError: several packages have it, or the one that has it can't be imported.
+    """
+    from importlib.metadata import entry_points  # costs as much as half of all the rest
+
+    found = {point.value: point for point in entry_points(group=ENTRY_POINTS, name=scheme)}
+    if len(found) > 1:
+        raise ValueError(
+            f"Several installed packages open {scheme}://…: {', '.join(sorted(found))}. "
+            "Uninstall all but one."
+        )
+    for value, point in found.items():
+        try:
+            factory: Callable[[str], ServiceStore] = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{scheme}://… is opened by {value}, which fails: {error}.") from error
+        return factory
+    return None
+
+
+def _opened_by_others(location: UrlLocation, scheme: str) -> ServiceStore:
+    factory = _factory(scheme)
+    if factory is None:
+        raise ValueError(f"No installed package opens {scheme}://… any more.")
+    opened = factory(location.given)
+    if not hasattr(opened, "ask") or not opened.can.shared:
+        raise ValueError(
+            f"{location.url()} leads to {opened!r}, which is no store that other processes reach."
+        )
     return opened
 
 
@@ -136,5 +191,7 @@ def setup_script(location: Location, users: Mapping[str, Sequence[str]], **how: 
     Raises:
         ValueError: there are no such users; the text says what there is.
     """
+    if isinstance(location, UrlLocation):
+        raise ValueError(f"No script is known that makes users at {location.url()}.")
     script: str = load(entry_of(location).setup_script)(location, users, **how)
     return script

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import lockclient
+from lockclient import testing
 from lockclient.model.holder import FACTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -35,19 +36,31 @@ SECTIONS = {
         "InvalidLockName",
     ),
 }
+ELSEWHERE = {
+    "For tests: lockclient.testing": (testing, ("MemoryLocks", "MemoryStore")),
+}
+"""What has to be imported from elsewhere, since nobody else is to pay for it."""
 _HEAD = """\
 # The library, name by name
 
-Made of the docstrings by `make reference`. All names are had by `from lockclient import …`; \
+Made of the docstrings by `make reference`. All names are had by `from lockclient import …`, \
+unless the section says another module; \
 `lockclient.__version__` is the release. What else is in the package may change with any release. \
 How locks are used is in the [README](../README.md), which times to choose in [times.md](times.md).
 """
 _GIVEN = (
     *(lockclient.Holder, lockclient.Ticket, lockclient.Removal, lockclient.Guard),
-    *(lockclient.HeldLock, lockclient.AsyncHeldLock),
+    *(lockclient.HeldLock, lockclient.AsyncHeldLock, testing.MemoryLocks),
 )
 """What users are given and do not make: of these, what they ask them is told."""
 _ASKED = ("alive_at", "state", "facts", "describe")
+_TOLD = {
+    testing.MemoryLocks: tuple(
+        name for name in vars(testing.MemoryLocks) if not name.startswith("_")
+    ),
+    testing.MemoryStore: ("another",),
+}
+"""Of these, which members are told: all else is as of every store."""
 _TITLE = re.compile(r"^(Args|Returns|Raises|Attributes):$", re.MULTILINE)
 
 
@@ -65,6 +78,12 @@ def text() -> str:
         parts.append(f"## {section}\n")
         for name in names:
             parts += _one(name, getattr(lockclient, name))
+    for section, (module, names) in ELSEWHERE.items():
+        if set(module.__all__) != {*names}:
+            raise ValueError(f"{module.__name__}.__all__ is not what {section!r} has: {names}.")
+        parts.append(f"## {section}\n")
+        for name in names:
+            parts += _one(name, getattr(module, name))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
 
 
@@ -150,6 +169,8 @@ def _members(thing: type) -> Iterator[tuple[str, Any]]:
         for name, value in vars(base).items():
             known = (property, staticmethod, classmethod, FunctionType)
             public = name in _ASKED if thing in _GIVEN else not name.startswith("_")
+            if thing in _TOLD:
+                public = name in _TOLD[thing]
             if isinstance(value, known) and public and name not in seen:
                 seen.add(name)
                 yield name, value

@@ -23,6 +23,7 @@ from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
+from lockclient.stores.common.lock_model import Model
 from lockclient.stores.outcomes import Done, NotHolder, Taken
 from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.requests import (
@@ -36,7 +37,6 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from tests.support.memory_model import Model
 from tests.support.records import taker
 
 NAME = "x"

@@ -37,6 +37,7 @@ MENDED = {"protobuf": ("5.29.5", "6.31.1", "7.34.0"), "grpcio": ("1.66.0", "1.85
 MAY_IMPORT = {
     "lockclient": (),
     "lockclient.cli": ("command", "embedded"),
+    "lockclient.testing": ("testing", "embedded"),
     "lockclient.service.options": ("services",),
     "lockclient.service.metrics": ("services",),
     "lockclient.service.http_server": ("services",),

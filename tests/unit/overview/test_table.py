@@ -23,7 +23,8 @@ from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind
-from tests.support.memory_store import MemoryStore, _Follower
+from lockclient.testing.memory_store import Follower
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 VALUES = {
@@ -49,8 +50,8 @@ class Store(MemoryStore):
         for batch in super().load(kinds, deadline):
             yield replace(batch, term=self.term)
 
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> _Follower:
-        self.follower = _Follower(self, revision, notify)
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Follower:
+        self.follower = Follower(self, revision, notify)
         return self.follower
 
     def tell(self) -> None:

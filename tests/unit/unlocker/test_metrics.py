@@ -25,11 +25,11 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import STATES, Holder
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.rows import Row
+from lockclient.stores.common.lock_model import Entry
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Read, Request
 from lockclient.stores.service_protocol import Batch, Kind
 from lockclient.text.escaping import plain
-from tests.support.memory_model import Entry
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import needed
 from unlocker.deadlines import JudgedLock, PastAlert

@@ -141,7 +141,7 @@ def test_taken_and_released_in_one_batch_counts_as_taken(board: Board) -> None:
     board.store.model.revision = second = first + 1
     taken = Change("locks", "a", "uuid", b"u", first, first)
     released = Change("locks", "a", "uuid", None, second, 0)
-    (follower,) = board.store._followers
+    (follower,) = board.store.memory.followers
     follower._notify(Batch((taken, released), second))
     assert looks(board, NORMAL_HANDOVER_S + 1) == []
     assert looks(board, 2 * NORMAL_HANDOVER_S + 1) == ["a"]

@@ -1,8 +1,8 @@
-"""A store's state in memory, and what each request does to it: the stores' promises, written a
-second time.
+"""What each request does to locks, without I/O: the rules of `lockclient.stores.requests` as code.
 
 It knows nothing of keys and transactions: what stands there is what `Change` tells, and what has
-happened is a journal of changes, of which watches and followers read what is new to them.
+happened is a journal of changes. A store that can do a request in one step of its own, because it
+is in memory or has transactions like a database, lets this decide and keeps what the journal says.
 """
 
 from __future__ import annotations

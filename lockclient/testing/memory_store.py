@@ -1,0 +1,430 @@
+"""`MemoryStore`: locks in the memory of one process, for tests.
+
+It keeps all that `lockclient.stores` promises, as the contract suites hold it to, but to the
+threads and event loops of one process alone. In another process it would exclude nobody, so no URL
+leads here: it comes by `ClusterMutex.setup(store=…)`, by `store=`, or by the pytest plugin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
+from weakref import WeakSet
+
+from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.stores.common.background import Background
+from lockclient.stores.common.lock_model import Entry, Model
+from lockclient.stores.diagnosis_protocol import History, Member
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
+from lockclient.stores.requests import Request, RequestState, TakeOrQueue, Unlock, Withdraw
+from lockclient.stores.service_protocol import (
+    MAX_NOTE_BYTES,
+    Batch,
+    Change,
+    Kind,
+    Note,
+    Tickets,
+    WaitQueue,
+)
+from lockclient.threads import scheduler
+from lockclient.threads.scheduler import Task
+
+CLOSE_TIMEOUT_S = 0.4
+_BY_KEY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
+"""Of which `load` and `follow` leave the values out."""
+
+
+class _Watch:
+    """Who is notified of one lock's or ticket's changes, in the thread that makes them."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        target: WatchTarget,
+        revision: int,
+        notify: Callable[[WatchEvent], None],
+    ) -> None:
+        self.target = target
+        self.revision = revision
+        self.notify = notify
+        self._store = store
+
+    def close(self) -> None:
+        self._store.unwatch(self)
+
+
+class Follower(threading.Thread):
+    """Who is notified of all changes, in a thread of its own: a slow one holds nobody up."""
+
+    def __init__(self, store: MemoryStore, revision: int, notify: Callable[[Batch], None]) -> None:
+        super().__init__(name="clustermutex-memory-follower", daemon=True)
+        self.revision = revision
+        """Of the first change that it has not been notified of."""
+        self.closed = False
+        self.store = store
+        self._notify = notify
+
+    def run(self) -> None:
+        """Notify of what is there and of what comes, until it is closed."""
+        batch: Batch | None = Batch((), self.revision - 1, started=True)
+        while batch is not None:
+            self._notify(batch)
+            batch = None if batch.gap else self.store.next_batch(self)
+
+    def close(self) -> None:
+        self.store.unfollow(self)
+
+
+class Memory:
+    """What stands in memory, and who is notified of its changes: of one store or several."""
+
+    def __init__(self) -> None:
+        self.model = Model()
+        self.changed = threading.Condition()
+        """Guards all that is here, and is told of all that changes."""
+        self.watches: list[_Watch] = []
+        self.followers: list[Follower] = []
+        self.expiries: dict[str, Task] = {}
+        self.away = False
+        """Whether it is out of reach, as a test may say."""
+
+    def lease(self) -> int:
+        """Return a number that no other tickets are bound to."""
+        with self.changed:
+            return next(self.model.leases)
+
+
+class MemoryStore:
+    """Locks in memory, for the threads and event loops of one process: a store for tests.
+
+        ClusterMutex.setup(store=MemoryStore())
+
+    It can do all that etcd can (`MemoryStore.can`): a queue, a watch, fencing tokens, a guard. A
+    fork's child that asks it gets a `StoreError`.
+
+    Args:
+        page_size: how many values `load` has in one batch.
+        memory: of another `MemoryStore`, to be a second client of the same locks.
+    """
+
+    can = Capabilities("A store in memory", shared=False)
+    poll = 0.0
+
+    def __init__(self, page_size: int = 1000, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self.background = Background(self)
+        self.page_size = page_size
+        self._lease = self.memory.lease()
+        self._has_lease = False
+        self._closed = False
+        self._parents = False
+        _stores.add(self)
+
+    @property
+    def model(self) -> Model:
+        """What stands there, and the rules."""
+        return self.memory.model
+
+    def another(self) -> MemoryStore:
+        """Return the store of another client, in which the same stands."""
+        return type(self)(self.page_size, self.memory)
+
+    def write(self, *entries: Entry) -> int:
+        """Write these values in one step, or delete those of value None, as any client may."""
+        with self.memory.changed:
+            revision = self.model.write(*entries)
+        self.notify()
+        return revision
+
+    def apply(self, request: Request) -> Outcome:
+        """Do a request as somebody else's, who reaches it in any case."""
+        with self.memory.changed:
+            outcome = self.model.apply(request)
+        self.notify()
+        return outcome
+
+    def _reach(self) -> threading.Condition:
+        """Return what guards the memory, for who asks it as a program does.
+
+        Raises:
+            StoreError: it is the memory of the process that forked this one.
+            StoreUnavailable: a test has said that it is out of reach.
+        """
+        if self._parents:
+            raise StoreError(
+                "A store in memory is one process's: locks that this child of a fork took there "
+                "would exclude nobody. Give the child a store that all processes reach, by "
+                "ClusterMutex.setup()."
+            )
+        if self.memory.away:
+            raise StoreUnavailable("The store in memory is away: the test says so.", unknown=False)
+        return self.memory.changed
+
+    # ------------------------------------------------------------ MutexStore
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        with self._reach():
+            if self._closed and not isinstance(request, Withdraw | Unlock):
+                raise StoreClosed("The store in memory was closed.")
+            self._has_lease |= isinstance(request, TakeOrQueue)
+            outcome = self.model.apply(request, self._lease)
+        self.notify()
+        return outcome
+
+    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        sending.in_flight = True
+        try:
+            outcome = self.ask(sending.request, deadline)
+        except (StoreUnavailable, StoreError) as error:
+            sending.ambiguous |= error.unknown
+            sending.in_flight = False
+            raise
+        return outcome
+
+    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
+        """See `AsyncMutexStore.send_async`: the asker is away before it is done, and after."""
+        sending.in_flight = True
+        await asyncio.sleep(0)
+        outcome = self.send(sending, deadline)
+        await asyncio.sleep(0)
+        return outcome
+
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> _Watch:
+        with self.memory.changed:
+            now = self.model.revision
+            watch = _Watch(self, target, revision or now + 1, notify)
+            self.memory.watches.append(watch)
+        if not revision:
+            notify(WatchEvent(now, started=True))
+        self.notify()
+        return watch
+
+    def unwatch(self, watch: _Watch) -> None:
+        """Notify it no more."""
+        with self.memory.changed:
+            if watch in self.memory.watches:
+                self.memory.watches.remove(watch)
+
+    def watching(self) -> int:
+        """Return how many watches there are."""
+        return len(self.memory.watches)
+
+    def guard(self, name: str, uuid: str) -> Guard:
+        return Guard(name.encode(), uuid.encode())
+
+    def for_the_end(self) -> MemoryStore:
+        return self
+
+    def has_ticket_lease(self, waiters: Hashable = None) -> bool:
+        return self._has_lease
+
+    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        with self._reach():
+            return self._has_lease
+
+    def lose_tickets(self) -> None:
+        """Let the tickets' time run out, as when the process sleeps for too long."""
+        with self.memory.changed:
+            self._has_lease = False
+            self.model.expire(self._lease)
+            self._lease = next(self.model.leases)
+        self.notify()
+
+    def notify(self) -> None:
+        """Notify all watches of what is new to them; while it is away, of nothing."""
+        due: list[tuple[_Watch, WatchEvent]] = []
+        memory = self.memory
+        with memory.changed:
+            memory.changed.notify_all()
+            for watch in () if memory.away else tuple(memory.watches):
+                for event in memory.model.events(watch.target, watch.revision):
+                    watch.revision = event.revision + 1
+                    due.append((watch, event))
+                    if event.gap:
+                        memory.watches.remove(watch)
+        for watch, event in due:
+            watch.notify(event)
+
+    # ------------------------------------------------------------ reading and following all
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        with self._reach():
+            changes = iter(self.model.entries(kinds))
+            revision = self.model.revision
+        page: tuple[Change, ...] | None = ()
+        while page is not None:
+            page = tuple(map(_without_value, islice(changes, self.page_size)))
+            yield Batch(page, revision)
+            page = page if len(page) == self.page_size else None
+
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Follower:
+        follower = Follower(self, revision, notify)
+        with self.memory.changed:
+            self.memory.followers.append(follower)
+        follower.start()
+        return follower
+
+    def next_batch(self, follower: Follower) -> Batch | None:
+        """Wait for what is new to a follower; None: it was closed."""
+        with self.memory.changed:
+            model = self.model
+            self.memory.changed.wait_for(
+                lambda: (
+                    follower.closed
+                    or (model.revision >= follower.revision and not self.memory.away)
+                )
+            )
+            if follower.closed:
+                return None
+            if follower.revision <= model.compacted:
+                return Batch((), 0, gap=True)
+            news = model.since(follower.revision)
+            revision = news[0].revision if news else model.revision
+            step = takewhile(lambda change: change.revision == revision, news)
+            follower.revision = revision + 1
+            return Batch(tuple(map(_without_value, step)), revision)
+
+    def unfollow(self, follower: Follower) -> None:
+        """Notify it no more."""
+        with self.memory.changed:
+            follower.closed = True
+            if follower in self.memory.followers:
+                self.memory.followers.remove(follower)
+            self.memory.changed.notify_all()
+
+    def connected(self) -> bool:
+        return not (self._closed or self.memory.away)
+
+    def watch_restarts(self) -> int:
+        return 0
+
+    def renew_watch(self) -> None:
+        """Do nothing: what follows here can't fall silent."""
+
+    # ------------------------------------------------------------ what unlockers write
+
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
+        with self._reach():
+            pass  # it can be asked
+        revision = self.write(("unlockers", unlocker, "", value.encode()))
+        self._expire(unlocker, scheduler.shared.after(ttl, lambda: self._gone(unlocker)))
+        return revision
+
+    def newest_announcement(self, deadline: Deadline) -> int:
+        with self._reach():
+            return max((sign.revision for sign in self.model.entries(("unlockers",))), default=0)
+
+    def announce_restored(self, value: str, deadline: Deadline) -> None:
+        self.write(("restored", "", "", value.encode()))
+
+    def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
+        self._expire(unlocker, None)
+        self._gone(unlocker)
+
+    def _expire(self, unlocker: str, task: Task | None) -> None:
+        before = self.memory.expiries.pop(unlocker, None)
+        if before is not None:
+            before.cancel()
+        if task is not None:
+            self.memory.expiries[unlocker] = task
+
+    def _gone(self, unlocker: str) -> None:
+        self.write(("unlockers", unlocker, "", None))
+
+    def read_note(self, deadline: Deadline) -> Note:
+        with self._reach():
+            note = self.model.note
+        return note if len(note.value) <= MAX_NOTE_BYTES else note._replace(value=b"")
+
+    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+        with self._reach():
+            if self.model.note.version != seen.version:
+                return False
+            self.model.note = Note(value, seen.version + 1)
+            return True
+
+    def forget(self, change: Change, deadline: Deadline) -> bool:
+        with self._reach():
+            done = self.model.forget(change)
+        self.notify()
+        return done
+
+    # ------------------------------------------------------------ reading some of it
+
+    def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
+        with self._reach():
+            found = self.model.kept.get(("code", code, ""))
+        return None if found is None else found.value
+
+    def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
+        with self._reach():
+            waiting = self.model.lock(name).queue()
+        return WaitQueue(len(waiting), tuple(waiting[:limit]))
+
+    def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
+        with self._reach():
+            found = [ticket for lock in self.model.locks.values() for ticket in lock.queue()]
+        late = (ticket for ticket in found[limit:] if ticket.actor in actors)
+        return Tickets([ticket.listed() for ticket in (*found[:limit], *late)], len(found))
+
+    def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
+        with self._reach():
+            held = (name for name, lock in self.model.locks.items() if lock.uuid() is not None)
+            return sorted(name for name in held if name.startswith(prefix))[:limit]
+
+    # ------------------------------------------------------------ what it says of itself
+
+    def endpoints(self) -> tuple[str, ...]:
+        return ("memory",)
+
+    def members(self, timeout: float) -> list[Member]:
+        return [Member(endpoint, ahead=0.0, leader=True) for endpoint in self.endpoints()]
+
+    def clock_offsets(self, timeout: float) -> list[float]:
+        return [0.0]
+
+    def history(self, deadline: Deadline) -> History:
+        return History(self.model.revision, self.model.compacted + 1)
+
+    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
+        return {}
+
+    def votes(self) -> Mapping[str, str]:
+        return {}
+
+    def warnings_for_display(self) -> Sequence[str]:
+        return ()
+
+    def close(self) -> None:
+        self._closed = True
+        for follower in list(self.memory.followers):
+            if follower.store is self:
+                follower.close()
+        self.background.close(CLOSE_TIMEOUT_S)
+        self.lose_tickets()
+
+
+def _without_value(change: Change) -> Change:
+    known = change.kind in _BY_KEY and change.value is not None
+    return change._replace(value=b"") if known else change
+
+
+_stores: WeakSet[MemoryStore] = WeakSet()
+
+
+def _start_afresh() -> None:
+    """After fork, in the child: what stands there is the parent's, and so are all threads."""
+    for store in list(_stores):
+        store._parents = True
+        store.memory.changed = threading.Condition()  # another thread may have held it
+        store.background = Background(store)
+
+
+os.register_at_fork(after_in_child=_start_afresh)
