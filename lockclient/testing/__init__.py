@@ -1,7 +1,6 @@
 """For tests of programs that use locks: a store in memory, and what happens to locks there.
 
-Nothing else of the library imports it. `lockclient.testing.plugin` is a plugin for pytest;
-`lockclient.testing.contract` are the contract suites for whoever writes a store.
+Nothing else of the library imports it. `lockclient.testing.plugin` is a plugin for pytest.
 """
 
 from lockclient.testing.memory_locks import MemoryLocks
