@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDED, Holder
+from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.rows import Row, Transition
-from unlocker.policy import NEVER, ClockCheck, Verdict, judge
+from unlocker.policy import Verdict, judge
 
 _MAX_STALE_ENTRIES = 1000
 """Entries of locks that are gone, beyond as many as there are locks, before they are cleared."""

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.model.holder import Holder
-from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.model.removal import Removal
+from lockclient.model.silence import as_judged, silence_removal
 from lockclient.service.logging_setup import log_fields
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult
 from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
-from lockclient.text.durations import period
 from unlocker.deadlines import Deadlines, JudgedLock
 from unlocker.metrics.counters import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.rate_limit import Key, RateLimit
@@ -180,15 +179,10 @@ class Remover:
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._result_if_gone(seen.removal)
         # Not current: it is looked at only because an earlier request of ours was not answered.
-        if (
-            seen.holder.stamp_revisions != row.holder.stamp_revisions
-            or seen.holder.broken()
-            or seen.holder.undecided()
-            or seen.holder.by_distance != row.holder.by_distance  # a list showed no `about`
-            or not self.deadlines.is_current(item)
-        ):
+        if not as_judged(seen.holder, row.holder) or not self.deadlines.is_current(item):
             return CHANGED
-        removal = self._new_record(seen.holder, row.seen_at)
+        silent = monotonic() - row.seen_at
+        removal = silence_removal(seen.holder, silent, self.identity, time.time())
         outcome = self.store.ask(Remove(removal, row.holder.stamp_revisions), deadline)
         if isinstance(outcome, Done):
             self._log_removal(removal)
@@ -202,12 +196,6 @@ class Remover:
             return GONE
         self._log_removal(removal)
         return REMOVED
-
-    def _new_record(self, holder: Holder, seen_at: float) -> Removal:
-        silent = monotonic() - seen_at
-        allowed = period(holder.allowed_silence or 0)
-        why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
-        return Removal(holder.bounded(), time.time(), self.identity, AUTO_UNLOCK, why)
 
     def _log_removal(self, removal: Removal) -> None:
         holder = removal.holder

@@ -19,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.removal import Removal
+from lockclient.model.silence import ClockCheck
 from lockclient.overview.freshness import Freshness, latest
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
@@ -33,7 +34,6 @@ from unlocker.metrics.recent_removals import RecentRemovals
 from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, UNLOCKED
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
-from unlocker.policy import ClockCheck
 from unlocker.rate_limit import RateLimit
 from unlocker.record_cleanup import MAX_RECORDS, RecordCleanup
 from unlocker.remover import Remover

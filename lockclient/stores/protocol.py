@@ -86,8 +86,8 @@ class Capabilities:
         hints: without a line, `watch` from now on tells who waits of most releases: look then.
         pace: seconds that it wants between two writes of one lock: `alive()` leaves them, as far as
             the lock's own times allow it.
-        expires: a lock whose holder is silent goes by itself soon after its time: no unlocker is
-            needed, and where none runs nobody is alerted and no record tells of it.
+        expires: a lock whose holder is silent goes by itself soon after its time, or by who wants
+            it: no unlocker is needed, and where none runs nobody is alerted.
         shared: other processes reach it. No URL leads to a store that is not.
     """
 

@@ -214,3 +214,29 @@ class TestHandedOver:
     def test_what_is_none_is_told_at_once(self, url: str, given: object, told: str) -> None:
         with pytest.raises(ValueError, match=told):
             ClusterMutex.setup(url, credentials=given)
+
+
+@pytest.mark.usefixtures("_account")
+class TestEndpoint:
+    """One of the user's own, named in the URL: it gets the credentials."""
+
+    @pytest.mark.parametrize("emulator", ["", "http://127.0.0.1:9"])
+    def test_the_token_goes_there(
+        self, tokens: Tokens, account: Path, monkeypatch: pytest.MonkeyPatch, emulator: str
+    ) -> None:
+        """Whatever stands for an emulator, and past any proxy."""
+        account.write_text(account.read_text().replace("//127.0.0.1", "//localhost"))
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+        for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "localhost")  # where the tokens are
+        with BucketServer() as private:
+            private.token = "token-0"
+            location = GcsLocation.of(f"gs://{private.bucket.name}?endpoint={private.url}")
+            store = GcsStore(location)
+            with ClusterMutex("x", store=store) as mutex:
+                mutex.alive(force=True)
+            store.close()
+            assert [asked.method for asked in private.asked] == ["POST", "PATCH", "DELETE"]
+        assert tokens.given == ["token-0"]

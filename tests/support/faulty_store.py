@@ -35,8 +35,8 @@ def hang(*_: Any) -> None:
     threading.Event().wait()
 
 
-def poison(_: Remover, holder: Any, *__: Any) -> None:
-    if holder.name == "poison":
+def poison(_: Remover, item: Any, *__: Any) -> None:
+    if item.row.holder.name == "poison":
         raise ValueError("a bug")
 
 
@@ -44,7 +44,7 @@ FAULTS: dict[str, tuple[Any, Any, Any]] = {
     "table fails": (Table, Table._apply, fail),
     "watch fails": (WatchStream, WatchStream._take, fail),
     "watch is silent": (WatchStream, WatchStream._take, None),
-    "removal fails": (Remover, Remover._new_record, poison),
+    "removal fails": (Remover, Remover._remove, poison),
     "sweep hangs": (Unlocker, Unlocker._sweep, hang),
     "scheduler dies": (BaseScheduler, BaseScheduler._process_jobs, fail),
     "heartbeat hangs": (Unlocker, Unlocker._send_heartbeat, hang),

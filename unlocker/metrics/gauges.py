@@ -15,11 +15,11 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.clocks import Now
 from lockclient.model.holder import OVERDUE
+from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
 from unlocker.metrics.series_limit import MAX_LISTED, NEW_AN_HOUR, SeriesLimit, holder_labels
-from unlocker.policy import NEVER, ClockCheck
 from unlocker.rate_limit import RateLimitState
 
 

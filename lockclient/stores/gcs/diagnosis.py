@@ -114,7 +114,7 @@ _harm: Final = partial(Finding, "settings", ERROR)
 _cost: Final = partial(Finding, "settings", WARNING)
 _SETTINGS_FIELDS: Final = (
     "lifecycle,versioning,softDeletePolicy,retentionPolicy,defaultEventBasedHold,"
-    "storageClass,billing,iamConfiguration"
+    "storageClass,billing,iamConfiguration,hierarchicalNamespace"
 )
 
 
@@ -181,6 +181,12 @@ def _costly(settings: Mapping[str, Any], change: str) -> Iterator[Finding]:
             f"The bucket keeps what is deleted for {kept_s / 86400:g} days (soft delete): each "
             "lock that was given back is paid for as long. It harms nobody else.",
             f"`{change} --clear-soft-delete`.",
+        )
+    if (settings.get("hierarchicalNamespace") or {}).get("enabled"):
+        yield _cost(
+            "The bucket has a hierarchical namespace: each lock that was ever removed leaves an "
+            "empty folder, and listings grow slower by those. It harms nobody else.",
+            "Take a bucket without, or delete empty folders from time to time.",
         )
     storage_class = settings.get("storageClass", "STANDARD")
     if storage_class not in ("STANDARD", "MULTI_REGIONAL", "REGIONAL"):

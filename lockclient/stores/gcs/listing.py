@@ -172,6 +172,18 @@ class ObjectListing:
                 if state.created_at + _ANNOUNCEMENT_RETENTION_S < self.now():
                     yield path, state.version
 
+    def newest_announcement_age(self, deadline: Deadline) -> float:
+        """Return the seconds since the last sign of life of any unlocker; 0: one lives, inf: none.
+
+        One that has withdrawn its announcement, as it ends, leaves nothing.
+        """
+        age = inf
+        for page in self._objects(self._names.unlockers, deadline, whole=False):
+            for path, state in page:
+                lives = self._announcement(path, state) is not None
+                age = min(age, 0.0 if lives else self.now() - state.created_at)
+        return age
+
     def count(self, deadline: Deadline) -> int:
         """Return how many objects each look reads; `MAX_OBJECTS` or more: too many."""
         found = 0

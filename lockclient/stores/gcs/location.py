@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lockclient.text.escaping import HAS_AT
 
@@ -15,6 +16,9 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _ROOT = re.compile(r"([A-Za-z0-9._~-]+/)*")
 _LONGEST_ROOT = 150
 """Bytes: with a name and a digest behind it, an object's name has 1,024 at most."""
+_RESERVED_ROOT = ".well-known/acme-challenge/"
+"""Google takes no object whose name begins so."""
+_ENDPOINT = re.compile(r"(https?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +28,16 @@ class GcsLocation:
     Attributes:
         bucket: its name.
         root: empty, or with a slash at the end.
+        expire: who wants a lock removes it when it was silent for its whole time, where no
+            unlocker runs; see `expiry`.
+        endpoint: where the bucket's API is, if that is not Google's public one, like
+            `https://storage-locks.p.googleapis.com`; credentials are sent there.
     """
 
     bucket: str
     root: str = ""
+    expire: bool = False
+    endpoint: str = ""
 
     def __post_init__(self) -> None:
         if not _BUCKET.fullmatch(self.bucket):
@@ -42,10 +52,16 @@ class GcsLocation:
             )
         if {".", ".."} & {*self.root.split("/")}:
             raise ValueError(f"The prefix {self.root!r} must not have . or .. as a segment.")
+        if self.root.startswith(_RESERVED_ROOT):
+            raise ValueError(
+                f"The prefix {self.root!r} is none that a bucket has: Google takes no object whose "
+                f"name begins with {_RESERVED_ROOT}."
+            )
+        _check_endpoint(self.endpoint)
 
     @classmethod
     def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> GcsLocation:  # noqa: ARG003
-        """Read a URL like `gs://bucket/prefix`; Google's variables are read where they are used.
+        """Read a URL like `gs://bucket/prefix?expire=1`; Google's variables are read where used.
 
         Raises:
             ValueError: it is malformed; the text says what it should be.
@@ -56,19 +72,61 @@ class GcsLocation:
                 "credentials (GOOGLE_APPLICATION_CREDENTIALS)."
             )
         parts = urlsplit(url)
-        if parts.scheme != "gs" or parts.query or parts.fragment:
+        if parts.scheme != "gs" or parts.fragment:
             raise ValueError(f"It must be a bucket and a prefix, like {EXAMPLE}.")
+        said = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := said.keys() - {"expire", "endpoint"}:
+            raise ValueError(
+                f"It says {min(unknown)!r}: like {EXAMPLE}, it can say expire=1 and "
+                "endpoint=https://HOST."
+            )
+        if said.get("expire", "1") not in ("0", "1"):
+            raise ValueError("expire must be 0 or 1.")
         path = unquote(parts.path).strip("/")
-        return cls(parts.netloc, f"{path}/" if path else "")
+        return cls(
+            parts.netloc,
+            f"{path}/" if path else "",
+            expire=said.get("expire") == "1",
+            endpoint=said.get("endpoint", "").rstrip("/"),
+        )
 
     def url(self) -> str:
         """Return it as a URL."""
-        return f"gs://{self.bucket}/{self.root}".rstrip("/")
+        said = (["expire=1"] if self.expire else []) + (
+            [f"endpoint={quote(self.endpoint, safe=':/[]')}"] if self.endpoint else []
+        )
+        bare = f"gs://{self.bucket}/{self.root}".rstrip("/")
+        return f"{bare}?{'&'.join(said)}" if said else bare
 
     @property
     def where(self) -> str:
         """The same, for titles."""
         return self.url()
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raise ValueError for an endpoint that credentials must not be sent to."""
+    if not endpoint:
+        return
+    parts = _ENDPOINT.fullmatch(endpoint)
+    if parts is None:
+        raise ValueError(
+            f"The endpoint {endpoint!r} must be a scheme and a host, perhaps with a port, like "
+            "https://storage-locks.p.googleapis.com."
+        )
+    if parts[1] == "http" and not _is_loopback(parts[2].strip("[]")):
+        raise ValueError(
+            f"The endpoint {endpoint!r} must be https://: credentials are sent there, and without "
+            "TLS to this machine only. (An emulator is named by STORAGE_EMULATOR_HOST, and gets "
+            "none.)"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def emulator() -> str | None:

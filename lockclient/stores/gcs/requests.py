@@ -11,6 +11,7 @@ by them, refreshes or deletes its successor's lock.
 | release | delete, or a tombstone uploaded over it | the same |
 | reclaim | upload over it | generation and metageneration as seen |
 | removal | patch that decides it, record, tombstone over it | as seen; then the decision's |
+(With `expire=1` a taker does the last one, too: `expiry`.)
 
 **1. Answers that never came.** An upload that is refused reads what stands there: the own uuid
 means that it was had. A refused push reads it, too: the same generation is ours still, whatever the
@@ -67,6 +68,7 @@ from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.stores import outcomes, requests
 from lockclient.stores.common.dispatch import dispatch
 from lockclient.stores.gcs import removal_steps
+from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import (
     COUNTED_FROM_UPLOAD,
@@ -91,10 +93,15 @@ class GcsRequestExecutor:
 
     It remembers of each lock that it took what its release will name, so that a release is one
     request; without that it looks.
+
+    Args:
+        client: of the bucket.
+        expiry: removes silent locks that are wanted; None: that is an unlocker's to do.
     """
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, expiry: Expiry | None = None) -> None:
         self._client = client
+        self._expiry = expiry
         self._names = ObjectNames(client.location.root)
         self._own = OwnTakes()
 
@@ -130,7 +137,8 @@ class GcsRequestExecutor:
             elif state.uuid == uuid:
                 return self._taken_earlier(uuid, state)
             elif state.uuid is not None:
-                return outcomes.Refused(state.uuid, state.version.revision)
+                if not self._expired(objects, holder.name, state):
+                    return outcomes.Refused(state.uuid, state.version.revision)
             elif self._is_uuid_spent(objects, holder.name, uuid, state):
                 return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             else:
@@ -181,7 +189,14 @@ class GcsRequestExecutor:
         state = objects.head(self._names.lock(request.name))
         if state is None or state.decision is not None:
             return outcomes.Position(False, None, None, 0)
+        # By who waits, and not by a holder that looks whether it still has the lock.
+        if request.uuid and state.uuid and self._expired(objects, request.name, state):
+            return outcomes.Position(False, None, None, 0)
         return outcomes.Position(False, None, state.uuid, state.version.revision)
+
+    def _expired(self, objects: GuardedObjects, name: str, state: ObjectState) -> bool:
+        """Remove a silent lock, with `expire=1`; True: what stands there is to be read again."""
+        return self._expiry is not None and self._expiry.remove_if_due(objects, name, state)
 
     def reclaim(self, request: requests.Reclaim, objects: GuardedObjects) -> Outcome:
         holder, previous = request.holder, request.previous

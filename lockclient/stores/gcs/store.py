@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding
 from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.diagnosis import examine
+from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
@@ -55,6 +57,7 @@ class GcsStore(PolledStore):
 
     def __init__(self, location: GcsLocation, credentials: Any = None) -> None:
         self._credentials = checked_credentials(credentials)
+        self.can = replace(type(self).can, expires=location.expire)
         super().__init__(location)
 
     def _connect(self) -> None:
@@ -66,7 +69,8 @@ class GcsStore(PolledStore):
         self._clean_up_workers = WorkerPool("beside", 2)
         self._announced = False
         self._note = Note(b"", 0)
-        self._executor = GcsRequestExecutor(self._client)
+        expiry = Expiry(self._listing) if self.location.expire else None
+        self._executor = GcsRequestExecutor(self._client, expiry)
 
     def _disconnect(self) -> None:
         super()._disconnect()

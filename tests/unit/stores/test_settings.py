@@ -92,6 +92,21 @@ class TestUrl:
         assert load(settings.url()) == settings
 
     @pytest.mark.parametrize(
+        "url",
+        [
+            "gs://bucket",
+            "gs://bucket/.well-known/acme",
+            "gs://bucket/a/b?expire=1",
+            "gs://bucket?endpoint=https://storage-x.p.googleapis.com",
+            "gs://bucket/a?expire=1&endpoint=http://127.0.0.1:4443",
+            "gs://bucket/a?endpoint=http://[::1]:4443",
+            "gs://bucket/a?endpoint=http://localhost",
+        ],
+    )
+    def test_a_bucket_is_read_and_written(self, url: str) -> None:
+        assert load(url).url() == url
+
+    @pytest.mark.parametrize(
         ("url", "said"),
         [
             ("", "must begin with etcd://"),
@@ -122,6 +137,15 @@ class TestUrl:
             ("gs://bucket/a b", "prefix 'a b/'"),
             ("gs://bucket/../x", ". or .."),
             ("gs://bucket/x?y=1", "like gs://bucket/prefix"),
+            ("gs://bucket/x#y", "like gs://bucket/prefix"),
+            ("gs://bucket/x?expire=yes", "expire must be 0 or 1"),
+            ("gs://bucket/.well-known/acme-challenge", "Google takes no object"),
+            ("gs://bucket/.well-known/acme-challenge/x", "Google takes no object"),
+            ("gs://bucket/x?endpoint=storage.example.com", "a scheme and a host"),
+            ("gs://bucket/x?endpoint=https://h/path", "a scheme and a host"),
+            ("gs://bucket/x?endpoint=https://h:1/?x", "a scheme and a host"),
+            ("gs://bucket/x?endpoint=http://10.0.0.1", "must be https://"),
+            ("gs://bucket/x?endpoint=http://localhost.example.com", "must be https://"),
         ],
     )
     def test_a_malformed_one_is_an_error(self, url: str, said: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
+from lockclient.model.silence import ClockCheck
 from lockclient.overview.rows import Row, Transition
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines
-from unlocker.policy import ClockCheck
 
 WALL = 1_800_000_000.0
 

@@ -13,10 +13,10 @@ import pytest
 
 from lockclient.model.clocks import Now, format_stamp
 from lockclient.model.holder import Found, Holder
+from lockclient.model.silence import ClockCheck
 from lockclient.overview.rows import Row, Transition, updated
 from tests.support.soak import soaking
 from unlocker.deadlines import Deadlines
-from unlocker.policy import ClockCheck
 
 NAME, HOUR = "nightly", 3600.0
 WALL = 1_800_000_000.0

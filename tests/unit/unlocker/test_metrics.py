@@ -24,6 +24,7 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import STATES, Holder
 from lockclient.model.restore_marker import Restored
+from lockclient.model.silence import ClockCheck
 from lockclient.overview.rows import Row
 from lockclient.stores.common.lock_model import Entry
 from lockclient.stores.outcomes import Outcome
@@ -38,7 +39,7 @@ from unlocker.metrics.clock_skew import ClockSkews
 from unlocker.metrics.counters import TASKS, Metrics
 from unlocker.metrics.counting_store import CountingStore
 from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
-from unlocker.policy import ClockCheck, judge
+from unlocker.policy import judge
 from unlocker.rate_limit import RateLimitState
 from unlocker.unlocker import Unlocker
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
+from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.rows import Row
 from tests.support.records import found as as_found
 from tests.support.records import written
-from unlocker.policy import NEVER, ClockCheck, judge
+from unlocker.policy import judge
 
 WALL = 1_800_000_000.0
 """The right time when the monotonic clock is at 1000."""

@@ -74,16 +74,20 @@ class HttpClient:
 
     Args:
         location: which one.
-        credentials: see `AccessTokens`; an emulator is asked without any.
+        credentials: see `AccessTokens`; an emulator is asked without any, and an endpoint of the
+            location's own with them.
     """
 
     def __init__(self, location: GcsLocation, credentials: Credentials | str | None = None) -> None:
         self.location = location
         self.closed = False
-        self._emulator_url = emulator()
+        emulator_url = None if location.endpoint else emulator()
+        self._url = location.endpoint or emulator_url or _GOOGLE_URL
         self._session = session_with_deadlines()
+        if location.endpoint.startswith("http:"):
+            self._session.trust_env = False  # no proxy sees the credentials
         self._tokens: AccessTokens | None = None
-        if self._emulator_url is None:
+        if emulator_url is None:
             self._tokens = AccessTokens(credentials)
         self._clock: tuple[float, float] | None = None
         self._outage: tuple[float, bool] | None = None
@@ -166,7 +170,7 @@ class HttpClient:
         if call.content_type:
             headers["Content-Type"] = call.content_type
         response = self._session.request(
-            *(call.method, f"{self._emulator_url or _GOOGLE_URL}{call.path}"),
+            *(call.method, f"{self._url}{call.path}"),
             params=dict(call.query),
             data=call.body or None,
             headers=headers,

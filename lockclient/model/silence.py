@@ -1,0 +1,133 @@
+"""When a lock that is silent may be removed, by who has watched it: the one rule, for all of them.
+
+They are the unlockers (`unlocker.policy`, which adds when people are alerted), and in a bucket with
+`expire=1` who wants the lock. Pure: no I/O, no clock is read.
+
+Why no lock is removed early. Let D be `auto_unlock_after`, a constant of the acquisition to which
+the holder holds itself from before it sent a push. A lock is due at `seen_at + D` on our monotonic
+clock, and a thousandth of D later, because monotonic clocks do not run equally fast. No wall clock
+is in it: not the holder's, not ours, not the store's.
+- A write that was seen happen arrived after it was sent, so that moment comes after the holder's
+  own deadline. A lock that was found was written before `seen_at`, so it does all the more.
+- It counts from the last push that we know of. One that we do not know of, because it is on its
+  way or we were stopped, changes the revisions of the stamps, which the transaction that removes
+  compares: such a push always wins.
+- That holds for pushes that the store keeps. A restore from a backup loses some: a stamp may then
+  stand at a revision again that we saw long ago, before a push which is lost, and look unchanged.
+  So from the moment at which we hear of a restore, all locks are found (`table`, `restore_marker`).
+Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
+such a clock: then locks look due on waking, and the revision tells.
+
+What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
+not lie as far apart as its durations, so that they are not of one push: nobody knows which of them
+to count from, until the holder pushes again. One that needs what this version does not know, which
+may be a reason. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
+were moved by hand, but both alike, count as a push.
+
+A lock without any `about` says D by the distance of its stamps (`lockclient.model.clocks`), so all
+of the above holds for it. Its holder counts less than from `alert_at` on, though, and whoever wrote
+`auto_unlock_at` meant that moment: so besides, it has to be past that by the slower of our clock
+and the members', at the latest check if that was made after its stamps were seen and the two agreed
+at it. Each check decides anew, so that one whose clocks stood in 1970 keeps no lock for ever, and
+while they disagree it is not due. A wall clock can only delay it: the counting is never left out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lockclient.model.clocks import Now
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.text.durations import period
+
+AGREEMENT = 2.0
+"""Seconds by which our wall clock may differ from the members' and still be believed."""
+
+_JUMP = 0.5
+"""Seconds by which wall and monotonic clock may part during a check; more is a jump."""
+
+_DRIFT = 0.001
+"""Seconds in a second by which two hosts' monotonic clocks may part: NTP speeds one up and slows
+the other down by 500 ppm at most."""
+
+NEVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCheck:
+    """What asking the members for the time told.
+
+    Attributes:
+        now: one moment on both our clocks, right after the members had answered.
+        offset: seconds that the members' clocks, by their median, are ahead of ours; None if none
+            answered, or if our wall clock jumped meanwhile.
+    """
+
+    now: Now
+    offset: float | None
+
+    @classmethod
+    def of(cls, before: Now, offsets: Sequence[float], after: Now) -> ClockCheck:
+        """Judge the members' answers, with our clocks as they were before and after asking."""
+        jump = (after.wall - before.wall) - (after.monotonic - before.monotonic)
+        known = bool(offsets) and abs(jump) <= _JUMP
+        return cls(after, statistics.median(offsets) if known else None)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether our wall clock may be believed."""
+        return self.offset is not None and abs(self.offset) <= AGREEMENT
+
+    def moment(self, wall: float) -> float:
+        """Return when it is `wall` (Unix seconds) by the slower clock, on our monotonic one."""
+        return self.now.monotonic + wall - self.now.wall - min(0.0, self.offset or 0.0)
+
+
+def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:
+    """Return when a lock may be removed, on our monotonic clock; `NEVER`.
+
+    Args:
+        holder: the lock.
+        seen_at: when its stamps, as they still are, were known to be written, by the same clock.
+        check: the latest clock check; None if there was none yet.
+    """
+    if holder.broken() or holder.undecided():
+        return NEVER
+    due = counted(seen_at, holder.allowed_silence)
+    if due is None:
+        return NEVER
+    if holder.by_distance and holder.auto_unlock_at is not None:
+        if check is None or check.now.monotonic < seen_at or not check.trusted:
+            return NEVER
+        due = max(due, check.moment(holder.auto_unlock_at))
+    return due
+
+
+def counted(seen_at: float, after: float | None) -> float | None:
+    """Return when a duration is over that began with the last push: "Why no lock" above."""
+    return None if after is None else seen_at + after * (1 + _DRIFT)
+
+
+def as_judged(read: Holder, judged: Holder) -> bool:
+    """Tell whether a lock, read once more and whole, is as when it was judged by what lists show.
+
+    The request that removes it compares the stamps' revisions besides, which decides.
+    """
+    return (
+        read.stamp_revisions == judged.stamp_revisions
+        and not read.broken()
+        and not read.undecided()
+        and read.by_distance == judged.by_distance  # a list showed no `about`
+    )
+
+
+def silence_removal(holder: Holder, silent: float, by: str, wall: float) -> Removal:
+    """Return the removal of a lock that was seen to be `silent` for so many seconds."""
+    allowed = period(holder.allowed_silence or 0)
+    why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
+    return Removal(holder.bounded(), wall, by, AUTO_UNLOCK, why)

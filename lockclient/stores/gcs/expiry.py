@@ -1,0 +1,141 @@
+"""Expiry (`expire=1`): who wants a lock removes what it has itself seen to be silent for too long.
+
+It is for buckets without an unlocker, and does what an unlocker would, by the same rule
+(`model.silence`): it counts on its own monotonic clock from when it first read a version of the
+lock, and any write gives that another version. So what it does not see between two looks, however
+far they lie apart, it need not see: the same version at both means that nobody pushed. Counting
+belongs to the process, so that a lock's waiters, and tries of the same process that come later,
+count together. One that is new begins anew.
+
+While an unlocker lives this does nothing: it alerts people first, and its brake limits how many
+locks go. An announcement is looked for every `UNLOCKER_LOOK_INTERVAL_S` while somebody wants a lock
+that may expire, and once more before one is removed; silence counts from the last sign of life of
+any unlocker that was found, or from the lock's own, whichever is later. Where that can't be read,
+nothing is removed.
+
+**Races.** What is removed is a generation and metageneration: by `removal_steps`, whose first write
+names both as they were when the lock was judged.
+- A push of the holder's, or its release, that gets in first makes that write fail, and the lock is
+  another version's, which is counted anew. One that comes second is refused, reads the decision and
+  knows who did it, and why.
+- Of two takers, and of a taker and an unlocker that begins at that moment, one's decision stands.
+  The other's names a metageneration that is no more; it reads the decision, completes it (a record
+  or a tombstone that stands is not written twice), and both want the free lock, which one upload
+  gets.
+- A decision whose answer is lost, or that comes late: sent again it finds itself, or what came
+  between; late it names a version that is gone.
+- A taker that dies before its decision has done nothing; after it, whoever meets the lock completes
+  the removal. An exception in between is the same: the next look goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from lockclient.errors import StoreUnavailable
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.model.holder import Holder
+from lockclient.model.silence import NEVER, ClockCheck, as_judged, due_at, silence_removal
+from lockclient.stores.gcs import removal_steps
+from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.keys import ObjectState, Version
+from lockclient.stores.gcs.listing import ObjectListing
+from lockclient.stores.requests import Read, Remove, RequestState
+from lockclient.threads.log_queue import get_logger
+
+log = get_logger(__name__)
+
+UNLOCKER_LOOK_INTERVAL_S: Final = 10.0
+"""Seconds between two looks for unlockers: less than one's sign of life lasts."""
+_MAX_COUNTED: Final = 1000
+"""Locks that are counted at a time; those beyond, the first ones, begin anew."""
+
+
+class Expiry:
+    """Removes silent locks on behalf of those that want them; safe to share between threads.
+
+    Args:
+        listing: knows the unlockers.
+    """
+
+    def __init__(self, listing: ObjectListing) -> None:
+        self._listing = listing
+        self._first_seen: dict[str, tuple[int, float]] = {}  # revision, and since when
+        self._unlocker_seen_at = -inf
+        self._looked_at = -inf
+
+    def remove_if_due(self, objects: GuardedObjects, name: str, state: ObjectState) -> bool:
+        """Remove a lock that was just read, if it is due; True: read it again, it has changed.
+
+        Raises:
+            StoreError: the bucket refuses the removal.
+        """
+        listed, seen_at = state.holder(name), self._seen_at(name, state)
+        if due_at(listed, seen_at, self._clock_check()) == NEVER:
+            return False
+        # A state of its own: nothing that is sent here takes the lock, so that a taker whose
+        # removal is not answered has nothing to withdraw.
+        objects = replace(objects, sending=RequestState(Read(name)))
+        try:
+            for max_age in (UNLOCKER_LOOK_INTERVAL_S, 0.0):
+                self._look_for_unlockers(max_age, objects.deadline)
+                if not self._is_due(listed, seen_at):
+                    return False
+            return self._remove(objects, listed, seen_at, state)
+        except StoreUnavailable:
+            return False  # the next look goes on
+
+    def _seen_at(self, name: str, state: ObjectState) -> float:
+        """Return when this version of a lock was read first."""
+        known, seen_at = self._first_seen.get(name, (0, 0.0))
+        if known != state.version.revision:
+            # Two threads may come here in the other order than they have read: then it is counted
+            # from later on.
+            seen_at = monotonic()
+            self._first_seen.pop(name, None)
+            while len(self._first_seen) >= _MAX_COUNTED:
+                self._first_seen.pop(next(iter(self._first_seen.copy())), None)
+            self._first_seen[name] = state.version.revision, seen_at
+        return seen_at
+
+    def _look_for_unlockers(self, max_age: float, deadline: Deadline) -> None:
+        """Look when an unlocker gave its last sign of life, unless that was done just now."""
+        begun = monotonic()
+        if begun - self._looked_at < max_age:
+            return
+        age = self._listing.newest_announcement_age(deadline)
+        self._unlocker_seen_at = max(self._unlocker_seen_at, monotonic() - age)
+        self._looked_at = begun
+
+    def _is_due(self, holder: Holder, seen_at: float) -> bool:
+        since = max(seen_at, self._unlocker_seen_at)
+        return due_at(holder, since, self._clock_check()) <= monotonic()
+
+    def _clock_check(self) -> ClockCheck:
+        """Compare this host's wall clock with the bucket's, for locks that say a moment alone."""
+        now, theirs = Now.read(), self._listing.now()
+        return ClockCheck.of(now, [theirs - now.wall] if theirs else [], now)
+
+    def _remove(
+        self, objects: GuardedObjects, listed: Holder, seen_at: float, state: ObjectState
+    ) -> bool:
+        """Remove a lock that is due; see "Races" above. The record is to have the backtrace."""
+        body = objects.body(objects.names.lock(listed.name), state.version) if state.size else b""
+        if body is None:  # another one has it by now
+            return True
+        holder = state.holder(listed.name, body)
+        if not as_judged(holder, listed) or not self._is_due(holder, seen_at):
+            return False
+        by = f"taker@{socket.gethostname()}:{os.getpid()}"
+        removal = silence_removal(holder, monotonic() - seen_at, by, time.time())
+        request = Remove(removal, holder.stamp_revisions)
+        if isinstance(removal_steps.remove(objects, request), Version):
+            log.warning(
+                "Removed lock %r, as no unlocker runs (expire=1): %s.", holder.name, removal.why
+            )
+        return True

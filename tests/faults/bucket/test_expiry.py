@@ -1,0 +1,381 @@
+"""`expire=1`: who wants a lock removes what it has seen to be silent, where no unlocker runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockclient.model import clocks
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK
+from lockclient.stores.gcs import expiry
+from lockclient.stores.gcs.location import GcsLocation
+from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.outcomes import Done, NotHolder, Outcome, Position, Refused, Taken
+from lockclient.stores.requests import GetPosition, Push, Remove, Take, Unlock
+from tests.contract.asking import NAME, holder, removal
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
+from tests.support.bucket_store import OBJECT
+from tests.support.locks import ask, at_once, has, removal_of, take
+from tests.support.soak import soaking
+
+D = 200.0
+"""Seconds that the holders of these tests may be silent."""
+WAITER = "waiter"
+
+
+class Clock:
+    """The monotonic clock of those who count silence, which a test moves."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return clocks.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(expiry, "monotonic", made)
+    return made
+
+
+def opened(server: BucketServer) -> GcsStore:
+    return GcsStore(GcsLocation(server.bucket.name, expire=True))
+
+
+@pytest.fixture
+def taker(server: BucketServer) -> Iterator[GcsStore]:
+    """One who wants the lock, and lets locks expire."""
+    store = opened(server)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def second(server: BucketServer) -> Iterator[GcsStore]:
+    store = opened(server)
+    yield store
+    store.close()
+
+
+def look(store: GcsStore) -> str | None:
+    """Look who has the lock, as one who waits for it."""
+    position = ask(store, GetPosition(NAME, WAITER, 0))
+    assert isinstance(position, Position)
+    return position.holder
+
+
+def rewrite(server: BucketServer, **metadata: str | None) -> None:
+    server.bucket.patch(OBJECT, {"metadata": metadata}, Conditions())
+
+
+class TestWhatGoes:
+    def test_a_silent_lock_goes_on_record_when_its_time_is_over(
+        self, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        mine = holder(backtrace="  File x", reason="why")
+        uuid, token = take(store, mine)
+        assert look(taker) == uuid
+        clock.ahead = D
+        assert look(taker) == uuid  # a thousandth more, for clocks that do not run alike
+        clock.ahead = D * 1.001 + 1
+        assert look(taker) is None
+        kept = removal_of(store, mine)
+        assert kept.how == AUTO_UNLOCK
+        assert kept.removed_by.startswith("taker@")
+        assert kept.holder.backtrace == "  File x"
+        assert "no sign of life" in kept.why
+        lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token))
+        assert isinstance(lost, NotHolder)
+        assert lost.removal is not None
+        assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
+        take(taker)
+
+    def test_a_try_that_does_not_wait_counts_and_gets_it(
+        self, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        take(store)
+        assert isinstance(ask(taker, Take(holder())), Refused)
+        clock.ahead = D + 10
+        assert isinstance(ask(taker, Take(holder())), Taken)
+
+    def test_each_push_counts_anew(self, store: GcsStore, taker: GcsStore, clock: Clock) -> None:
+        uuid, token = take(store)
+        for step in range(1, 4):
+            assert look(taker) == uuid
+            clock.ahead = step * (D - 10)
+            pushed = ask(store, Push(NAME, uuid, Stamps(100.0 + step, 200.0 + step), token))
+            assert isinstance(pushed, Done)
+            token = pushed.revision
+        assert look(taker) == uuid
+
+    def test_off_unless_asked_for(self, store: GcsStore, other: GcsStore, clock: Clock) -> None:
+        uuid, _ = take(store)
+        assert look(other) == uuid
+        clock.ahead = 10 * D
+        assert look(other) == uuid
+        assert not other.can.expires
+
+    def test_a_holder_that_looks_after_its_own_lock_removes_nothing(
+        self, taker: GcsStore, clock: Clock
+    ) -> None:
+        uuid, _ = take(taker)
+        for ahead in (0.0, 10 * D):
+            clock.ahead = ahead
+            assert ask(taker, GetPosition(NAME, "", 0)) == Position(
+                False, None, uuid, ask_revision(taker)
+            )
+
+    @pytest.mark.parametrize(
+        "what",
+        [
+            {"alert_at": "5000"},  # moved by hand, one of the two
+            {"auto_unlock_at": None},
+            {"hostname": None},
+            {"alert_at": "soon"},
+        ],
+    )
+    def test_what_is_undecided_or_broken_stays(
+        self,
+        server: BucketServer,
+        store: GcsStore,
+        taker: GcsStore,
+        clock: Clock,
+        what: dict[str, str | None],
+    ) -> None:
+        uuid, _ = take(store)
+        rewrite(server, **what)
+        look(taker)
+        clock.ahead = 10 * D
+        assert look(taker) == uuid
+
+    @pytest.mark.parametrize("in_list", [True, False])
+    def test_what_needs_something_unknown_stays(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock, in_list: bool
+    ) -> None:
+        """Even if only the lock itself says so, and not what lists show of it."""
+        mine = holder(needs=("a-slot",))
+        uuid, _ = take(store, mine)
+        if not in_list:
+            rewrite(server, about=replace(mine, needs=None).subkeys()["about"])
+        look(taker)
+        clock.ahead = 10 * D
+        assert look(taker) == uuid
+
+    def test_what_has_no_limit_stays_and_asks_nothing_besides(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        uuid, _ = take(store, holder(auto_unlock_at=None, auto_unlock_after=None))
+        look(taker)
+        clock.ahead = 10 * D
+        assert look(taker) == uuid
+        assert server.counted("GET", "locks-unlockers") == 0
+        assert server.counted() == 3
+
+
+def ask_revision(store: GcsStore) -> int:
+    position = ask(store, GetPosition(NAME, "", 0))
+    assert isinstance(position, Position)
+    return position.revision
+
+
+class TestUnlockers:
+    """While one lives nothing expires."""
+
+    @staticmethod
+    def announce(store: GcsStore, ttl: float = 10.0) -> None:
+        store.announce("unlocker-1", json.dumps({"ttl": ttl}), ttl, Deadline.after(60))
+
+    def test_what_one_has_seen_is_its_to_remove(
+        self, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        uuid, _ = take(store)
+        look(taker)
+        self.announce(store, ttl=600.0)
+        clock.ahead = 10 * D
+        assert look(taker) == uuid
+
+    @pytest.mark.parametrize("how", ["withdrawn", "killed"])
+    def test_from_its_last_sign_of_life_on_it_is_counted_anew(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock, how: str
+    ) -> None:
+        uuid, _ = take(store)
+        assert look(taker) == uuid
+        clock.ahead = server.ahead = D - 20
+        self.announce(store)
+        assert look(taker) == uuid
+        if how == "withdrawn":
+            store.withdraw_announcement("unlocker-1", Deadline.after(60))
+        clock.ahead = server.ahead = D + 20
+        assert look(taker) == uuid
+        clock.ahead = server.ahead = 2 * D
+        assert look(taker) is None
+
+    def test_one_that_came_and_died_between_two_looks_has_given_a_sign(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        uuid, _ = take(store)
+        assert look(taker) == uuid
+        server.ahead = D / 2
+        self.announce(store)
+        clock.ahead = server.ahead = D + 20
+        assert look(taker) == uuid
+        clock.ahead = server.ahead = 1.5 * D + 20
+        assert look(taker) is None
+
+    def test_one_that_can_not_be_looked_for_may_be_there(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        uuid, _ = take(store)
+        look(taker)
+        clock.ahead = 10 * D
+        server.fault("GET", 503, part="/o?", times=1000)
+        refused = ask(taker, Take(holder()), 1.0)
+        assert isinstance(refused, Refused)
+        assert refused.holder == uuid
+        server.heal()
+        assert look(taker) is None
+
+    def test_waiting_costs_a_listing_each_ten_seconds(
+        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+    ) -> None:
+        take(store)
+        for ahead in range(0, 100, 2):
+            clock.ahead = ahead
+            look(taker)
+        listings = sum(asked.path.endswith("/o") for asked in server.asked)
+        assert listings <= 11
+
+
+class TestRaces:
+    """Both orders, and the requests that are lost or repeated in between."""
+
+    def due(self, server: BucketServer, clock: Clock, *takers: GcsStore) -> tuple[Holder, int]:
+        mine = holder()
+        clock.ahead = 0.0
+        owner = GcsStore(GcsLocation(server.bucket.name))
+        _, token = take(owner, mine)
+        owner.close()
+        for one in takers:
+            assert look(one) == mine.uuid
+        clock.ahead = D + 10
+        return mine, token
+
+    @pytest.mark.parametrize("rounds", [10, *soaking(200)])
+    def test_two_takers_have_one_removal_and_one_lock(
+        self, server: BucketServer, taker: GcsStore, second: GcsStore, clock: Clock, rounds: int
+    ) -> None:
+        for _ in range(rounds):
+            mine, _ = self.due(server, clock, taker, second)
+            wanted = {who: holder() for who in ("taker", "second")}
+            outcomes = at_once(
+                {
+                    "taker": (taker, Take(wanted["taker"])),
+                    "second": (second, Take(wanted["second"])),
+                }
+            )
+            had = [who for who, outcome in outcomes.items() if isinstance(outcome, Taken)]
+            assert len(had) == 1, outcomes
+            assert has(taker) == wanted[had[0]].uuid
+            records = [name for name in server.bucket.names() if f"/{mine.uuid}" in name]
+            assert len(records) == 1
+            ask({"taker": taker, "second": second}[had[0]], Unlock(NAME, wanted[had[0]].uuid or ""))
+
+    @pytest.mark.parametrize("rounds", [10, *soaking(200)])
+    def test_a_taker_and_an_unlocker_have_one_removal(
+        self, server: BucketServer, taker: GcsStore, store: GcsStore, clock: Clock, rounds: int
+    ) -> None:
+        """One that has begun since the taker looked, and knows the lock for as long."""
+        for _ in range(rounds):
+            mine, token = self.due(server, clock, taker)
+            outcomes: dict[str, Outcome] = at_once(
+                {
+                    "taker": (taker, GetPosition(NAME, WAITER, 0)),
+                    "unlocker": (store, Remove(removal(mine), (token, token))),
+                }
+            )
+            kept = removal_of(store, mine)
+            unlocker_did = isinstance(outcomes["unlocker"], Done)
+            assert unlocker_did == (kept.removed_by == "unlocker-1"), (outcomes, kept)
+            assert has(store) is None
+
+    @pytest.mark.parametrize("rounds", [10, *soaking(200)])
+    def test_a_taker_and_a_push_have_one_winner(
+        self, server: BucketServer, taker: GcsStore, store: GcsStore, clock: Clock, rounds: int
+    ) -> None:
+        for _ in range(rounds):
+            mine, token = self.due(server, clock, taker)
+            uuid = mine.uuid or ""
+            outcomes: dict[str, Outcome] = at_once(
+                {
+                    "taker": (taker, Take(holder())),
+                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
+                }
+            )
+            pushed = isinstance(outcomes["push"], Done)
+            assert pushed == isinstance(outcomes["taker"], Refused), outcomes
+            assert pushed == (has(store) == uuid)
+            ask(store, Remove(removal(replace(mine, uuid=has(store), fencing_token=0)), None))
+
+    def test_a_push_right_before_the_decision_wins(
+        self, server: BucketServer, taker: GcsStore, clock: Clock
+    ) -> None:
+        mine, _ = self.due(server, clock, taker)
+
+        def push(asked: Any) -> None:
+            if asked.method == "PATCH" and b"removing" in asked.body:
+                server.trouble = lambda _: None
+                rewrite(server, alert_at="250", auto_unlock_at="350")
+
+        server.trouble = push
+        assert isinstance(ask(taker, Take(holder())), Refused)
+        assert has(taker) == mine.uuid
+        clock.ahead += D - 10
+        assert look(taker) == mine.uuid
+        clock.ahead += 20
+        assert look(taker) is None
+
+    @pytest.mark.parametrize("kind", [LOSE, DROP, REPEAT, 503, 409, 429])
+    @pytest.mark.parametrize("method", ["PATCH", "POST"])
+    def test_answers_that_are_lost_change_nothing(
+        self, server: BucketServer, taker: GcsStore, clock: Clock, method: str, kind: str | int
+    ) -> None:
+        mine, _ = self.due(server, clock, taker)
+        server.fault(method, kind, part=OBJECT if method == "PATCH" else "")
+        assert look(taker) is None
+        kept = removal_of(taker, mine)
+        assert kept.removed_by.startswith("taker@")
+        take(taker)
+
+    @pytest.mark.parametrize("part", ["removed/", OBJECT])
+    def test_one_that_dies_in_the_middle_is_followed_by_the_next(
+        self, server: BucketServer, taker: GcsStore, second: GcsStore, clock: Clock, part: str
+    ) -> None:
+        mine, _ = self.due(server, clock, taker)
+        server.fault("POST", DROP, part=part, times=1000)
+        ask(taker, GetPosition(NAME, WAITER, 0), 0.5)
+        server.heal()
+        take(second)
+        assert removal_of(second, mine).removed_by.startswith("taker@")
+
+    def test_a_taker_that_was_lost_in_removing_leaves_no_trace_of_its_own(
+        self, server: BucketServer, taker: GcsStore, clock: Clock
+    ) -> None:
+        """What it sent could not take the lock."""
+        self.due(server, clock, taker)
+        server.fault("PATCH", LOSE)
+        mine = holder()
+        assert isinstance(ask(taker, Take(mine)), Taken)
+        said, _ = server.bucket.get(OBJECT)
+        tombstone_until = float(said["metadata"].get("late_until", 0))
+        assert tombstone_until < time.time() + 86400 + 60
+        assert said["metadata"]["uuid"] == mine.uuid
