@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import socket
 import sys
 from importlib.metadata import packages_distributions
@@ -29,7 +30,8 @@ HOLES = {
         "4.25.8",
     ),
     "waitress": (("2.1.2", "3.0.0"), "3.0.1"),  # CVE-2024-49768, CVE-2024-49769
-    "werkzeug": (("2.3.8", "3.0.5"), "3.0.6"),  # CVE-2024-34069, CVE-2024-49766, CVE-2024-49767
+    # CVE-2024-34069, CVE-2024-49766, CVE-2024-49767; and with 3.0 what should be 421 was 500.
+    "werkzeug": (("2.3.8", "3.0.5", "3.0.6"), "3.1.0"),
     "requests": (("2.31.0", "2.32.3"), "2.32.4"),  # CVE-2024-35195, CVE-2024-47081
 }
 MENDED = {"protobuf": ("5.29.5", "6.31.1", "7.34.0"), "grpcio": ("1.66.0", "1.85.1")}
@@ -102,6 +104,11 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
     ):
         assert min(versions, key=Version) == HOLES[name][1]
         assert all(version in asked[name].specifier for version in versions)
+    script = (CHECKOUT / ".ci/matrix").read_text(encoding="utf-8")
+    web = dict(re.findall(r"\b(flask|werkzeug)==([0-9.]+)", script))
+    for name in ("flask", "werkzeug"):
+        (floor,) = requirements("services")[name].specifier
+        assert (floor.operator, Version(floor.version)) == (">=", Version(web[name]))
 
 
 # ---------------------------------------------------------------- what is used though it is private

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html import unescape
 
 import pytest
+from werkzeug.test import create_environ, run_wsgi_app
 
 from mutexdash.security.access import Access
 from tests.support.dashboard_fakes import Board
@@ -217,9 +219,11 @@ def test_a_local_dashboard_answers_to_local_names(board: Board, host: str) -> No
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7", "[::", ""])
 def test_a_local_dashboard_answers_to_no_other_name(board: Board, host: str) -> None:
     """A web page whose name was made to resolve to 127.0.0.1 must not read the locks."""
-    answer = board.get("/api/locks", Host=host)
-    assert answer.status_code in (400, 421)
-    assert "locks" not in answer.json
+    # Without werkzeug's client, which in some releases itself refuses hosts that are none.
+    environ = create_environ("/api/locks", environ_base={"REMOTE_ADDR": "127.0.0.1"})
+    answer, status, _ = run_wsgi_app(board.app, {**environ, "HTTP_HOST": host})
+    assert status.startswith(("400 ", "421 "))
+    assert "locks" not in json.loads(b"".join(answer))
 
 
 def test_an_open_dashboard_answers_to_any_name() -> None:

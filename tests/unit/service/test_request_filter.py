@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from werkzeug.test import Client
+from werkzeug.test import Client, create_environ, run_wsgi_app
 
 from lockclient.service.request_filter import (
     Door,
@@ -26,6 +26,11 @@ def door(*hosts: str) -> Client:
         return [b"inside"]
 
     return Client(Door(app, hosts, ("/healthz", "/readyz")))
+
+
+def asked_for(path: str, host: str) -> dict[str, Any]:
+    environ = create_environ(headers={"Host": host})
+    return {**environ, "PATH_INFO": path, "HTTP_HOST": host}
 
 
 @pytest.mark.parametrize(
@@ -48,12 +53,17 @@ def test_addresses_names_without_a_dot_and_known_names_get_in(host: str) -> None
     ],
 )
 def test_others_do_not(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    def answer_to(path: str) -> tuple[str, bytes]:
+        # Without werkzeug's client, which in some releases itself refuses hosts that are none.
+        answer, status, _ = run_wsgi_app(client.application, asked_for(path, host))
+        return status, b"".join(answer)
+
     client = door("locks.example.org")
     for path in ("/", "/metrics", "//metrics"):
-        answer = client.get(path, headers={"Host": host})
-        assert answer.status_code == 421
-        assert "--allowed-host" in answer.text
-    assert client.get("/healthz", headers={"Host": host}).status_code == 200
+        status, said = answer_to(path)
+        assert status.startswith("421 ")
+        assert b"--allowed-host" in said
+    assert answer_to("/healthz")[0].startswith("200 ")
     assert len(caplog.records) == 1, "told once, for whoever wonders why nothing is scraped"
 
 
