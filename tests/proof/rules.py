@@ -1,0 +1,358 @@
+"""The rules: each looks through a history for one promise that was broken, and says so.
+
+A rule yields sentences, one for each break, and none where all is well. Times of etcd's writes are
+the recorder's: never earlier than the write, and at most `Limits.lag` later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+
+from tests.proof.history import Limits, Line
+from tests.proof.reigns import Reign, Reigns
+
+RECONNECTED_S = 20.0
+"""Seconds after trouble in which a connection that was cut may still be found dead."""
+
+
+@dataclass
+class History:
+    """All that the rules look at."""
+
+    lines: list[Line]
+    limits: Limits = field(default_factory=Limits)
+
+    @cached_property
+    def reigns(self) -> Reigns:
+        """The fold over etcd's events."""
+        return Reigns(self.lines, self.limits.root)
+
+    @cached_property
+    def by_what(self) -> dict[str, list[Line]]:
+        """The lines of each kind, in the order of their times."""
+        found: dict[str, list[Line]] = defaultdict(list)
+        for line in self.lines:
+            found[line.what].append(line)
+        return found
+
+    @cached_property
+    def stopped(self) -> dict[str, float]:
+        """When each process was ended, by itself or by others."""
+        lines = (*self.by_what["killed"], *self.by_what["ended"])
+        return {line.process: line.at for line in sorted(lines, key=attrgetter("at"), reverse=True)}
+
+    @cached_property
+    def acquired(self) -> dict[str, Line]:
+        """By uuid, what clients were told to have."""
+        return {line.uuid: line for line in self.by_what["acquired"]}
+
+    def quiet(self, process: str, begin: float, end: float) -> bool:
+        """Tell whether nothing troubled a process in this time."""
+        for line in (*self.by_what["trouble"], *self.by_what["frozen"]):
+            mine = line.process in ("", process)
+            if mine and line.at < end and line.at + (line.seconds or 0.0) + RECONNECTED_S > begin:
+                return False
+        return self.stopped.get(process, math.inf) > end
+
+
+Rule = Callable[[History], Iterator[str]]
+
+
+# ---------------------------------------------------------------- what etcd's events alone say
+
+
+def one_holder(history: History) -> Iterator[str]:
+    """At each revision a lock has one holder, a holder is replaced by its heir only, once used."""
+    used: Counter[str] = Counter(reign.uuid for reign in history.reigns.all)
+    for reign in history.reigns.all:
+        if used[reign.uuid] > 1:
+            yield f"{reign.uuid} had {reign.lock} again at {reign.began}: a uuid is used once"
+        if reign.heir:
+            heir = history.reigns.by_uuid[reign.heir]
+            if not reign.about.get("identity") or (
+                reign.about["identity"] != heir.about.get("identity")
+            ):
+                yield f"{heir.uuid} took {reign.lock} at {heir.began} while {reign.uuid} had it"
+
+
+def removal_recorded_once(history: History) -> Iterator[str]:
+    """Each record is written at the end of the reign that it tells of, and once."""
+    seen: set[tuple[str, str]] = set()
+    for key, line in history.reigns.written:
+        if key[0] != "removed" or line.value is None:
+            continue
+        reign = history.reigns.by_uuid.get(key[2])
+        if (key[1], key[2]) in seen:
+            yield f"the removal of {key[2]} was recorded again at {line.revision}"
+        seen.add((key[1], key[2]))
+        if reign is None or reign.ended != line.revision:
+            yield f"a removal of {key[2]} was recorded at {line.revision}, which did not remove it"
+
+
+def no_early_removal(history: History) -> Iterator[str]:
+    """The unlocker removes nothing before its time is over, counted from the last write."""
+    limits = history.limits
+    for reign in history.reigns.all:
+        if reign.record is None or reign.record.get("how") != "auto-unlock":
+            continue
+        after = reign.auto_unlock
+        silent = reign.ended_at - reign.last_push(reign.ended_at)
+        if after is None or silent < after * (1 - limits.drift) - limits.lag:
+            yield (
+                f"{reign.lock} of {reign.uuid} was removed at {reign.ended} after {silent:.3f} s "
+                f"of silence; it allows {after}"
+            )
+
+
+def brake(history: History) -> Iterator[str]:
+    """No more auto-unlocks in a minute than the brake lets pass."""
+    limits = history.limits
+    if not limits.max_removals:
+        return
+    at = sorted(
+        reign.ended_at
+        for reign in history.reigns.all
+        if reign.record is not None and reign.record.get("how") == "auto-unlock"
+    )
+    # One more for each unlocker but one; see `unlocker/rate_limit.py`.
+    most = int(limits.max_removals + limits.unlockers - 1)
+    for first, beyond in zip(at, at[most:], strict=False):
+        if beyond - first < 60 * (1 - limits.drift) - limits.lag:
+            yield f"{most + 1} locks were removed in {beyond - first:.1f} s up to {beyond:.3f}"
+
+
+def queue_order(history: History) -> Iterator[str]:
+    """Who stands in line gets the lock in its turn, and nobody overtakes the line."""
+    for reign in history.reigns.all:
+        inherits = any(other.heir == reign.uuid for other in history.reigns.all)
+        foreign = not reign.about.get("client")
+        if reign.oldest and reign.ticket != reign.oldest and not inherits and not foreign:
+            yield (
+                f"{reign.uuid} took {reign.lock} at {reign.began} with the ticket "
+                f"{reign.ticket or 'of nobody'}, while that of {reign.oldest} stood before it"
+            )
+
+
+def bound_to_leases(history: History) -> Iterator[str]:
+    """Tickets, marks and records have a lease, locks have none."""
+    for key, line in history.reigns.written:
+        if line.value is None:
+            continue
+        if bool(line.lease) == (key[0] == "locks"):
+            yield f"{'/'.join(key)} was written at {line.revision} with the lease {line.lease}"
+
+
+def stamps_rise(history: History) -> Iterator[str]:
+    """No push puts an acquisition's stamps back. (The clocks of this history do not jump.)"""
+    for reign in history.reigns.all:
+        for (_, _, before), (revision, _, after) in zip(
+            reign.stamps, reign.stamps[1:], strict=False
+        ):
+            if float(after) < float(before):
+                yield f"{reign.uuid} put its stamps back from {before} to {after} at {revision}"
+
+
+# ---------------------------------------------------------------- what clients say beside it
+
+
+def unlocked_by_holder(history: History) -> Iterator[str]:
+    """A lock goes without a record only by its own holder's hand."""
+    begun: dict[str, float] = {}
+    for line in (*history.by_what["release"], *history.by_what["lost"]):
+        begun[line.uuid] = min(line.at, begun.get(line.uuid, math.inf))
+    for reign in history.reigns.all:
+        had = history.acquired.get(reign.uuid)
+        if not reign.ended or reign.record is not None or reign.heir or had is None:
+            continue
+        if begun.get(reign.uuid, math.inf) > reign.ended_at:
+            yield (
+                f"{reign.lock} of {reign.uuid} went at {reign.ended}, {reign.ended_at:.3f}, with "
+                "no record, and its holder had not begun to release it"
+            )
+
+
+def loss_is_told(history: History) -> Iterator[str]:
+    """A holder hears of its loss within the stated time, or as its own time runs out."""
+    told: dict[str, float] = {}
+    for line in (*history.by_what["release"], *history.by_what["lost"]):
+        told[line.uuid] = min(line.at, told.get(line.uuid, math.inf))
+    for reign in history.reigns.all:
+        had = history.acquired.get(reign.uuid)
+        if had is None:
+            continue
+        gone_at = max(reign.ended_at, had.at)
+        limit = history.limits.told_within + history.limits.lag
+        by = math.inf
+        if reign.ended and history.quiet(had.process, gone_at - RECONNECTED_S, gone_at + limit):
+            by = gone_at + limit
+        if reign.auto_unlock is not None:  # with a tick of its own, and clocks that part
+            by = min(by, reign.last_push(math.inf) + reign.auto_unlock * 1.001 + limit)
+        by = _thawed(history, had.process, by)
+        over = history.by_what["settled"][-1].at if history.by_what["settled"] else 0.0
+        if told.get(reign.uuid, math.inf) > by < min(history.stopped.get(had.process, over), over):
+            yield f"{had.process} was not told by {by:.3f} that {reign.lock} of {reign.uuid} went"
+
+
+def _thawed(history: History, process: str, moment: float) -> float:
+    for line in history.by_what["frozen"]:
+        if line.process == process and line.at <= moment <= line.at + (line.seconds or 0.0) + 1.0:
+            return line.at + (line.seconds or 0.0) + 1.0
+    return moment
+
+
+def no_overlap(history: History) -> Iterator[str]:
+    """Nobody works under a lock that somebody else has acquired already.
+
+    But for who was force-unlocked, or whose lock was removed by hand, and has not heard of it yet:
+    `loss_is_told` is about that.
+    """
+    had_at: dict[str, list[Line]] = defaultdict(list)
+    for line in history.by_what["acquired"]:
+        had_at[line.lock].append(line)
+    for line in history.by_what["working"]:
+        reign = history.reigns.by_uuid.get(line.uuid)
+        if reign is None:
+            yield f"{line.process} works under {line.lock} by {line.uuid}, which never had it"
+            continue
+        by_hand = reign.record is not None and reign.record.get("how") != "auto-unlock"
+        if by_hand or reign.heir:
+            continue
+        for later in had_at[line.lock]:
+            if later.at < line.at and later.revision > reign.began:
+                yield (
+                    f"{line.process} works under {line.lock} by {line.uuid} at {line.at:.3f}, and "
+                    f"{later.process} has had it since {later.at:.3f}"
+                )
+
+
+def pushes_count(history: History) -> Iterator[str]:
+    """A push that was confirmed is never followed by a removal that ignored it."""
+    begun = {(line.process, line.call): line for line in history.by_what["push"]}
+    for line in history.by_what["pushed"]:
+        reign = history.reigns.by_uuid.get(line.uuid)
+        sent = begun.get((line.process, line.call))
+        if reign is None or sent is None or reign.record is None or reign.auto_unlock is None:
+            continue
+        if reign.record.get("how") != "auto-unlock" or reign.ended_at < sent.at:
+            continue
+        allowed = reign.auto_unlock * (1 - history.limits.drift)
+        if reign.ended_at < sent.at + allowed - history.limits.lag:
+            yield (
+                f"{line.uuid} pushed {reign.lock} at {sent.at:.3f}, which was confirmed, and was "
+                f"removed at {reign.ended_at:.3f}"
+            )
+
+
+def waiters_are_served(history: History) -> Iterator[str]:
+    """Every call that was begun by a process that lived has come to an end."""
+    ended = {
+        (line.process, line.call)
+        for what in ("acquired", "missed")
+        for line in history.by_what[what]
+    }
+    for line in history.by_what["acquire"] if history.by_what["settled"] else ():
+        if line.process not in history.stopped and (line.process, line.call) not in ended:
+            yield f"{line.process} has waited for {line.lock} since {line.at:.3f}, to the end"
+
+
+def nothing_left(history: History) -> Iterator[str]:
+    """In the end no ticket is left, and no lock but those that nobody may remove."""
+    if not history.by_what["settled"]:
+        return
+    for key, line in history.reigns.left.items():
+        if key[0] == "queue":
+            yield f"the ticket {'/'.join(key)} of {line.revision} is left"
+        elif key[0] == "locks" and key[2] == "uuid":
+            reign = history.reigns.by_uuid[line.value or ""]
+            if reign.auto_unlock is not None:
+                yield f"the lock {key[1]} of {line.value} is left, taken at {line.revision}"
+
+
+def orphans_go(history: History) -> Iterator[str]:
+    """A lock that its process was not told to have is given back by it: no answer was guessed.
+
+    A lost answer is resolved by who asked. So a lock that is removed by its time, and that no call
+    has returned, was forgotten by a process; one that ended meanwhile is excused, and one whose
+    etcd had no space for the mark that makes a late take harmless.
+    """
+    if history.stopped or history.by_what["frozen"] or history.by_what["full"]:
+        return  # which process's it was is not in the store
+    for reign in history.reigns.all:
+        known = reign.uuid in history.acquired or not reign.about.get("client")
+        if not known and reign.record is not None:
+            yield f"{reign.uuid} had {reign.lock} from {reign.began} on, and nobody was told so"
+
+
+def linearizable(history: History) -> Iterator[str]:
+    """As a mutex with fencing: see `tests/proof/check.py` for why this is complete."""
+    reigns = history.reigns
+    calls = {(line.process, line.call): line for line in history.by_what["acquire"]}
+    releases = {(line.process, line.call): line for line in history.by_what["release"]}
+    done: list[tuple[float, float, int, str]] = []
+    for line in history.by_what["acquired"]:
+        reign = reigns.by_uuid.get(line.uuid)
+        if reign is None or reign.lock != line.lock or reign.began != line.revision:
+            yield f"{line.uuid} was told the token {line.revision} of {line.lock}, which is not its"
+            continue
+        call = calls.get((line.process, line.call))
+        if call is not None:
+            done.append((call.at, line.at, reign.began, f"the acquire of {line.uuid}"))
+    for line in history.by_what["released"]:
+        reign, call = reigns.by_uuid.get(line.uuid), releases.get((line.process, line.call))
+        if reign is None or call is None:
+            continue
+        if not reign.ended or reign.ended_at > line.at + history.limits.lag:
+            yield f"{line.uuid} was told that it released {line.lock}, which it had still"
+            continue
+        done.append((call.at, line.at, reign.ended, f"the release of {line.uuid}"))
+    yield from _against_real_time(done)
+
+
+def _against_real_time(done: list[tuple[float, float, int, str]]) -> Iterator[str]:
+    """Find what was over before something began that stands before it in etcd."""
+    by_end = sorted(done, key=lambda one: one[1])
+    newest, latest, index = 0, "", 0
+    for begin, _, revision, what in sorted(done):
+        while index < len(by_end) and by_end[index][1] < begin:
+            if by_end[index][2] > newest:
+                newest, latest = by_end[index][2], by_end[index][3]
+            index += 1
+        if revision < newest:
+            yield f"{what} is at {revision}, and {latest}, over before it began, at {newest}"
+
+
+def tokens_rise(history: History) -> Iterator[str]:
+    """In the order in which a lock was had, its tokens rise strictly."""
+    last: dict[str, Reign] = {}
+    for reign in history.reigns.all:
+        before = last.get(reign.lock)
+        had = history.acquired.get(reign.uuid)
+        token = reign.began if had is None else had.revision
+        if before is not None and token <= before.began:
+            yield f"the token {token} of {reign.uuid} is not above {before.began} before it"
+        last[reign.lock] = reign
+
+
+RULES: tuple[Rule, ...] = (
+    one_holder,
+    tokens_rise,
+    removal_recorded_once,
+    no_early_removal,
+    pushes_count,
+    brake,
+    queue_order,
+    bound_to_leases,
+    stamps_rise,
+    unlocked_by_holder,
+    loss_is_told,
+    no_overlap,
+    waiters_are_served,
+    nothing_left,
+    orphans_go,
+    linearizable,
+)

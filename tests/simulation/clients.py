@@ -1,0 +1,189 @@
+"""What virtual clients do with the real `AsyncClusterMutex` and `ClusterMutex`, and write down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
+from lockclient.errors import ClusterMutexError
+from lockclient.stores.etcd.store import EtcdStore
+from tests.proof.history import Line
+from tests.simulation.hub import Hub, Process
+from tests.simulation.plan import Work
+from tests.simulation.virtual_modules import Loop
+
+
+class Client:
+    """One task or thread, which wants a lock now and then.
+
+    Args:
+        work: what it does.
+        number: which step of the plan this is; what is drawn depends on it.
+        store: of its process.
+        write: takes the lines of the history.
+    """
+
+    def __init__(
+        self, work: Work, number: int, store: EtcdStore, write: Callable[[Line], object]
+    ) -> None:
+        self._work, self._number, self._store, self._write = work, number, store, write
+        self._hub = Hub.current
+        self._process: Process = self._hub.process
+        self._calls = 0
+        self._drawn = 0
+        self._held: Any = None
+
+    def _draw(self, low: float = 0.0, high: float = 1.0) -> float:
+        self._drawn += 1
+        return low + (high - low) * self._hub.draw("client", self._number, self._drawn)
+
+    def _say(self, what: str, call: int = 0, uuid: str = "", **more: Any) -> None:
+        line = Line(
+            *(self._hub.now, self._process.name, what, call),
+            lock=self._work.lock,
+            uuid=uuid,
+            **more,
+        )
+        self._write(line)
+
+    def _begin(self, what: str, uuid: str = "", **more: Any) -> int:
+        self._calls += 1
+        call = self._number * 1000 + self._calls
+        self._say(what, call, uuid, **more)
+        return call
+
+    def _mutex_arguments(self) -> dict[str, Any]:
+        work = self._work
+        return {
+            "store": self._store,
+            "expected_runtime": work.expected,
+            "auto_unlock_after": work.auto_unlock,
+            "identity": work.identity,
+            "capture_backtrace": False,
+            "keepalive": self._draw() < 0.25,
+            "on_lost": self._on_lost,
+        }
+
+    def _on_lost(self, lost: LockLost) -> None:
+        self._say("lost", uuid=lost.uuid or "")
+
+    def _acquired(self, call: int, held: Any) -> None:
+        self._say("acquired", call, held.uuid, revision=held.fencing_token)
+
+    def _is_working(self, held: Any) -> bool:
+        """Tell whether it is healthy, and note it if so: the time first, then the look."""
+        line = Line(
+            self._hub.now, self._process.name, "working", lock=self._work.lock, uuid=held.uuid
+        )
+        if held.healthy:
+            self._write(line)
+            return True
+        return False
+
+    def _timeout(self) -> float | None:
+        kind = self._draw()
+        if kind < 0.2:
+            return 0.0
+        return self._draw(0.2, 6.0) if kind < 0.6 else None
+
+    # ------------------------------------------------------------ in a thread
+
+    def run_in_thread(self) -> None:
+        """Do it all."""
+        for _ in range(self._work.rounds):
+            timeout = self._timeout()
+            mutex = ClusterMutex(self._work.lock, timeout=timeout, **self._mutex_arguments())
+            call = self._begin("acquire", seconds=timeout)
+            try:
+                held = mutex.acquire()
+            except ClusterMutexError:
+                held = None
+            if held is None:
+                self._say("missed", call)
+            else:
+                self._acquired(call, held)
+                self._hold_in_thread(held)
+            self._hub.wait(self._draw(0.0, 1.0))
+
+    def _hold_in_thread(self, held: Any) -> None:
+        silent = self._draw() < 0.15
+        for _ in range(int(self._draw(1, 5))):
+            if not self._is_working(held):
+                break
+            self._hub.wait(self._draw(0.0, 3.0 if silent else 0.8))
+            if not silent:
+                call = self._begin("push", held.uuid)
+                with suppress(ClusterMutexError):
+                    held.alive(force=True)
+                    self._say("pushed", call, held.uuid)
+        self._is_working(held)
+        if silent and self._draw() < 0.5:
+            self._hub.wait(self._work.auto_unlock + 3)
+        call = self._begin("release", held.uuid)
+        with suppress(ClusterMutexError):
+            held.release()
+            self._say("released", call, held.uuid)
+
+    # ------------------------------------------------------------ on a loop
+
+    async def run_on_loop(self) -> None:
+        """Do it all."""
+        await asyncio.sleep(self._draw(0, 0.5))
+        for _ in range(self._work.rounds):
+            timeout = self._timeout()
+            mutex = AsyncClusterMutex(self._work.lock, timeout=timeout, **self._mutex_arguments())
+            await self._acquire_on_loop(mutex, timeout)
+            await asyncio.sleep(self._draw(0.0, 1.0))
+
+    async def _acquire_on_loop(self, mutex: AsyncClusterMutex, timeout: float | None) -> None:
+        call = self._begin("acquire", seconds=timeout)
+        task = asyncio.ensure_future(mutex.acquire())
+        if self._draw() < 0.15:
+            asyncio.get_running_loop().call_later(self._draw(0.0, 3.0), task.cancel)
+        held = None
+        with suppress(ClusterMutexError, asyncio.CancelledError):
+            held = await task
+        if held is None:
+            self._say("missed", call)
+            return
+        self._acquired(call, held)
+        await self._hold_on_loop(held)
+
+    async def _hold_on_loop(self, held: Any) -> None:
+        silent = self._draw() < 0.15
+        for _ in range(int(self._draw(1, 5))):
+            if not self._is_working(held):
+                break
+            await asyncio.sleep(self._draw(0.0, 3.0 if silent else 0.8))
+            if not silent:
+                call = self._begin("push", held.uuid)
+                with suppress(ClusterMutexError):
+                    await held.alive(force=True)
+                    self._say("pushed", call, held.uuid)
+        self._is_working(held)
+        if silent and self._draw() < 0.5:
+            await asyncio.sleep(self._work.auto_unlock + 3)
+        call = self._begin("release", held.uuid)
+        with suppress(ClusterMutexError):
+            await held.release()
+            self._say("released", call, held.uuid)
+
+
+def run_loop(clients: list[tuple[float, Client]]) -> None:
+    """Run an event loop with these clients, each from its time on: a thread's whole life."""
+
+    async def begin() -> None:
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
+        for seconds, client in clients:
+            start = partial(lambda one: tasks.append(loop.create_task(one.run_on_loop())), client)
+            loop.call_later(seconds, start)
+        await asyncio.sleep(max((seconds for seconds, _ in clients), default=0.0) + 0.1)
+        await asyncio.gather(*tasks)
+        await asyncio.Event().wait()  # the loop goes on: what is left of them may need it
+
+    Loop().run_until_complete(begin())
