@@ -7,7 +7,7 @@ monotonic ones of one machine.
 | what | by whom | fields beside `at` and `process` |
 | --- | --- | --- |
 | `acquire` | client | call, lock, timeout (null: none) |
-| `acquired` | client | call, lock, uuid, revision: the fencing token |
+| `acquired` | client | call, lock, uuid, revision: the fencing token, seconds: any if kept alive |
 | `missed` | client | call, lock: no lock came of that call |
 | `push`, `pushed` | client | call, lock, uuid |
 | `working` | client | lock, uuid: `healthy` was true when it was asked after that time |

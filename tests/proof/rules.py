@@ -51,11 +51,11 @@ class History:
         """By uuid, what clients were told to have."""
         return {line.uuid: line for line in self.by_what["acquired"]}
 
-    def quiet(self, process: str, begin: float, end: float) -> bool:
-        """Tell whether nothing troubled a process in this time."""
+    def quiet(self, process: str, begin: float, end: float, after: float = RECONNECTED_S) -> bool:
+        """Tell whether nothing troubled a process in this time, and so many seconds before it."""
         for line in (*self.by_what["trouble"], *self.by_what["frozen"]):
             mine = line.process in ("", process)
-            if mine and line.at < end and line.at + (line.seconds or 0.0) + RECONNECTED_S > begin:
+            if mine and line.at < end and line.at + (line.seconds or 0.0) + after > begin:
                 return False
         return self.stopped.get(process, math.inf) > end
 
@@ -109,16 +109,21 @@ def no_early_removal(history: History) -> Iterator[str]:
             )
 
 
+def _removals(history: History) -> list[float]:
+    """Return when locks were auto-unlocked, in order."""
+    return sorted(
+        reign.ended_at
+        for reign in history.reigns.all
+        if reign.record is not None and reign.record.get("how") == "auto-unlock"
+    )
+
+
 def brake(history: History) -> Iterator[str]:
     """No more auto-unlocks in a minute than the brake lets pass."""
     limits = history.limits
     if not limits.max_removals:
         return
-    at = sorted(
-        reign.ended_at
-        for reign in history.reigns.all
-        if reign.record is not None and reign.record.get("how") == "auto-unlock"
-    )
+    at = _removals(history)
     # One more for each unlocker but one; see `unlocker/rate_limit.py`.
     most = int(limits.max_removals + limits.unlockers - 1)
     for first, beyond in zip(at, at[most:], strict=False):
@@ -248,6 +253,33 @@ def pushes_count(history: History) -> Iterator[str]:
             )
 
 
+def works_in_time(history: History) -> Iterator[str]:
+    """A holder takes its lock for lost when its time has run out since its last push, or sooner.
+
+    It counts from before it sent that, so that its time is over sooner than if it were counted
+    from the write.
+    """
+    for line in history.by_what["working"]:
+        reign = history.reigns.by_uuid.get(line.uuid)
+        if reign is None or reign.auto_unlock is None:
+            continue
+        silent = line.at - reign.last_push(line.at)
+        if silent > reign.auto_unlock * (1 + history.limits.drift) + history.limits.lag:
+            yield f"{line.process} works under {line.lock} after {silent:.3f} s without a push"
+
+
+def kept_alive(history: History) -> Iterator[str]:
+    """What is pushed from the background is not removed while its process is well."""
+    for reign in history.reigns.all:
+        had = history.acquired.get(reign.uuid)
+        if had is None or had.seconds is None or reign.record is None or reign.auto_unlock is None:
+            continue
+        begin = reign.ended_at - reign.auto_unlock
+        auto = reign.record.get("how") == "auto-unlock"
+        if auto and history.quiet(had.process, begin, reign.ended_at, after=0.0):
+            yield f"{reign.lock} of {reign.uuid} was kept alive, and removed at {reign.ended}"
+
+
 def waiters_are_served(history: History) -> Iterator[str]:
     """Every call that was begun by a process that lived has come to an end."""
     ended = {
@@ -264,12 +296,15 @@ def nothing_left(history: History) -> Iterator[str]:
     """In the end no ticket is left, and no lock but those that nobody may remove."""
     if not history.by_what["settled"]:
         return
+    end = history.by_what["settled"][-1].at
+    removed = [at for at in _removals(history) if at > end - 60]
+    braked = 0 < history.limits.max_removals <= len(removed)
     for key, line in history.reigns.left.items():
         if key[0] == "queue":
             yield f"the ticket {'/'.join(key)} of {line.revision} is left"
         elif key[0] == "locks" and key[2] == "uuid":
             reign = history.reigns.by_uuid[line.value or ""]
-            if reign.auto_unlock is not None:
+            if reign.auto_unlock is not None and not braked:
                 yield f"the lock {key[1]} of {line.value} is left, taken at {line.revision}"
 
 
@@ -351,6 +386,8 @@ RULES: tuple[Rule, ...] = (
     unlocked_by_holder,
     loss_is_told,
     no_overlap,
+    works_in_time,
+    kept_alive,
     waiters_are_served,
     nothing_left,
     orphans_go,

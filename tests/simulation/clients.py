@@ -16,6 +16,9 @@ from tests.simulation.hub import Hub, Process
 from tests.simulation.plan import Work
 from tests.simulation.virtual_modules import Loop
 
+LOOK_S = 0.25
+"""Seconds between two looks of a silent holder whether the lock is still its own."""
+
 
 class Client:
     """One task or thread, which wants a lock now and then.
@@ -35,7 +38,7 @@ class Client:
         self._process: Process = self._hub.process
         self._calls = 0
         self._drawn = 0
-        self._held: Any = None
+        self._kept_alive = False
 
     def _draw(self, low: float = 0.0, high: float = 1.0) -> float:
         self._drawn += 1
@@ -57,14 +60,14 @@ class Client:
         return call
 
     def _mutex_arguments(self) -> dict[str, Any]:
-        work = self._work
+        work, self._kept_alive = self._work, self._draw() < 0.25
         return {
             "store": self._store,
             "expected_runtime": work.expected,
             "auto_unlock_after": work.auto_unlock,
             "identity": work.identity,
             "capture_backtrace": False,
-            "keepalive": self._draw() < 0.25,
+            "keepalive": self._kept_alive,
             "on_lost": self._on_lost,
         }
 
@@ -72,7 +75,8 @@ class Client:
         self._say("lost", uuid=lost.uuid or "")
 
     def _acquired(self, call: int, held: Any) -> None:
-        self._say("acquired", call, held.uuid, revision=held.fencing_token)
+        kept_alive = 1.0 if self._kept_alive else None
+        self._say("acquired", call, held.uuid, revision=held.fencing_token, seconds=kept_alive)
 
     def _is_working(self, held: Any) -> bool:
         """Tell whether it is healthy, and note it if so: the time first, then the look."""
@@ -83,6 +87,11 @@ class Client:
             self._write(line)
             return True
         return False
+
+    def _looks(self) -> int:
+        """Return how often a silent one looks whether it holds the lock still: until after its end,
+        or not at all."""
+        return int((self._work.auto_unlock + 3) / LOOK_S) if self._draw() < 0.7 else 0
 
     def _timeout(self) -> float | None:
         kind = self._draw()
@@ -121,8 +130,9 @@ class Client:
                     held.alive(force=True)
                     self._say("pushed", call, held.uuid)
         self._is_working(held)
-        if silent and self._draw() < 0.5:
-            self._hub.wait(self._work.auto_unlock + 3)
+        for _ in range(self._looks() if silent else 0):
+            self._hub.wait(LOOK_S)
+            self._is_working(held)
         call = self._begin("release", held.uuid)
         with suppress(ClusterMutexError):
             held.release()
@@ -165,8 +175,9 @@ class Client:
                     await held.alive(force=True)
                     self._say("pushed", call, held.uuid)
         self._is_working(held)
-        if silent and self._draw() < 0.5:
-            await asyncio.sleep(self._work.auto_unlock + 3)
+        for _ in range(self._looks() if silent else 0):
+            await asyncio.sleep(LOOK_S)
+            self._is_working(held)
         call = self._begin("release", held.uuid)
         with suppress(ClusterMutexError):
             await held.release()

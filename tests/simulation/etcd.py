@@ -162,20 +162,24 @@ class SimulatedEtcd:
         """Forget all revisions before this one."""
         self.compacted = self.revision
 
-    def events(self, start: int, key: bytes, range_end: bytes) -> list[Write]:
+    def events(
+        self, start: int, key: bytes, range_end: bytes, *, synced: bool = False
+    ) -> list[Write]:
         """Return what a watch from a revision on is told.
+
+        One that is `synced` has caught up before, and has been given each write as it happened.
 
         Raises:
             Refusal: some of it was compacted.
         """
-        if start < self.compacted:
+        if start < self.compacted and not synced:
             raise Refusal(COMPACTED)
         return [
             write
             for write in self._since(start)
             if covers(key, range_end, write.key)
             # What etcd does, and should not (#18089).
-            and not (write.value is None and write.revision <= self.compacted)
+            and (synced or write.value is not None or write.revision > self.compacted)
         ]
 
     def at_revision(self, revision: int) -> dict[bytes, Write]:

@@ -71,11 +71,13 @@ FAULTS: tuple[tuple[str, Sequence[str], float], ...] = (
     ("stop_member", MEMBERS, 10.0),
     ("lose_leader", MEMBERS, 6.0),
     ("lag_behind", MEMBERS, 20.0),
-    ("compact", ("",), 0.0),
+    ("compact", ("",), 15.0),
     ("fill_up", ("",), 8.0),
     ("jump_clock", PROCESSES, 0.0),
     ("barge_in", LOCKS, 3.0),
     ("force_unlock", LOCKS, 0.0),
+    ("push_by_hand", LOCKS, 10.0),
+    ("abandon_many", ("",), 0.0),
 )
 """What can go wrong, with whom, and for how many seconds at most."""
 

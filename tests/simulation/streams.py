@@ -29,6 +29,7 @@ class Watcher:
     def __init__(self, create: Any, after: int) -> None:
         self.create = create
         self.next = create.start_revision or after + 1
+        self.synced = self.next > after
 
 
 class Stream:
@@ -109,14 +110,15 @@ class Stream:
         etcd = self._network.etcd
         for number, watch in list(self._watchers.items()):
             try:
-                found = etcd.events(watch.next, watch.create.key, watch.create.range_end)
+                span = (watch.create.key, watch.create.range_end)
+                found = etcd.events(watch.next, *span, synced=watch.synced)
             except Refusal:
                 del self._watchers[number]
                 gone = wire.WatchAnswer(watch_id=number, canceled=True)
                 gone.compact_revision = etcd.compacted
                 self._say(gone)
                 continue
-            watch.next = max(watch.next, etcd.revision + 1)
+            watch.next, watch.synced = max(watch.next, etcd.revision + 1), True
             if wire.WatchCreate.NOPUT in watch.create.filters:
                 found = [write for write in found if write.value is None]
             if found:

@@ -11,6 +11,7 @@ from typing import Any
 from lockclient.acquisition import wait_report
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import FORCE_UNLOCK, Removal
+from lockclient.overview.table import Table
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -72,6 +73,7 @@ class World:
         self.processes = self.hub.processes
         self._location = EtcdLocation(endpoints=MEMBERS, root=ROOT)
         self._barged = 0
+        self._tables: list[str] = []
         self.jumped = False
 
     def run(self) -> Result:
@@ -93,6 +95,7 @@ class World:
             hub.end()
         lines = [*self.lines, *self._written()]
         broken = [one for one in check(lines) if not (self.jumped and one.rule == "stamps_rise")]
+        broken += [Broken("table_is_fold", how) for how in self._tables[:1]]
         broken += [Broken("no_error", error) for error in hub.errors]
         return Result(
             *(hub.seed, broken, hub.order.hexdigest(), lines),
@@ -105,7 +108,8 @@ class World:
         """Tell whether every call has ended, and nothing is left in etcd that is to go."""
         begun = {line.call for line in self.lines if line.what == "acquire"}
         ended = {line.call for line in self.lines if line.what in ("acquired", "missed")}
-        left = any(b"/locks/" in key or b"/queue/" in key for key in self.etcd.kept)
+        ours = (b"/locks/a/", b"/locks/b/", b"/queue/")
+        left = any(part in key for key in self.etcd.kept for part in ours)
         return not left and not self.network.under_way and begun == ended
 
     def say(self, what: str, process: str = "", **more: Any) -> None:
@@ -158,6 +162,23 @@ class World:
         while True:
             self.hub.wait(1.0)
             service.supervise()
+            self._compare(service._table)
+
+    def _compare(self, table: Table) -> None:
+        """Hold a table against the fold over all events at its revision."""
+        if not table.ready() or table.loading():
+            return
+        with table._lock:  # or it is in the middle of a step
+            revision, rows = table.revision, dict(table._rows)
+        shown = {name: row.holder.uuid for name, row in rows.items() if row.held}
+        prefix, there = f"{ROOT}/locks/".encode(), self.etcd.at_revision(revision)
+        held = {
+            key.split(b"/")[3].decode(): (kv.value or b"").decode()
+            for key, kv in there.items()
+            if key.startswith(prefix) and key.endswith(b"/uuid")
+        }
+        if shown != held:
+            self._tables.append(f"at revision {revision} a table shows {shown}, there is {held}")
 
     # ------------------------------------------------------------ what goes wrong
 
@@ -229,10 +250,17 @@ class World:
         self.network.members[fault.on].behind_until = self.hub.now + fault.seconds
         self.say("trouble", seconds=fault.seconds)
 
-    def compact(self, _fault: Fault) -> None:
-        """Forget the past."""
-        self.etcd.compact()
-        self.say("trouble", seconds=0.0)
+    def compact(self, fault: Fault) -> None:
+        """Forget the past again and again."""
+        self.say("trouble", seconds=fault.seconds)
+        until = self.hub.now + fault.seconds
+
+        def forget() -> None:
+            self.etcd.compact()
+            if self.hub.now < until:
+                self.hub.at(self.hub.now + 0.2, forget)
+
+        forget()
 
     def fill_up(self, fault: Fault) -> None:
         """Leave no space for a while."""
@@ -251,9 +279,20 @@ class World:
 
     def barge_in(self, fault: Fault) -> None:
         """Have a client that knows no line take a lock, and give it back."""
-        uuid = f"foreign-{self._barged}"
+        uuid, prefix = self._take_foreign(fault.on), f"{ROOT}/locks/{fault.on}/".encode()
+        give = wire.Txn()
+        give.compare.add(target=wire.Compare.VALUE, key=prefix + b"uuid", value=uuid.encode())
+        give.success.add().delete.CopyFrom(wire.Delete(key=prefix, range_end=prefix[:-1] + b"0"))
+        self.hub.at(self.hub.now + fault.seconds, partial(self._write, give))
+
+    def abandon_many(self, _fault: Fault) -> None:
+        """Have more locks abandoned at once than may be removed in a minute."""
+        for number in range(2 * MAX_REMOVALS):
+            self._take_foreign(f"abandoned-{number}")
+
+    def _take_foreign(self, lock: str) -> str:
+        uuid, prefix = f"foreign-{self._barged}", f"{ROOT}/locks/{lock}/".encode()
         self._barged += 1
-        prefix = f"{ROOT}/locks/{fault.on}/".encode()
         take = wire.Txn()
         take.compare.add(target=wire.Compare.VERSION, key=prefix + b"uuid", version=0)
         wall = 1_700_000_000.0 + self.hub.now - BEGIN
@@ -269,11 +308,27 @@ class World:
             take.success.add().put.CopyFrom(
                 wire.Put(key=prefix + part.encode(), value=value.encode())
             )
-        give = wire.Txn()
-        give.compare.add(target=wire.Compare.VALUE, key=prefix + b"uuid", value=uuid.encode())
-        give.success.add().delete.CopyFrom(wire.Delete(key=prefix, range_end=prefix[:-1] + b"0"))
         self._write(take)
-        self.hub.at(self.hub.now + fault.seconds, partial(self._write, give))
+        return uuid
+
+    def push_by_hand(self, fault: Fault) -> None:
+        """Have a person move both stamps of a lock, now and then."""
+        prefix, until = f"{ROOT}/locks/{fault.on}/".encode(), self.hub.now + fault.seconds
+        self.jumped = True
+
+        def push() -> None:
+            txn = wire.Txn()
+            for part in (b"alert_at", b"auto_unlock_at"):
+                stamp = self.etcd.kept.get(prefix + part)
+                if stamp is None or stamp.value is None:
+                    continue
+                value = f"{float(stamp.value) + 1:.3f}".encode()
+                txn.success.add().put.CopyFrom(wire.Put(key=prefix + part, value=value))
+            self._write(txn)
+            if self.hub.now < until:
+                self.hub.at(self.hub.now + 0.3, push)
+
+        push()
 
     def _write(self, txn: Any) -> None:
         if not self.etcd.full:

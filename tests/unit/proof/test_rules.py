@@ -137,6 +137,13 @@ BROKEN: dict[str, Found] = {
         *had(9, 12, "B", call=7),
         client(9.5, "working", "A"),
     ],
+    "works_in_time": [*had(1, 10, "A"), client(6.1, "working", "A")],
+    "kept_alive": [
+        *had(1, 10, "A")[:-1],
+        client(1.1, "acquired", "A", 1, revision=10, seconds=1.0),
+        client(5.9, "lost", "A"),
+        *removed(6.1, 11, "A"),
+    ],
     "waiters_are_served": [client(1, "acquire", call=1), client(60, "settled")],
     "nothing_left": [ticket(1, 10, "A"), client(60, "settled")],
     "orphans_go": [*taken(1, 10, "A"), *removed(7, 11, "A")],
