@@ -121,6 +121,12 @@ class Health:
         )
         yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
         yield GaugeMetricFamily(
+            "clustermutex_unlocker_locks_on_few_servers",
+            "Held locks that not all servers of a store have whose servers vote: a server that "
+            "lost them gets them back with their holders' next signs of life.",
+            len(self.store.thin_locks()),
+        )
+        yield GaugeMetricFamily(
             "clustermutex_unlocker_picture_proven_timestamp_seconds",
             "When the watch was last seen to show all that the store had confirmed: it is made to "
             "show our own sign of life, every 3 s.",

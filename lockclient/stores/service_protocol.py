@@ -182,6 +182,12 @@ class ServiceStore(AsyncMutexStore, Protocol):
         By what was last seen. Of a store that speaks with one voice there are none.
         """
 
+    def thin_locks(self) -> Mapping[str, int]:
+        """Return of each held lock that not all of `votes` have how many have it.
+
+        By the last look. Of a store that speaks with one voice there are none.
+        """
+
     def warnings_for_display(self) -> Sequence[str]:
         """Say in sentences what people should know besides all locks, by what was last seen.
 

@@ -399,6 +399,9 @@ class MemoryStore:
     def votes(self) -> Mapping[str, str]:
         return {}
 
+    def thin_locks(self) -> Mapping[str, int]:
+        return {}
+
     def warnings_for_display(self) -> Sequence[str]:
         return ()
 

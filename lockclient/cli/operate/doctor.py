@@ -147,6 +147,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         yield from _knots(table, store)
         now = time.time()
         yield from doctor_checks.locks(listed_locks(table, now), now)
+        yield from doctor_checks.thin_locks(store.thin_locks(), len(store.votes()))
     finally:
         table.stop()
 

@@ -143,6 +143,19 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     yield Finding("locks", FINE, held if found else "No lock is held.")
 
 
+def thin_locks(found: Mapping[str, int], servers: int) -> Iterator[Finding]:
+    """Say which locks are on how few of the servers that vote on each."""
+    for number in sorted(set(found.values())):
+        names = [plain(name) for name, on in sorted(found.items()) if on == number]
+        yield Finding(
+            "locks",
+            WARNING,
+            f"{counted_locks(names)} held on {number} of {servers} servers.",
+            "A server that votes and has lost a lock gets it back by the holder's next sign of "
+            "life. Let no other server lose its data before that.",
+        )
+
+
 def _names(found: Sequence[Listed]) -> str:
     named = counted_locks([plain(lock.holder.name) for lock in found])
     return f"{named} {'is' if len(found) == 1 else 'are'}"

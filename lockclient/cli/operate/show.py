@@ -63,6 +63,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
                    within (the holder inside whose own block it waits)
         deadlock   a list of names of locks, this one among them, whose holders
                    wait for each other, as it seems; else empty
+        remarks    of a store of several servers: on how few of them it stands,
+                   if not on all; else empty
     """
     with opened_store(settings) as store:
         seen, like = read_lock(store, name), lookalike_of(store, name)
@@ -75,10 +77,14 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
             raise click.ClickException(_not_held_text(store, seen, name))
     if as_json:
         stuck = deadlock.names if deadlock else ()
-        print_json(whole_lock(holder, holder.state(now), waiters) | {"deadlock": stuck})
+        remarks = [seen.warning] if seen.warning else []
+        more = {"deadlock": stuck, "remarks": remarks}
+        print_json(whole_lock(holder, holder.state(now), waiters) | more)
         return
     for line in lock_lines(holder, waiters, now, like, deadlock):
         click.echo(line)
+    if seen.warning:
+        click.echo(_sentence("votes", seen.warning))
 
 
 def read_lock(store: ServiceStore, name: str) -> ReadResult:

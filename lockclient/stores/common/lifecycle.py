@@ -92,6 +92,10 @@ class OpenedStore:
         """See `ServiceStore.votes`: who answers speaks for all."""
         return {}
 
+    def thin_locks(self) -> Mapping[str, int]:
+        """See `ServiceStore.thin_locks`: who answers has them all."""
+        return {}
+
     def warnings_for_display(self) -> Sequence[str]:
         """See `ServiceStore.warnings_for_display`: who answers is one, and says all there is."""
         return ()

@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
-from typing import Final, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
@@ -67,6 +68,20 @@ Scan = tuple[dict[str, dict[int, Folder]], dict[int, tuple[int, int]]]
 another one when it has other records."""
 
 
+class _Lasting(Generic[_Value]):
+    """What two looks have found, one after the other, or the only one: a take or a release that
+    was under way as it was looked is in none of the two, or in one."""
+
+    lasting: Mapping[str, _Value] = MappingProxyType({})
+    _before: Mapping[str, _Value] | None = None
+
+    def look(self, found: Mapping[str, _Value]) -> None:
+        """Take note of what this look has found."""
+        before = found if self._before is None else self._before
+        self.lasting = {name: value for name, value in found.items() if before.get(name) == value}
+        self._before = found
+
+
 class KeyListing:
     """Lists the keys of all servers; see `polling.Source`.
 
@@ -82,8 +97,7 @@ class KeyListing:
         self._first: float | None = None
         self._records: dict[int, tuple[int, int]] = {}
         self._held: dict[str, tuple[str, int]] = {}
-        self._minority: dict[str, str] | None = None
-        self._lasting_minority: dict[str, str] = {}
+        self._minority, self._thin = _Lasting[str](), _Lasting[int]()
 
     def now(self) -> float:
         """See `polling.Source`: as the servers' clocks in the middle were at the first look.
@@ -102,15 +116,12 @@ class KeyListing:
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         folders, self._records = self._scan("live", deadline)
-        held, minority = self._merge_locks(folders["locks"])
-        lately = minority if self._minority is None else self._minority
-        self._held, self._minority = held, minority
-        self._lasting_minority = {
-            name: text for name, text in minority.items() if lately.get(name) == text
-        }
+        self._held, minority, thin = self._merge_locks(folders["locks"])
+        self._minority.look(minority)
+        self._thin.look(thin)
         now, same = self.now(), list[StoredItem]()
         new: dict[str, tuple[ScannedKey, int]] = {}
-        for name, (text, i) in held.items():
+        for name, (text, i) in self._held.items():
             before = known.get(("locks", name, ""))
             if before is not None and before.version == hash(text):
                 same.append(StoredItem("locks", name, "", before.version, now, {}))
@@ -161,16 +172,16 @@ class KeyListing:
     # ------------------------------------------------------------ votes
 
     def warnings(self) -> Iterator[str]:
-        """Say of which names fewer servers than a majority say that somebody has them.
-
-        What two looks have found, one after the other, or the only one: a take or a release that
-        was under way as it was looked is in none of the two, or in one.
-        """
-        for name, text in islice(sorted(self._lasting_minority.items()), _MAX_WARNINGS):
+        """Say of which names fewer servers than a majority say that somebody has them."""
+        for name, text in islice(sorted(self._minority.lasting.items()), _MAX_WARNINGS):
             yield f"{name!r}: {text}."
-        more = len(self._lasting_minority) - _MAX_WARNINGS
+        more = len(self._minority.lasting) - _MAX_WARNINGS
         if more > 0:
             yield f"And {more} more names are on too few servers."
+
+    def thin(self) -> Mapping[str, int]:
+        """Return of held locks that not all servers have how many have them."""
+        return self._thin.lasting
 
     def _last_holder(self, name: str) -> str | None:
         """Return who had a lock by the last look."""
@@ -178,12 +189,13 @@ class KeyListing:
 
     def _merge_locks(
         self, folders: Mapping[int, Folder]
-    ) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
+    ) -> tuple[dict[str, tuple[str, int]], dict[str, str], dict[str, int]]:
         """Return by the names of locks the text of each (`ScannedKey`), and a server that has it.
 
-        And of names that have fewer votes than a majority, how many that are.
+        And of names that have fewer votes than a majority, how many that are; and the same of
+        those that have a majority, and not all.
         """
-        found, minority = dict[str, tuple[str, int]](), dict[str, str]()
+        found, minority, thin = dict[str, tuple[str, int]](), dict[str, str](), dict[str, int]()
         quorum = self._rounds.quorum
         least = quorum.majority - (len(self._rounds.all) - len(folders))
         order, servers = list(folders), list(folders.values())
@@ -194,6 +206,8 @@ class KeyListing:
             first = texts[0]
             if first is not None and texts.count(first) == len(texts):
                 found[name] = first, order[0]
+                if quorum.majority <= len(texts) < quorum.servers:
+                    thin[name] = len(texts)
                 continue
             keys = [
                 (ScannedKey.parse(text), i) for text, i in zip(texts, order, strict=True) if text
@@ -202,10 +216,12 @@ class KeyListing:
             uuid = self._likeliest_holder(name, votes, keys, least)
             if votes[uuid] < quorum.majority:
                 minority[name] = quorum.minority_text(votes, len(folders))
+            elif votes[uuid] < quorum.servers:
+                thin[name] = votes[uuid]
             if votes[uuid] >= least:
                 key, i = max((key, i) for key, i in keys if key.uuid == uuid)
                 found[name] = f"{key.number} {uuid}", i
-        return found, minority
+        return found, minority, thin
 
     def _likeliest_holder(
         self, name: str, votes: Counter[str], keys: Sequence[tuple[ScannedKey, int]], least: int

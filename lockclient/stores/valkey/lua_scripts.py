@@ -38,6 +38,9 @@ from typing import Final, NamedTuple
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
 from lockclient.model.removal import MAX_RECORD
 
+NUMBERS: Final = ("take", "push", "expiry")
+"""What a lock has besides its subkeys."""
+
 
 class Script(NamedTuple):
     """A script, and the name under which a server keeps it.
@@ -66,7 +69,8 @@ if said[1] ~= ARGV[1] or promoted or string.find(replication, 'role:slave', 1, t
 end
 if said[2] ~= ARGV[2] then return {{'terms', said[2] or ''}} end
 local time = redis.call('TIME')
-local wait = (tonumber(said[3]) or 0) - (time[1] * 1000 + math.floor(time[2] / 1000))
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local wait = (tonumber(said[3]) or 0) - now
 if wait > 0 then return {{'waits', string.format('%d', wait)}} end
 """
 
@@ -159,7 +163,7 @@ PUSH: Final = _voting_script("""
 -- alert_at, auto_unlock_at (or empty)
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push', 'alert_at', 'expiry')
 if has[1] ~= ARGV[3] then
-    return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''}
+    return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or '', now}
 end
 if (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
     -- With its own stamps it is done, by an earlier sending.
@@ -170,6 +174,20 @@ if ARGV[7] ~= '' then redis.call('HSET', KEYS[2], 'auto_unlock_at', ARGV[7]) end
 local expiry = tonumber(has[4]) or 0
 if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
+""")
+
+GIVE: Final = _voting_script("""
+-- KEYS server, lock, mark, record; ARGV run, terms, until when by this server's clock, number of
+-- the try, expiry, then the fields: a vote that was lost is given back, see `regrant`
+local mark = redis.call('GET', KEYS[3])
+local over = mark and (mark == 'all' or tonumber(mark) >= tonumber(ARGV[4]))
+if over or redis.call('GET', KEYS[4]) or redis.call('PTTL', KEYS[2]) ~= -2 then
+    return {'refused'}
+end
+if now > tonumber(ARGV[3]) then return {'late'} end
+redis.call('HSET', KEYS[2], unpack(ARGV, 6))
+if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[5]) end
+return {'given'}
 """)
 
 READ: Final = _voting_script(
@@ -189,7 +207,7 @@ for i = 1, #fields do
     end
 end
 return {'seen', found, string.sub(redis.call('GET', KEYS[3]) or '', 1, RECORD_BYTES)}
-""".replace("FIELDS", ", ".join(f"'{field}'" for field in (*SUBKEYS, "push")))
+""".replace("FIELDS", ", ".join(f"'{field}'" for field in (*SUBKEYS, *NUMBERS)))
     .replace("VALUE_BYTES", str(MAX_VALUE_BYTES + 1))
     .replace("RECORD_BYTES", str(MAX_RECORD + 1)),
     "read",
@@ -276,8 +294,8 @@ for _, key in ipairs(page[2]) do
         end
     end
 end
-local now = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
-return {'listed', page[1], cjson.encode(found), records, string.format('%d', sum), now}
+sum, now = string.format('%d', sum), string.format('%d', now)
+return {'listed', page[1], cjson.encode(found), records, sum, now}
 """,
     "list",
 )

@@ -92,6 +92,7 @@ from lockclient.stores.valkey.keys import (
     revision_of,
     token_of,
 )
+from lockclient.stores.valkey.regrant import give_back
 from lockclient.stores.valkey.take import ExpectedHolder, TakeExecutor
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
@@ -185,6 +186,7 @@ class ValkeyRequestExecutor:
             del unconfirmed[uuid]
         if quorum.agrees(answers, "pushed"):
             pushed = [int(reply.rest[0]) for reply in answers.values() if reply.kind == "pushed"]
+            give_back(self._rounds, self._views, request, max(pushed), answers)
             return Done(revision_of(uuid, max(pushed)))
         replies = (reply.rest[0] for reply in answers.values() if reply.kind == "moved")
         moved = [numbered(name, push) for push in replies]
@@ -228,9 +230,10 @@ class ValkeyRequestExecutor:
             *(command, sending, deadline, rounds.is_majority, silent),
             instead=dict.fromkeys(take.silent, with_tombstone),
         )
-        sent = everyone if tombstone else take.sent
-        rounds.undo_queue.add(sent - answers.keys(), with_tombstone)
-        rounds.sent_takes.pop(uuid, None)
+        sent = (everyone if tombstone else take.sent) - answers.keys()
+        # A push that has given votes back meanwhile may have done it after these answers.
+        given = rounds.sent_takes.pop(uuid, take) is not take
+        rounds.undo_queue.add(everyone if given else sent, with_tombstone)
         rounds.unconfirmed_pushes.pop(uuid, None)
         return answers
 
@@ -269,7 +272,7 @@ class ValkeyRequestExecutor:
         if request.uuid is not None:
             removal = self._views.record(request.name, request.uuid, answers)
         revision = 0 if holder is None else max(holder.stamp_revisions)
-        warning = self._views.minority_text(request.name, answers)
+        warning = self._views.votes_text(request.name, answers)
         return ReadResult(holder, (), removal, revision, warning)
 
     def remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
@@ -294,9 +297,10 @@ class ValkeyRequestExecutor:
         held = self._views.holder_named(uuid, answers)[1] == uuid
         stands = b"" if held else self._views.winning_record(answers, record.encode())
         if quorum.agrees(answers, "dropped") or (record and stands == record.encode()):
-            gone = {i for i, reply in answers.items() if reply.kind in ("dropped", "gone")}
+            # Where it was not, a push may be giving it back.
+            dropped = {i for i, reply in answers.items() if reply.kind == "dropped"}
             drop = self._rounds.drop(name, uuid, "all", tombstone=True)
-            self._rounds.undo_queue.add({*self._rounds.all} - gone, drop)
+            self._rounds.undo_queue.add({*self._rounds.all} - dropped, drop)
             self._notify_waiters(name, uuid, answers)
             return Done(0)
         if record:

@@ -190,6 +190,9 @@ class ValkeyStore(PolledStore):
     def warnings_for_display(self) -> Sequence[str]:
         return (*self._rounds.servers.warnings(), *self._listing.warnings())
 
+    def thin_locks(self) -> Mapping[str, int]:
+        return self._listing.thin()
+
     def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked
         """See `ServiceStore.members`: each server, by its last answer."""
         ahead, since = self._listing.ahead, monotonic() - time.time()

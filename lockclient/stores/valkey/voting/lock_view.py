@@ -34,17 +34,17 @@ class LockViews:
 
     def is_known(self, answers: Mapping[int, Reply]) -> bool:
         """Tell whether these are enough to say who has the lock."""
-        return self._quorum.holder(uuid for uuid, _ in _seen(answers))[0]
+        return self._quorum.holder(uuid for uuid, _ in seen(answers))[0]
 
     def holder_and_push(
         self, answers: Mapping[int, Reply], asked: str = ""
     ) -> tuple[str | None, int]:
         """Return who has the lock, or may have it (`Quorum.may_hold`), and its latest push."""
-        seen = list(_seen(answers))
-        known, holder = self._quorum.holder(uuid for uuid, _ in seen)
+        votes = list(seen(answers))
+        known, holder = self._quorum.holder(uuid for uuid, _ in votes)
         if not known:
-            holder = self._quorum.may_hold((uuid for uuid, _ in seen), asked)
-        pushes = (_push(fields) for uuid, fields in seen if uuid == holder)
+            holder = self._quorum.may_hold((uuid for uuid, _ in votes), asked)
+        pushes = (_push(fields) for uuid, fields in votes if uuid == holder)
         return holder, 0 if holder is None else max(pushes)
 
     def latest_fields(self, answers: Mapping[int, Reply], asked: str = "") -> Mapping[str, bytes]:
@@ -52,19 +52,22 @@ class LockViews:
         newest = self.holder_and_push(answers, asked)
         if newest[0] is None:
             return {}
-        found = (fields for uuid, fields in _seen(answers) if (uuid, _push(fields)) == newest)
+        found = (fields for uuid, fields in seen(answers) if (uuid, _push(fields)) == newest)
         return max(found, key=_alert_at, default={})
 
     def holder(self, name: str, answers: Mapping[int, Reply], asked: str) -> Holder | None:
         """Return who has the lock, or may have it, with all that it says of itself."""
         return holder_of(name, self.latest_fields(answers, asked))
 
-    def minority_text(self, name: str, answers: Mapping[int, Reply]) -> str:
-        """Say in a sentence on how few servers somebody has a lock, if no majority says so."""
-        if self._quorum.holder(uuid for uuid, _ in _seen(answers))[1] is not None:
+    def votes_text(self, name: str, answers: Mapping[int, Reply]) -> str:
+        """Say in a sentence on how many servers somebody has a lock, if some have it, not all."""
+        votes = Counter(uuid for uuid, _ in seen(answers) if uuid is not None)
+        holder = self._quorum.holder(uuid for uuid, _ in seen(answers))[1]
+        if not votes or votes[holder or ""] == self._quorum.servers:
             return ""
-        votes = Counter(uuid for uuid, _ in _seen(answers) if uuid is not None)
-        return f"{name!r}: {self._quorum.minority_text(votes, len(answers))}." if votes else ""
+        if holder is None:
+            return f"{name!r}: {self._quorum.minority_text(votes, len(answers))}."
+        return f"{name!r}: {self._quorum.majority_text(votes[holder], len(answers))}."
 
     @staticmethod
     def record(name: str, uuid: str, answers: Mapping[int, Reply]) -> Removal | None:
@@ -115,7 +118,7 @@ def _named(uuid: str, reply: Reply) -> str | None:
     return uuid if reply.kind in ("pushed", "moved") else None
 
 
-def _seen(answers: Mapping[int, Reply]) -> Iterator[tuple[str | None, dict[str, bytes]]]:
+def seen(answers: Mapping[int, Reply]) -> Iterator[tuple[str | None, dict[str, bytes]]]:
     """Return whom each server names, and the lock's fields there."""
     for reply in answers.values():
         if reply.kind == "seen":

@@ -64,6 +64,11 @@ class Quorum:
         may = (uuid for uuid, number in votes.items() if number + missing >= self.majority)
         return max(may, key=lambda uuid: (uuid == asked, votes[uuid], uuid), default=None)
 
+    def majority_text(self, number: int, asked: int) -> str:
+        """Say in words that somebody has a lock on so many servers, of those that were asked."""
+        unasked = f"; {self.servers - asked} could not be asked" if asked < self.servers else ""
+        return f"held on {number} of {self.servers} servers{unasked}"
+
     def minority_text(self, votes: Mapping[str, int], asked: int) -> str:
         """Say in words who has so many votes of those that were asked, of whom none has a majority.
 
