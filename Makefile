@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak bench lint format wire rules reference pictures clean
+.PHONY: demo test soak simulate mutants bench lint format wire rules reference pictures clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -23,6 +23,14 @@ soak: $(STAMP)
 	$(MAKE) test PYTEST_ARGS="-m '' $(PYTEST_ARGS)"
 	CLUSTERMUTEX_TEST_ETCD=embedded $(MAKE) test PYTEST_ARGS="--ignore=tests/faults $(PYTEST_ARGS)"
 	.ci/matrix
+
+# Clients and unlockers on virtual time: SIMULATE_ARGS="--seconds 600 --seed 7", or --replay TOKEN.
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
+
+# Bugs that are planted on purpose: each is to be found within a minute of the processor's time.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.proof.mutate
 
 # BENCH_ARGS: --quick, --only SECTION, --write-docs (see `python -m benchmarks --help`)
 bench: $(VENV)/.bench-installed

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.proof.evidence import History
 from tests.proof.history import Limits, Line, read
-from tests.proof.rules import RULES, History
+from tests.proof.rules import RULES
 
 
 @dataclass(frozen=True)

@@ -9,56 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from operator import attrgetter
 
-from tests.proof.history import Limits, Line
-from tests.proof.reigns import Reign, Reigns
-
-RECONNECTED_S = 20.0
-"""Seconds after trouble in which a connection that was cut may still be found dead."""
-
-
-@dataclass
-class History:
-    """All that the rules look at."""
-
-    lines: list[Line]
-    limits: Limits = field(default_factory=Limits)
-
-    @cached_property
-    def reigns(self) -> Reigns:
-        """The fold over etcd's events."""
-        return Reigns(self.lines, self.limits.root)
-
-    @cached_property
-    def by_what(self) -> dict[str, list[Line]]:
-        """The lines of each kind, in the order of their times."""
-        found: dict[str, list[Line]] = defaultdict(list)
-        for line in self.lines:
-            found[line.what].append(line)
-        return found
-
-    @cached_property
-    def stopped(self) -> dict[str, float]:
-        """When each process was ended, by itself or by others."""
-        lines = (*self.by_what["killed"], *self.by_what["ended"])
-        return {line.process: line.at for line in sorted(lines, key=attrgetter("at"), reverse=True)}
-
-    @cached_property
-    def acquired(self) -> dict[str, Line]:
-        """By uuid, what clients were told to have."""
-        return {line.uuid: line for line in self.by_what["acquired"]}
-
-    def quiet(self, process: str, begin: float, end: float, after: float = RECONNECTED_S) -> bool:
-        """Tell whether nothing troubled a process in this time, and so many seconds before it."""
-        for line in (*self.by_what["trouble"], *self.by_what["frozen"]):
-            mine = line.process in ("", process)
-            if mine and line.at < end and line.at + (line.seconds or 0.0) + after > begin:
-                return False
-        return self.stopped.get(process, math.inf) > end
-
+from tests.proof.evidence import RECONNECTED_S, History
+from tests.proof.history import Line
+from tests.proof.reigns import Reign
 
 Rule = Callable[[History], Iterator[str]]
 
@@ -292,6 +246,14 @@ def waiters_are_served(history: History) -> Iterator[str]:
             yield f"{line.process} has waited for {line.lock} since {line.at:.3f}, to the end"
 
 
+def _due(history: History, reign: Reign) -> float:
+    """Return when an abandoned lock has to be gone: 4 s after its time, and after all trouble."""
+    after = reign.auto_unlock or math.inf
+    troubles = (*history.by_what["trouble"], *history.by_what["frozen"])
+    quiet_at = max((line.at + (line.seconds or 0.0) for line in troubles), default=-math.inf)
+    return max(reign.last_push(math.inf), quiet_at + RECONNECTED_S) + after * 1.001 + 4.0
+
+
 def nothing_left(history: History) -> Iterator[str]:
     """In the end no ticket is left, and no lock but those that nobody may remove."""
     if not history.by_what["settled"]:
@@ -304,7 +266,7 @@ def nothing_left(history: History) -> Iterator[str]:
             yield f"the ticket {'/'.join(key)} of {line.revision} is left"
         elif key[0] == "locks" and key[2] == "uuid":
             reign = history.reigns.by_uuid[line.value or ""]
-            if reign.auto_unlock is not None and not braked:
+            if reign.auto_unlock is not None and not braked and end > _due(history, reign):
                 yield f"the lock {key[1]} of {line.value} is left, taken at {line.revision}"
 
 

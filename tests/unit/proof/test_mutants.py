@@ -1,0 +1,25 @@
+"""Each bug that is planted on purpose can be planted; `make mutants` says whether it is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.proof.mutate import CHECKOUT, Mutant, all_mutants
+
+
+@pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name)
+def test_its_place_is_there_and_it_is_python_still(mutant: Mutant) -> None:
+    """Who has moved what it changes writes the patch anew, with the same bug."""
+    texts: dict[str, str] = {}
+    for hunk in mutant.hunks:
+        text = texts.get(hunk.file) or Path(CHECKOUT / hunk.file).read_text()
+        texts[hunk.file] = hunk.planted(text)
+    assert texts
+    for file, text in texts.items():
+        compile(text, file, "exec")
+
+
+def test_there_are_enough() -> None:
+    assert len(all_mutants()) >= 20
