@@ -29,6 +29,7 @@ from lockclient.acquisition.ownership import (
 from lockclient.acquisition.reentry import call_user
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
+from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
 from lockclient.model.clocks import Deadline, Duration, Now, require_timeout
@@ -99,14 +100,17 @@ async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
 
     A cancellation is not thrown into them: they are closed, and let go of whatever they hold.
     """
+    observer = defaults.observer
     try:
         want = steps.send(None)
         while True:
             try:
                 if isinstance(want, Hear):
                     answer: Outcome | WatchEvent | None = await want.inbox.get(want.timeout)
-                else:
+                elif observer is None:
                     answer = await store.send_async(*want)
+                else:
+                    answer = await observer.send_async(store, *want)
             except Exception as error:  # noqa: BLE001 - it is theirs
                 want = steps.throw(error)
             else:

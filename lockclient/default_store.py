@@ -1,21 +1,76 @@
-"""The process's default store, opened at first need, and stores by their settings."""
+"""What `setup` says for all of the process: the default store, and what its locks say of it.
+
+The store is opened at first need.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lockclient.model.fields import MAX_OWNER_BYTES, require_labels, require_text
 from lockclient.settings import Settings
 from lockclient.stores import registry
 
 if TYPE_CHECKING:
+    from lockclient.instruments.observer import About, Instrument, Observer
     from lockclient.stores.service_protocol import ServiceStore
 
+
+class Defaults:
+    """What `setup` says of all locks of this process, of those that are there already, too.
+
+    Attributes:
+        owner: whose they are.
+        labels: what else they say.
+        observer: tells instruments what happens; None: there are none, and nothing is told.
+    """
+
+    __slots__ = ("labels", "observer", "owner")
+
+    def __init__(self) -> None:
+        self.owner: str | None = None
+        self.labels: Mapping[str, str] = {}
+        self.observer: Observer | None = None
+
+
+defaults = Defaults()
 _default_lock = threading.Lock()
 _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
+
+
+def describe(
+    instruments: Sequence[Instrument] | None,
+    about: About | None,
+    owner: str | None,
+    labels: Mapping[str, str] | None,
+) -> None:
+    """Say what all locks of this process say of themselves, and who is told of them.
+
+    Args: those of `setup`; None leaves what was said before.
+
+    Raises:
+        ValueError: one of them is malformed; then nothing is changed.
+    """
+    owner = defaults.owner if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
+    labels = defaults.labels if labels is None else require_labels("labels", labels)
+    if about is not None and not callable(about):
+        raise ValueError(f"about must be callable, not {about!r}.")
+    for instrument in instruments or ():
+        if not callable(instrument):
+            raise ValueError(f"instruments must be callables, not {instrument!r}.")
+    if instruments is not None or about is not None:
+        from lockclient.instruments.observer import Observer  # for who has any
+
+        if (before := defaults.observer) is not None:
+            instruments = before.instruments if instruments is None else instruments
+            about = about or before.said
+        defaults.observer = Observer(instruments or (), about) if instruments or about else None
+    defaults.owner, defaults.labels = owner, labels
 
 
 def set_default(settings: Settings, client: Any = None, credentials: Any = None) -> None:

@@ -202,6 +202,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         capture_backtrace: whether to record the stack that took the lock.
         release_at_exit: release what is still held as the interpreter ends; without it that is
             named in the log. Only for programs whose other threads have ended by then.
+        owner: whose lock it is, for the people who see it: a team, a service; else what `setup`
+            said.
+        labels: what else it says of itself, beside those of `setup`: at most 16 texts by their
+            names, of 1,024 bytes in JSON all together.
         store: where locks live; else what `setup` said, else the environment.
 
     Raises:

@@ -26,7 +26,13 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
-from unlocker.metrics.series_limit import MAX_LISTED, NEW_AN_HOUR, SeriesLimit, holder_labels
+from unlocker.metrics.series_limit import (
+    HEAD_LABELS,
+    MAX_LISTED,
+    NEW_AN_HOUR,
+    SeriesLimit,
+    holder_labels,
+)
 
 NORMAL_HANDOVER_S = 15.0
 """Seconds for which a lock may well be free with a line: the 10 s lease of a dead waiter's ticket,
@@ -163,7 +169,7 @@ class UnclaimedLocks:
         info = InfoMetricFamily(
             "clustermutex_lock_head",
             "Who is next in line for such a lock, and does not take it.",
-            labels=["name", "hostname", "pid", "reason"],
+            labels=HEAD_LABELS,
         )
         offset, names = time.time() - monotonic(), set[str]()
         for name, lock in late[:MAX_LISTED]:

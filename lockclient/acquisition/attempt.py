@@ -38,6 +38,7 @@ from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.acquisition.wait_report import WaitReport
+    from lockclient.instruments.observer import Observation
 
 log = get_logger(__name__)
 
@@ -141,6 +142,8 @@ class Attempt:
         self._hints: Subscription | None = None
         self.around: Holding | None = None
         """What holds the lock by a block on the stack of who waits."""
+        self.observation: Observation | None = None
+        """Tells the program's instruments of it, if there are any."""
         self._report: WaitReport | None = None
         self._begun_at = 0.0
         self._answered = False
@@ -158,7 +161,11 @@ class Attempt:
             GivenUp: see `let_go`.
         """
         left = True  # an error, a cancellation, or nobody waits any more
+        why: BaseException | None = None
+        observation = self.observation
         self._begun_at = now.monotonic
+        if observation is not None:
+            observation.asked(self._acquisition.uuid, blocking=self._acquisition.queues)
         try:
             step: Step | None = self._acquisition.begin(now)
             while step is not None and not isinstance(step, _ENDS):
@@ -183,13 +190,22 @@ class Attempt:
                     step = self._acquisition.answered(outcome, Now.read())
             if isinstance(step, Acquired):
                 self.holding = self._make_holding(self.store, self._acquisition)
+                if observation is not None:
+                    self.holding.observation = observation
+                    observation.acquired(self._acquisition.holder.shown_token())
                 if self._report is not None:
                     self._report.end()
             else:
                 yield from self._withdrawing(deadline)
             left = False
             return self.holding is not None
+        except BaseException as error:
+            why = error
+            raise
         finally:
+            if observation is not None and self.holding is None:
+                observation.gave_up(why)
+            why = None  # else it would hold itself by its traceback
             # First the end, then whether it was wanted: `let_go` does it the other way round.
             self._over = True
             for subscription in (self._ear, self._hints):
@@ -237,6 +253,8 @@ class Attempt:
             self._hints.close()
             self._hints = self._quiet = None
         self._acquisition = self._acquisition.anew(str(uuid4()))
+        if self.observation is not None:
+            self.observation.uuid = self._acquisition.uuid
         return self._acquisition.begin(Now.read())
 
     def _reporting(self) -> WaitReport:
@@ -247,6 +265,8 @@ class Attempt:
             self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
             if self.around is not None and not self.around.ended:
                 self._report.warn_of_itself(line_of(self.around))
+            if self.observation is not None:
+                self.observation.waits(self.store)
         return self._report
 
     def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:

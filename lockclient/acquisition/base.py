@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
@@ -27,6 +27,7 @@ from lockclient.acquisition.ownership import (
 )
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
+from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockTimeout
 from lockclient.model.backtrace import calling_line, capture
 from lockclient.model.clocks import (
@@ -40,10 +41,16 @@ from lockclient.model.clocks import (
     require_timeout,
     to_seconds,
 )
-from lockclient.model.fields import size_of
+from lockclient.model.fields import MAX_OWNER_BYTES, require_labels, require_text
 from lockclient.model.holder import NO_PROBLEMS, Holder
 from lockclient.model.lock_name import check_name
-from lockclient.model.process_identity import fingerprint, process_token, this_thread
+from lockclient.model.process_identity import (
+    container,
+    fingerprint,
+    process_token,
+    this_thread,
+    user_name,
+)
 from lockclient.settings import made_of
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
@@ -51,6 +58,9 @@ from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read, RequestState
 from lockclient.threads.log_queue import get_logger
 from lockclient.version import __version__
+
+if TYPE_CHECKING:
+    from lockclient.instruments.observer import About, Instrument
 
 log = get_logger(__name__)
 
@@ -80,13 +90,17 @@ class BaseMutex(Generic[Held]):
         on_lost: OnLost | None = None,
         capture_backtrace: bool = True,
         release_at_exit: bool = False,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
         store: MutexStore | None = None,
     ) -> None:
         self.name = check_name(name)
         self._runtime = Runtime.of(expected_runtime, auto_unlock_after)
         self._timeout = require_timeout("timeout", timeout)
-        self._reason = _require_text("reason", reason)
-        self._identity = None if identity is None else _require_text("identity", identity, 1)
+        self._reason = require_text("reason", reason)
+        self._identity = None if identity is None else require_text("identity", identity, 1)
+        self._owner = None if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
+        self._labels = require_labels("labels", labels)
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
         self._capture_backtrace = capture_backtrace
@@ -94,7 +108,8 @@ class BaseMutex(Generic[Held]):
             default_store.prepare()
         else:
             _require_store(store)
-        process_token()  # here, and not as the lock is taken: the first time it takes a while
+        # Here, and not as the lock is taken: the first time they take a while.
+        process_token(), user_name(os.geteuid()), container()
         self._given_store = store
         self._on_lost = on_lost
         self._acquisitions: Acquisitions[Held] = Acquisitions(self.name, weakly=self._weakly)
@@ -119,6 +134,10 @@ class BaseMutex(Generic[Held]):
         client: Any = None,
         credentials: Any = None,
         store: MutexStore | None = None,
+        instruments: Sequence[Instrument] | None = None,
+        about: About | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         """Say once per process where the locks live, for mutexes that name no store.
@@ -133,14 +152,22 @@ class BaseMutex(Generic[Held]):
                 account or user; if left out, those that Google's own programs find.
             store: one that is open already, in place of all else that is said here: what
                 `open_store` returns, one of your own, or `lockclient.testing.MemoryStore()`.
+            instruments: what is told of this program's locks from now on, see
+                `lockclient.instruments`; `[]` ends it.
+            about: called without arguments in the caller's context as a lock is about to be taken;
+                the mapping of texts by names that it returns (a trace, a request) is written into
+                the lock as its context. It must not wait. What it raises is logged, and no more.
+            owner, labels: of all locks of this process, where these say nothing else.
             settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
                 all of them are for etcd.
 
-        What is not said comes from the environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`).
+        What is not said comes from the environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`). A call that
+        says nothing of where the locks live leaves that as it is.
 
         Raises:
             ValueError: a value is malformed, or a setting is unknown.
         """
+        default_store.describe(instruments, about, owner, labels)
         if store is not None:
             if settings or not all(it is None for it in (url, endpoints, client, credentials)):
                 raise ValueError("Give the store, or where it is, not both.")
@@ -148,6 +175,9 @@ class BaseMutex(Generic[Held]):
             return
         if client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
+        told = (instruments, about, owner, labels) != (None,) * 4
+        if told and not settings and (url, endpoints, client, credentials) == (None,) * 4:
+            return
         made = made_of(url, endpoints, settings, with_client=client is not None)
         default_store.set_default(made, client, credentials)
 
@@ -224,8 +254,11 @@ class BaseMutex(Generic[Held]):
         backtrace: str | None = None,
     ) -> Attempt:
         store = self._given_store or default_store.default_store()
+        observer = defaults.observer
+        observation = None if observer is None else observer.observe(self.name)
+        context = None if observation is None else observation.about
         acquisition = Acquisition(
-            self._new_holder(now, backtrace),
+            self._new_holder(now, backtrace, context),
             self._runtime,
             queue=blocking,
             lease_ready=store.has_ticket_lease(waiters),
@@ -233,6 +266,7 @@ class BaseMutex(Generic[Held]):
             line=store.can.queue,
         )
         attempt = Attempt(store, acquisition, inbox, self._holding_of)
+        attempt.observation = observation
         scope = current_scope.get()
         if scope is not None and (scope.taken or scope.outer is not None):
             around = block_around(store, self.name)
@@ -252,7 +286,9 @@ class BaseMutex(Generic[Held]):
     def _meant(self, what: str) -> Held:
         return self._acquisitions.meant(what, current_owner())
 
-    def _new_holder(self, now: Now, backtrace: str | None) -> Holder:
+    def _new_holder(
+        self, now: Now, backtrace: str | None, context: Mapping[str, str] | None
+    ) -> Holder:
         pid = os.getpid()
         runtime = self._runtime
         stamps = runtime.stamps(now.wall)
@@ -266,6 +302,11 @@ class BaseMutex(Generic[Held]):
             actor=actor,
             identity=self._identity,
             process=fingerprint(pid) if self._identity is not None else None,
+            owner=self._owner or defaults.owner,
+            labels={**defaults.labels, **self._labels} or None,
+            context=context or None,
+            user=user_name(os.geteuid()),
+            container=container(),
             reason=self._reason,
             locked_at=round(now.wall, 3),
             alert_at=stamps.alert_at,
@@ -356,15 +397,6 @@ def _require_store(store: MutexStore) -> MutexStore:
     if not hasattr(store, "ask"):
         raise ValueError(f"store must be what open_store() returns, not {store!r}.")
     return store
-
-
-def _require_text(what: str, value: object, shortest: int = 0) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{what} must be a text, not {value!r}.")
-    text = value.encode(errors="replace").decode()
-    if not shortest <= (size := size_of(text)) <= 4096:
-        raise ValueError(f"{what} must have {shortest} to 4096 bytes in JSON; it has {size}.")
-    return text
 
 
 _hostname = socket.gethostname()

@@ -7,7 +7,7 @@ import os
 from copy import copy
 from functools import partial
 from types import CodeType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import ref
 
 from lockclient.acquisition.state_machine import Acquisition
@@ -22,6 +22,9 @@ from lockclient.threads import log_queue, scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, Task
+
+if TYPE_CHECKING:
+    from lockclient.instruments.observer import Observation
 
 log = get_logger(__name__)
 
@@ -83,6 +86,7 @@ class Holding:
         "handle",
         "line",
         "noted_in",
+        "observation",
         "release_at_exit",
         "still_to",
         "store",
@@ -106,6 +110,7 @@ class Holding:
         self.block: Block = None
         self.entered_in: tuple[int, CodeType] | None = None  # the frame of its `with` statement
         self.noted_in: tuple[ref[Register], ...] = ()
+        self.observation: Observation | None = None  # where the program has instruments
         self._keepalive = keepalive
         # Of all who take one of these out, one gets it: a step that needs no lock.
         self.still_to = {"tell": True, "end": True}
@@ -162,7 +167,11 @@ class Holding:
         if failure is None:
             if self.store.can.pace:
                 acquisition.keep_pace(self.store.can.pace, monotonic())
+            if self.observation is not None:
+                self.observation.pushed()
             return
+        if self.observation is not None:
+            self.observation.push_failed(failure, acquisition.deadline)
         if force:
             raise failure
         self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
@@ -292,6 +301,8 @@ class Holding:
     def _tell_once(self, lost: LockLost, held: Told | None) -> None:
         """Called by the scheduler's thread."""
         if self.still_to.pop("tell", False):
+            if self.observation is not None:
+                self.observation.lost(lost)
             # In a thread of its own: what the program does there must not stop anybody's pushes.
             tellers.submit(partial(self._tell_of, lost, held))
             tellers.submit(self._unwatch)
@@ -352,6 +363,8 @@ class Holding:
         if acquisition.loss is not None:
             self._tell()
             raise copy(acquisition.loss)
+        if self.observation is not None:
+            self.observation.released(answered=True)
 
     def let_go(self) -> None:
         """Let go of it in the background, for as long as it takes; twice does no harm."""
@@ -360,6 +373,8 @@ class Holding:
         if self._over:
             return
         self._over = True
+        if self.observation is not None and self.acquisition.loss is None:
+            self.observation.released(answered=False)
         withdraw = self.acquisition.abandon()
         if withdraw is not None:
             self.store.background.clean_up(withdraw)
@@ -403,6 +418,7 @@ def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
     global tellers
     for holding in own.values():
+        holding.observation = None
         holding.end()  # another process's: nothing of it is to be let go of here
     tellers = WorkerPool("on-lost", 1000)
 

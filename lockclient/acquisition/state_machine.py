@@ -215,6 +215,11 @@ class Acquisition(HeldState):
         return self._look(now, predecessor=target.ticket, left_at=event.revision)
 
     @property
+    def queues(self) -> bool:
+        """Whether it is waited for where it is not free."""
+        return self._queue
+
+    @property
     def has_rival(self) -> bool:
         """Whether a live process of our identity had the lock when that was last looked at."""
         return self._rival is not None

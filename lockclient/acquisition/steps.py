@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Any, TypeVar
 
+from lockclient.default_store import defaults
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import MutexStore, WatchEvent, WatchTarget
@@ -101,14 +102,17 @@ Steps = Generator[Ask | Hear, Any, Result]
 
 def drive(steps: Steps[Result], store: MutexStore) -> Result:
     """Do what the steps want in this thread; return their result, or raise what they raise."""
+    observer = defaults.observer
     try:
         want = steps.send(None)
         while True:
             try:
                 if isinstance(want, Hear):
                     answer: Outcome | WatchEvent | None = want.inbox.get(want.timeout)
-                else:
+                elif observer is None:
                     answer = store.send(*want)
+                else:
+                    answer = observer.send(store, *want)
             except Exception as error:  # noqa: BLE001 - it is theirs
                 want = steps.throw(error)
             else:

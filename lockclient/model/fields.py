@@ -6,6 +6,7 @@ The facts themselves are the fields of `holder.Holder`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,8 +19,9 @@ COUNT: Final = "a whole number"
 TIME: Final = "Unix seconds"
 SECONDS: Final = "seconds"
 NAMES: Final = "a list of names"
+TEXTS: Final = "an object of texts"
 
-_UNITS: Final = (TIME, SECONDS, NAMES)
+_UNITS: Final = (TIME, SECONDS, NAMES, TEXTS)
 
 UNKNOWN: Final = "unknown"
 NEVER: Final = "never"
@@ -35,7 +37,7 @@ class Fact:
 
     Attributes:
         name: of the field of `Holder`, of the subkey, in JSON and in CSV.
-        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS` or `NAMES`.
+        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS`, `NAMES` or `TEXTS`.
         place: `KEY`, a subkey of its own; `ABOUT`, in the subkey `about`; `KNOWN`, not written, but
             known of every lock.
         title: what people see beside it; empty: it has a place of its own, or is shown nowhere.
@@ -79,6 +81,72 @@ def size_of(text: str) -> int:
     return len(to_json(text).encode()) - 2
 
 
+def cut(texts: Mapping[str, str] | None, most: int) -> Mapping[str, str] | None:
+    """Return an object of texts with so many characters at most, of its first ones."""
+    kept: dict[str, str] = {}
+    for name, text in (texts or {}).items():
+        most -= len(name) + len(text)
+        if most < 0:
+            break
+        kept[name] = text
+    return texts and kept
+
+
+def pairs(texts: Mapping[str, str]) -> str:
+    """Write an object of texts for people: `env=prod, team=billing`."""
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+MAX_OWNER_BYTES: Final = 255
+MAX_LABELS: Final = 16
+MAX_LABELS_BYTES: Final = 1024
+"""Bytes of all labels of a lock as they are written, in JSON; and so many of its context."""
+_LABEL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_.-]{0,62}")
+
+
+def require_text(what: str, value: object, shortest: int = 0, longest: int = 4096) -> str:
+    """Return a text of so many bytes in JSON, in which a lone surrogate is replaced.
+
+    Raises:
+        ValueError: it is none; the sentence begins with `what`.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a text, not {value!r}.")
+    text = writable(value)
+    if not shortest <= (size := size_of(text)) <= longest:
+        raise ValueError(f"{what} must have {shortest} to {longest} bytes in JSON; it has {size}.")
+    return text
+
+
+def require_labels(what: str, given: object) -> dict[str, str]:
+    """Return labels that may be written; None is none.
+
+    Raises:
+        ValueError: they are no mapping of names to texts, too many, or too long.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{what} must be a mapping of names to texts, not {given!r}.")
+    if len(given) > MAX_LABELS:
+        raise ValueError(f"{what} must be {MAX_LABELS} at most; there are {len(given)}.")
+    for name in given:
+        if not isinstance(name, str) or not _LABEL_NAME.fullmatch(name):
+            raise ValueError(
+                f"{what}: {name!r} must be 1 to 63 letters, digits, '_', '.' and '-', the first a "
+                "letter or '_'."
+            )
+    labels = {
+        name: require_text(f"{what}[{name!r}]", text, longest=MAX_LABELS_BYTES)
+        for name, text in given.items()
+    }
+    if (size := len(to_json(labels).encode())) > MAX_LABELS_BYTES:
+        raise ValueError(
+            f"{what} must have {MAX_LABELS_BYTES} bytes in JSON at most; there are {size}."
+        )
+    return labels
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
@@ -111,6 +179,9 @@ def of_kind(kind: str, item: Any) -> Any:
     if kind == NAMES:
         named = isinstance(item, list) and all(isinstance(name, str) for name in item)
         return tuple(map(writable, item)) if named else None
+    if kind == TEXTS:
+        texts = isinstance(item, dict) and all(isinstance(text, str) for text in item.values())
+        return {writable(name): writable(text) for name, text in item.items()} if texts else None
     if isinstance(item, bool) or not isinstance(item, (int, float)):
         return None
     if kind == SECONDS:

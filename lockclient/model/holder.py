@@ -29,9 +29,11 @@ from lockclient.model.fields import (
     NEVER,
     SECONDS,
     TEXT,
+    TEXTS,
     TIME,
     UNKNOWN,
     Fact,
+    cut,
     fact,
     interned,
     interned_text,
@@ -92,6 +94,22 @@ class Holder:
     reason: str | None = fact(TEXT, ABOUT, "Reason", "What the lock is used for.")
     identity: str | None = fact(
         TEXT, ABOUT, "Identity", "Of a worker that takes its own lock over after a crash."
+    )
+    owner: str | None = fact(
+        TEXT, ABOUT, "Owner", "Whose lock it is, as the program says: a team, a service."
+    )
+    labels: Mapping[str, str] | None = fact(
+        TEXTS, ABOUT, "Labels", "What else the program says of all of its locks, or of this one."
+    )
+    context: Mapping[str, str] | None = fact(
+        TEXTS, ABOUT, "Context", "What the lock was taken for this time: a trace, a request."
+    )
+    user: str | None = fact(TEXT, ABOUT, "User", "The user of the system that the holder runs as.")
+    container: str | None = fact(
+        TEXT,
+        ABOUT,
+        "Container or pod",
+        "Where the holder runs: `namespace/pod`, or a container's id.",
     )
     process: str | None = fact(
         TEXT, ABOUT, "", "Tells on the same machine whether that process still runs.", told=False
@@ -262,13 +280,16 @@ class Holder:
         }
         # Its innermost frames are the last ones.
         backtrace = self.backtrace and self.backtrace[-MAX_BACKTRACE_CHARS:]
-        return replace(self, backtrace=backtrace, needs=(self.needs or ())[:10] or None, **texts)
+        said: dict[str, Any] = {name: cut(getattr(self, name), MAX_TEXT_CHARS) for name in OBJECTS}
+        needs = (self.needs or ())[:10] or None
+        return replace(self, backtrace=backtrace, needs=needs, **said, **texts)
 
     def describe(self) -> str:
         """Say in one line who holds the lock: host, process, since when, what for."""
         where = f"{plain(self.hostname or 'an unknown host')}, pid {self.pid or 'unknown'}"
+        owner = f", of {plain(self.owner)}" if self.owner else ""
         reason = f", for {plain(repr(self.reason))}" if self.reason else ""
-        return f"{where}{reason}, since {utc(self.locked_at)}"
+        return f"{where}{owner}{reason}, since {utc(self.locked_at)}"
 
 
 Found = tuple[bytes | None, int]
@@ -298,6 +319,7 @@ STAMPS: Final = ("alert_at", "auto_unlock_at")
 """What a push writes."""
 _BOUND: Final = (*STAMPS, ABOUT)
 _ABOUT: Final = {fact.name: fact.kind for fact in FACTS if fact.place == ABOUT}
+OBJECTS: Final = tuple(name for name, kind in _ABOUT.items() if kind == TEXTS)
 _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **{part: {part: None} for part in SUBKEYS},
     ABOUT: dict.fromkeys(_ABOUT),
@@ -398,7 +420,12 @@ def _read_about(fields: dict[str, Any], value: bytes) -> str | None:
     return "; ".join(wrong) or None
 
 
-_SHARED: Final = frozenset(("thread", "actor", "identity", "process", "reason", "client"))
+_SHARED: Final = frozenset(
+    (
+        *("thread", "actor", "identity", "process", "reason", "client"),
+        *("owner", "user", "container"),
+    )
+)
 """Texts that many locks have in common: one copy of each is kept for all of them."""
 _COMMON: Final = frozenset(("pid", "expected_runtime", "auto_unlock_after"))
 """And numbers."""

@@ -6,12 +6,19 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from lockclient.model.holder import MAX_NEED_CHARS, MAX_NEEDS_SHOWN, Holder
+from lockclient.model.fields import cut, pairs
+from lockclient.model.holder import MAX_NEED_CHARS, MAX_NEEDS_SHOWN, OBJECTS, Holder
 
 MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
 
-_TEXTS: Final = ("hostname", "thread", "actor", "reason", "identity", "process", "client")
+MAX_LISTED_OBJECT_CHARS: Final = 1000
+"""And of an object of texts, all of them together."""
+
+_TEXTS: Final = (
+    *("hostname", "thread", "actor", "reason", "identity", "process", "client"),
+    *("owner", "user", "container"),
+)
 _texts_of: Final = attrgetter(*_TEXTS)
 
 
@@ -22,13 +29,18 @@ def listed(holder: Holder) -> Holder:
     whole: removals compare it.
     """
     texts = _texts_of(holder)
-    cut = tuple(text and shortened(text) for text in texts)
-    if not holder.needs and cut == texts:
+    short = tuple(text and shortened(text) for text in texts)
+    long = any(
+        said and len(pairs(said)) > MAX_LISTED_OBJECT_CHARS
+        for said in (holder.labels, holder.context)
+    )
+    if not (holder.needs or long) and short == texts:
         return holder
     needs = tuple(
         need[: MAX_NEED_CHARS + 1] for need in (holder.needs or ())[: MAX_NEEDS_SHOWN + 1]
     )
-    shown: dict[str, Any] = dict(zip(_TEXTS, cut, strict=True))
+    shown: dict[str, Any] = dict(zip(_TEXTS, short, strict=True))
+    shown |= {name: cut(getattr(holder, name), MAX_LISTED_OBJECT_CHARS) for name in OBJECTS}
     return replace(holder, needs=needs or holder.needs, **shown)
 
 

@@ -14,6 +14,7 @@ are not random) prove nothing, and the threads and sub-interpreters of a process
 from __future__ import annotations
 
 import os
+import re
 import threading
 from functools import cache, lru_cache
 from itertools import count
@@ -117,6 +118,39 @@ def task_actor(task: object) -> str:
     return f"{process_token()}.{id(task):x}.t{number}"
 
 
+@lru_cache(maxsize=8)
+def user_name(uid: int) -> str:
+    """Return the name of a user of this system, or the number of one that has none."""
+    try:
+        from pwd import getpwuid
+
+        return getpwuid(uid).pw_name.encode(errors="replace").decode()[:_LONGEST_NAME]
+    except (ImportError, KeyError):  # as in many containers
+        return f"uid {uid}"
+
+
+@cache
+def container() -> str | None:
+    """Return where this process runs: `namespace/pod`, or a container's id; None: in neither."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        # A pod's name is its host's, unless its `hostname` says otherwise.
+        namespace = _read("/var/run/secrets/kubernetes.io/serviceaccount/namespace").strip()
+        return f"{namespace or 'unknown'}/{os.environ.get('HOSTNAME') or os.uname().nodename}"
+    # By the group of processes, or, where that has a namespace of its own, by what the container's
+    # engine has put in the place of files that each container has its own of.
+    mounts = [line for line in _read("/proc/self/mountinfo").splitlines() if " /etc/host" in line]
+    found = _CONTAINER.search("\n".join((_read("/proc/self/cgroup"), *mounts)))
+    return found[0][:12] if found else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+_CONTAINER: Final = re.compile("[0-9a-f]{64}")
 _here = threading.local()
 _numbers = count(1)
 """Of threads and tasks of this process: none comes twice, and the child of a fork counts on."""

@@ -1,7 +1,8 @@
 """What people search for: words, and words of one field, in command and dashboard alike.
 
     bill-3                  somewhere in name, host or reason; or the pid, or a uuid's beginning
-    host:bill-3             in the host's name; so lock: and reason:
+    host:bill-3             in the host's name; so lock:, reason: and owner:
+    label:env=prod          among the holder's labels, and what it was taken for this time
     state:overdue           in this state, or one that begins so
     -host:bill-3 -retry     not that
     reason:"second attempt" a text with blanks
@@ -21,7 +22,7 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.text.confusables import told_apart
 
-_HEAD: Final = "(-?)(?:(host|state|lock|reason):)?"
+_HEAD: Final = "(-?)(?:(host|state|lock|reason|owner|label):)?"
 _TYPED: Final = re.compile(_HEAD + r'("[^"]*"?|\S+)')
 _GIVEN: Final = re.compile(_HEAD + "(.+)", re.DOTALL)
 _UUID: Final = re.compile(r"[0-9a-f-]{4,36}")
@@ -31,6 +32,8 @@ _FIELDS: Final[dict[str, Callable[[Holder], str | None]]] = {
     "host": lambda holder: holder.hostname,
     "lock": lambda holder: holder.name,
     "reason": lambda holder: holder.reason,
+    "owner": lambda holder: holder.owner,
+    "label": lambda holder: "\n".join(_labels(holder)),
 }
 _UNFINISHED: Final = frozenset(("-", "state:", *(f"{field}:" for field in _FIELDS)))
 """What a person has typed who has not said yet what is looked for."""
@@ -39,9 +42,16 @@ _Item = TypeVar("_Item")
 
 
 def searchable(holder: Holder) -> str:
-    """Return where a word is looked for: the lock's name (also as it is shown), host, reason."""
+    """Return where a word is looked for: the lock's name (also as it is shown), whose it is."""
     name = holder.name if holder.name.isascii() else f"{holder.name}\n{told_apart(holder.name)}"
-    return "\n".join((name, holder.hostname or "", holder.reason or "")).casefold()
+    said = (holder.hostname, holder.reason, holder.owner, holder.user, holder.container)
+    return "\n".join((name, *filter(None, said), *_labels(holder))).casefold()
+
+
+def _labels(holder: Holder) -> Iterator[str]:
+    for said in (holder.labels, holder.context):
+        if said:
+            yield from (f"{name}={text}" for name, text in said.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 MAX_QUEUED = 1000
-"""Records that wait at most; beyond that they are counted."""
+"""Records, or other calls, that wait at most; beyond that they are counted."""
 IDLE_S = 5.0
-"""Seconds without a record after which the thread ends."""
+"""Seconds without a call after which the thread ends."""
 AT_EXIT_S = 0.5
 """Seconds that the end of the interpreter waits for what is queued."""
 
@@ -38,10 +38,17 @@ _MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """The signals that the program has blocked: a thread inherits those of who starts it."""
 
 
-class LogQueue:
-    """Records that wait to be handled, and the thread that does it."""
+class CallQueue:
+    """Calls that wait to be made, one after the other, and the thread that makes them.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the thread.
+        tell_dropped: called in it with how many were dropped, as soon as there is room again.
+    """
+
+    def __init__(self, name: str, tell_dropped: Callable[[int], object]) -> None:
+        self._name = name
+        self._tell_dropped = tell_dropped
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._dropped = deque[bool]()
         self._missing = deque((True,))  # the place of the one thread: it takes that itself
@@ -49,12 +56,12 @@ class LogQueue:
         self._finalizer: object = None
 
     def put(self, handle: Callable[[], object]) -> None:
-        """Have a record handled after those before it, or count it as dropped."""
+        """Have it called after those before it, or count it as dropped."""
         if self._queue.qsize() >= MAX_QUEUED:
             self._dropped.append(True)
             return
         self._queue.put(handle)
-        with suppress(RuntimeError):  # the system gives no thread: the next record asks again
+        with suppress(RuntimeError):  # the system gives no thread: the next call asks again
             self._start()
 
     def flush(self, seconds: float) -> None:
@@ -73,7 +80,9 @@ class LogQueue:
     def _start(self) -> None:
         """Start the thread if it does not run."""
         if self._missing:
-            self._finalizer = self._finalizer or at_multiprocessing_exit(_at_exit, 0)
+            self._finalizer = self._finalizer or at_multiprocessing_exit(
+                partial(self.flush, AT_EXIT_S), 0
+            )
             start_new_thread(self._run, ())
 
     def _run(self) -> None:
@@ -82,7 +91,7 @@ class LogQueue:
         except IndexError:  # two were started at once, each by somebody who saw none
             return
         self._thread = threading.get_ident()
-        threading.current_thread().name = "clustermutex-log"
+        threading.current_thread().name = self._name
         signal.pthread_sigmask(signal.SIG_SETMASK, _MASK)
         while True:
             try:
@@ -111,14 +120,8 @@ class LogQueue:
         if dropped := len(self._dropped):
             for _ in range(dropped):
                 self._dropped.popleft()
-            record = _log.makeRecord(
-                *(_log.name, logging.WARNING, __file__, 0),
-                "%d log records were dropped: a handler of the log was blocked.",
-                (dropped,),
-                None,
-            )
             with suppress(BaseException):
-                logging.Logger.handle(_log, record)
+                self._tell_dropped(dropped)
 
 
 if TYPE_CHECKING:
@@ -149,7 +152,23 @@ def get_logger(name: str) -> logging.Logger:
 
 
 _log = logging.getLogger("lockclient")
-shared = LogQueue()
+
+
+def _say_dropped(dropped: int) -> None:
+    record = _log.makeRecord(
+        *(_log.name, logging.WARNING, __file__, 0),
+        "%d log records were dropped: a handler of the log was blocked.",
+        (dropped,),
+        None,
+    )
+    logging.Logger.handle(_log, record)
+
+
+def _new_queue() -> CallQueue:
+    return CallQueue("clustermutex-log", _say_dropped)
+
+
+shared = _new_queue()
 
 
 def flush(seconds: float) -> None:
@@ -176,7 +195,7 @@ def _at_exit() -> None:
 def _start_afresh() -> None:
     """After fork, in the child: what was queued is the parent's."""
     global shared
-    shared = LogQueue()
+    shared = _new_queue()
 
 
 atexit.register(_at_exit)

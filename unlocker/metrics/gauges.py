@@ -19,7 +19,13 @@ from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
-from unlocker.metrics.series_limit import MAX_LISTED, NEW_AN_HOUR, SeriesLimit, holder_labels
+from unlocker.metrics.series_limit import (
+    HOLDER_LABELS,
+    MAX_LISTED,
+    NEW_AN_HOUR,
+    SeriesLimit,
+    holder_labels,
+)
 from unlocker.rate_limit import RateLimitState
 
 
@@ -147,7 +153,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily,
     info = InfoMetricFamily(
         "clustermutex_lock",
         "Who holds a lock past its alert.",
-        labels=["name", "hostname", "pid", "reason"],
+        labels=HOLDER_LABELS,
     )
     refused = GaugeMetricFamily(
         "clustermutex_unlocker_removal_failing",

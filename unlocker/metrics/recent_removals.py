@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit, holder_labels
+from unlocker.metrics.series_limit import HOLDER_LABELS, MAX_LISTED, SeriesLimit, holder_labels
 
 SHOWN_S: Final = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
@@ -63,7 +63,7 @@ class RecentRemovals:
         family = GaugeMetricFamily(
             "clustermutex_lock_auto_unlocked_timestamp_seconds",
             f"removed_at of a lock auto-unlocked in the last {SHOWN_S:.0f} s, and whose it was.",
-            labels=["name", "hostname", "pid", "reason"],
+            labels=HOLDER_LABELS,
         )
         since = time.time() - SHOWN_S
         found: dict[tuple[str, ...], list[Removal]] = {}

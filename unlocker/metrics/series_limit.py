@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lockclient.model.clocks import monotonic
+from lockclient.model.fields import pairs
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.text.confusables import told_apart
@@ -72,7 +73,17 @@ class SeriesLimit:
             return True
 
 
-def holder_labels(who: Holder | Ticket) -> tuple[str, str, str, str]:
-    """Return a lock's name, as it is shown, and host, process and reason of its holder or head."""
-    texts = (who.hostname or "", str(who.pid or ""), who.reason or "")
-    return told_apart(who.name), label(texts[0]), label(texts[1]), label(texts[2])
+HEAD_LABELS: Final = ("name", "hostname", "pid", "reason")
+HOLDER_LABELS: Final = (*HEAD_LABELS, "owner", "container", "labels")
+
+
+def holder_labels(who: Holder | Ticket) -> tuple[str, ...]:
+    """Return the values of `HOLDER_LABELS` of a holder, of `HEAD_LABELS` of who waits.
+
+    Not a holder's `context`, which is another one each time, so that each would be a series. The
+    lock's name is as it is shown.
+    """
+    texts = [who.hostname, str(who.pid or ""), who.reason]
+    if isinstance(who, Holder):
+        texts += [who.owner, who.container, pairs(who.labels or {})]
+    return (told_apart(who.name), *(label(text or "") for text in texts))

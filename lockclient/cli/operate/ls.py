@@ -129,9 +129,10 @@ def ls(
 ) -> None:
     """List the locks that are held.
 
-    TEXT is searched for in name, host and reason, and may be a pid or a uuid's beginning; of
-    several, each must be found. host:TEXT, lock:TEXT, reason:TEXT and state:STATE look at one
-    thing only, and (after --) a - in front finds what is not so.
+    TEXT is searched for in name, host, reason, owner and labels, and may be a pid or a uuid's
+    beginning; of several, each must be found. host:TEXT, lock:TEXT, reason:TEXT, owner:TEXT,
+    label:NAME=TEXT and state:STATE look at one thing only, and (after --) a - in front finds what
+    is not so.
 
     On a terminal it is a table that fits it; otherwise lines with tabs between the columns, the
     titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it

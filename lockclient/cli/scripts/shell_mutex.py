@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -109,8 +109,10 @@ class ShellMutex(ClusterMutex):
         """Tell whether a second sending of what took the lock may still arrive, ever so late."""
         return self.held.holding.acquisition.may_be_out_there
 
-    def _new_holder(self, now: Now, backtrace: str | None) -> Holder:
-        holder = super()._new_holder(now, backtrace)
+    def _new_holder(
+        self, now: Now, backtrace: str | None, context: Mapping[str, str] | None
+    ) -> Holder:
+        holder = super()._new_holder(now, backtrace, context)
         self._ticket_uuid = holder.uuid
         # Which thread it was says something about programs only.
         return replace(holder, pid=self._pid or holder.pid, thread=None)

@@ -7,9 +7,13 @@ from typing import Any, Final, get_args
 
 from lockclient.stores.requests import Request
 
-METHODS: Final[dict[type[Request], str]] = {
-    kind: re.sub("(?<!^)([A-Z])", r"_\1", kind.__name__).lower() for kind in get_args(Request)
-}
+
+def snake_case(kind: type) -> str:
+    """Return a class's name as that of a method is written: `take_or_queue`."""
+    return re.sub("(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
+
+
+METHODS: Final[dict[type[Request], str]] = {kind: snake_case(kind) for kind in get_args(Request)}
 
 
 def dispatch(executor: object, request: Request, *args: object) -> Any:

@@ -24,7 +24,7 @@ import mutexdash
 from lockclient.cli.operate import ls, removed
 from lockclient.cli.operate.show import lock_lines
 from lockclient.cli.operate.show import show as show_command
-from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TIME, Fact
+from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.overview import columns
@@ -40,6 +40,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     TIME: lambda number: NOW + 1000 * number,
     SECONDS: lambda number: 7000.0 + number,
     NAMES: lambda number: (f"need-{number}", "other"),
+    TEXTS: lambda number: {f"label-{number}": "said"},
 }
 TITLED = [fact for fact in FACTS if fact.title]
 TOLD = [fact for fact in FACTS if fact.told]

@@ -13,6 +13,11 @@ from lockclient.overview.search import Search
 LOCK = Holder(
     *("deploy/prod", "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001", "bill-3.prod.example.com", 4711),
     reason="second attempt after a timeout",
+    owner="Team-Billing",
+    labels={"env": "Canary"},
+    context={"request": "r-17"},
+    user="jobs",
+    container="shop/web-1",
 )
 
 
@@ -24,6 +29,8 @@ LOCK = Holder(
         *("-lock:bill", "-host:deploy", "-nothing", "-state:ok", "-4712"),
         *('reason:"second attempt"', '"attempt after"', 'reason:"second', "host:bill lock:prod"),
         *("-", '""', "host:", "state:"),
+        *("team-billing", "owner:team", "label:env=canary", "label:request=r-17", "r-17", "jobs"),
+        *("shop/web", "-owner:ops", "-label:env=prod"),
     ],
 )
 def test_it_is_found(text: str) -> None:
@@ -63,7 +70,7 @@ def test_what_it_was_taken_for_is_said_where_it_is_more_than_words() -> None:
     ]
     assert Search.read("etcd:2379 https://x").said == []
     assert Search.read("bogus:x").said == [
-        "anything has “bogus:x” (there are host:, lock:, reason:, state:)"
+        "anything has “bogus:x” (there are host:, lock:, reason:, owner:, label:, state:)"
     ]
 
 

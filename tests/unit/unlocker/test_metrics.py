@@ -46,6 +46,10 @@ from unlocker.unlocker import Unlocker
 SILENT = Holder(
     *("nightly", "u", "web-1", 4711),
     reason="totals",
+    owner="team-billing",
+    container="prod/web-1",
+    labels={"env": "prod", "zone": "a"},
+    context={"trace_id": "4bf9"},
     alert_at=1_800_000_000.5,
     auto_unlock_at=1.9e9,
     auto_unlock_after=900,
@@ -206,7 +210,8 @@ def test_an_unknown_clock_is_not_shown_as_right() -> None:
 def test_a_lock_past_its_alert_has_series_of_its_own() -> None:
     found = samples(quiet_unlocker([past_alert()]))
     who = {"hostname": "web-1", "name": "nightly", "pid": "4711", "reason": "totals"}
-    info = ("clustermutex_lock_info", *who.items())
+    who |= {"owner": "team-billing", "container": "prod/web-1", "labels": "env=prod, zone=a"}
+    info = ("clustermutex_lock_info", *sorted(who.items()))
     assert found[info] == 1
     assert found["clustermutex_lock_alert_timestamp_seconds", ("name", "nightly")] == 1.8e9 + 0.5
     assert found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")] == 1.9e9

@@ -1,0 +1,317 @@
+"""Instruments: what a program is told of its locks, in its own thread, and what a lock says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    LockLost,
+    LockTimeout,
+    StoreUnavailable,
+    default_store,
+    instruments,
+)
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.instruments import (
+    Acquired,
+    Asked,
+    Event,
+    EventsDropped,
+    GaveUp,
+    LockEvent,
+    Lost,
+    Pushed,
+    PushFailed,
+    Released,
+    Requested,
+    StoreUnreachable,
+    Waiting,
+)
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.threads import log_queue
+from tests.integration.test_loss import remove
+from tests.support.etcd_binary import frozen
+from tests.support.etcd_store import etcd_store
+from tests.support.processes import wait_until
+
+Names = Callable[[], list[str]]
+
+
+class Recorder(list[Event]):
+    """An instrument that keeps what it is told."""
+
+    __call__ = list.append
+
+    def of(self, lock: str) -> list[LockEvent]:
+        instruments.flush(30)
+        return [event for event in self if isinstance(event, LockEvent) and event.lock == lock]
+
+    def kinds(self, lock: str) -> list[type[LockEvent]]:
+        return [type(event) for event in self.of(lock)]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Nothing that a test says of all locks is said of those of the next one."""
+    yield
+    defaults = default_store.defaults
+    defaults.owner, defaults.labels, defaults.observer = None, {}, None
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    told = Recorder()
+    ClusterMutex.setup(instruments=[told])
+    return told
+
+
+def test_a_cycle(recorder: Recorder, store: EtcdStore) -> None:
+    with ClusterMutex("x", store=store) as held:
+        held.alive(force=True)
+    asked, acquired, pushed, released = recorder.of("x")
+    assert isinstance(asked, Asked)
+    assert asked.blocking
+    assert isinstance(acquired, Acquired)
+    assert (acquired.uuid, acquired.fencing_token) == (held.uuid, held.fencing_token)
+    assert isinstance(pushed, Pushed)
+    assert isinstance(released, Released)
+    assert released.answered
+    assert 0 < released.held_s < 60
+    assert abs(released.at - time.time()) < 60
+    requests = [(event.request, event.outcome) for event in recorder if type(event) is Requested]
+    assert [request for request, _ in requests][-2:] == ["push", "unlock"]
+    assert requests[-1] == ("unlock", "done")
+
+
+def test_a_cycle_in_asyncio(recorder: Recorder, store: EtcdStore) -> None:
+    async def main() -> None:
+        async with AsyncClusterMutex("x", store=store) as held:
+            await held.alive(force=True)
+
+    asyncio.run(main())
+    assert recorder.kinds("x") == [Asked, Acquired, Pushed, Released]
+
+
+def test_who_waits_is_told_behind_whom(recorder: Recorder, store: EtcdStore) -> None:
+    first = ClusterMutex("x", store=store, owner="team-a").acquire()
+    assert first is not None
+    waiter = threading.Thread(target=lambda: ClusterMutex("x", store=store).acquire().release())  # type: ignore[union-attr]
+    waiter.start()
+    wait_until(lambda: Waiting in recorder.kinds("x"), what="that it waits")
+    (waiting,) = [event for event in recorder if isinstance(event, Waiting)]
+    assert waiting.holder is not None
+    assert (waiting.holder.uuid, waiting.holder.owner) == (first.uuid, "team-a")
+    assert (waiting.place, waiting.waiting) == (1, 1)
+    first.release()
+    waiter.join()
+    second = [event for event in recorder.of("x") if event.uuid == waiting.uuid]
+    assert [type(event) for event in second] == [Asked, Waiting, Acquired, Released]
+
+
+def test_what_is_not_had(recorder: Recorder, store: EtcdStore) -> None:
+    held = ClusterMutex("x", store=store).acquire()
+    assert ClusterMutex("x", store=store).acquire(blocking=False) is None
+    with pytest.raises(LockTimeout), ClusterMutex("x", store=store, timeout=0.1):
+        pass
+    given_up = [event for event in recorder.of("x") if isinstance(event, GaveUp)]
+    assert [(event.error, event.cancelled) for event in given_up] == [(None, False)] * 2
+    assert given_up[1].waited_s >= 0.1
+    assert held is not None
+    held.release()
+
+
+def test_a_cancelled_wait(recorder: Recorder, store: EtcdStore) -> None:
+    async def main() -> None:
+        async with AsyncClusterMutex("x", store=store):
+            other = asyncio.create_task(AsyncClusterMutex("x", store=store).acquire())
+            while recorder.kinds("x").count(Asked) < 2:
+                await asyncio.sleep(0.01)
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+            while GaveUp not in recorder.kinds("x"):  # by its deputy, on this loop
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 90))
+    (given_up,) = [event for event in recorder.of("x") if isinstance(event, GaveUp)]
+    assert given_up.cancelled
+
+
+def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: EtcdStore) -> None:
+    mutex = ClusterMutex("x", store=store)
+    held = mutex.acquire()
+    assert held is not None
+    remove(store, mutex)
+    with pytest.raises(LockLost):
+        held.release()
+    wait_until(lambda: Lost in recorder.kinds("x"), what="the loss")
+    assert recorder.kinds("x") == [Asked, Acquired, Lost]
+    lost = recorder.of("x")[-1]
+    assert isinstance(lost, Lost)
+    assert lost.error.removal is not None
+
+
+def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> None:
+    from lockclient import Settings
+
+    store = etcd_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
+    held = ClusterMutex("x", store=store).acquire()
+    assert held is not None
+    with frozen(own_etcd):
+        held._acquisition.quiet_until = 0
+        held.alive()
+        with pytest.raises(StoreUnavailable):
+            held.release(timeout=0.5)
+    kinds = recorder.kinds("x")
+    assert kinds == [Asked, Acquired, PushFailed, Released]
+    assert not recorder.of("x")[-1].answered  # type: ignore[attr-defined]
+    failed = recorder.of("x")[2]
+    assert isinstance(failed, PushFailed)
+    assert failed.left_s > 0
+    unreachable = [event for event in recorder if isinstance(event, StoreUnreachable)]
+    assert [event.request for event in unreachable] == ["push", "unlock"]
+    store.close()
+
+
+def test_one_that_raises_is_logged_once_and_harms_nobody(
+    store: EtcdStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Recorder()
+
+    def fail(event: Event) -> None:
+        raise ZeroDivisionError
+
+    ClusterMutex.setup(instruments=[fail, told])
+    with ClusterMutex("x", store=store):
+        pass
+    assert told.kinds("x") == [Asked, Acquired, Released]
+    assert len([record for record in caplog.records if "failed" in record.message]) == 1
+
+
+def test_one_that_hangs_holds_up_nobody_and_what_it_misses_is_counted(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_queue, "MAX_QUEUED", 10)
+    told, let_go, begun = Recorder(), threading.Event(), threading.Event()
+
+    def hang(event: Event) -> None:
+        begun.set()
+        let_go.wait(60)
+
+    ClusterMutex.setup(instruments=[hang, told])
+    mutex = ClusterMutex("x", store=store)
+    for _ in range(10):
+        with mutex:
+            pass
+    assert begun.is_set()
+    let_go.set()
+    wait_until(lambda: any(isinstance(event, EventsDropped) for event in told), what="the count")
+    dropped = sum(event.count for event in told if isinstance(event, EventsDropped))
+    instruments.flush(30)
+    assert dropped + len([event for event in told if not isinstance(event, EventsDropped)]) == 50
+    assert "events were dropped" in caplog.text
+
+
+class TestAbout:
+    def test_it_is_asked_in_the_context_that_all_events_have(self, store: EtcdStore) -> None:
+        request: ContextVar[str] = ContextVar("request")
+        kept: ContextVar[str] = ContextVar("kept")
+        seen: list[tuple[str, str]] = []
+
+        def about() -> Mapping[str, str]:
+            kept.set(request.get().upper())
+            return {"request_id": request.get()}
+
+        def instrument(event: Event) -> None:
+            if isinstance(event, LockEvent):
+                seen.append((request.get(), kept.get()))
+
+        ClusterMutex.setup(instruments=[instrument], about=about)
+        request.set("r-17")
+        with ClusterMutex("x", store=store) as held:
+            assert held.record.context == {"request_id": "r-17"}
+            holder = held.holder()
+            assert holder is not None
+            assert holder.context == {"request_id": "r-17"}
+        instruments.flush(30)
+        assert seen == [("r-17", "R-17")] * 3
+        assert kept.get("nothing") == "nothing", "nor is anything left in the caller's context"
+
+    @pytest.mark.parametrize(
+        "answer", [1, {"a": 1}, {"a b": "x"}, {"a": "x" * 1100}, {f"n{n}": "" for n in range(17)}]
+    )
+    def test_what_is_no_answer_is_left_out_and_logged(
+        self, answer: Any, store: EtcdStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ClusterMutex.setup(about=lambda: answer)
+        with ClusterMutex("x", store=store) as held:
+            assert held.record.context is None
+        assert "failed" in caplog.text
+
+    def test_it_may_fail_and_say_nothing(
+        self, store: EtcdStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ClusterMutex.setup(about=lambda: None)
+        with ClusterMutex("x", store=store) as held:
+            assert held.record.context is None
+        assert not caplog.records
+        ClusterMutex.setup(about=lambda: {}[1])
+        with ClusterMutex("x", store=store) as held:
+            assert held.record.context is None
+        assert "failed" in caplog.text
+
+
+class TestWhoItIs:
+    def test_owner_and_labels_of_one_and_of_all(self, store: EtcdStore) -> None:
+        ClusterMutex.setup(owner="team-a", labels={"env": "prod", "zone": "a"})
+        with ClusterMutex("x", store=store, owner="team-b", labels={"zone": "b"}) as held:
+            holder = held.holder()
+        assert holder is not None
+        assert (holder.owner, holder.labels) == ("team-b", {"env": "prod", "zone": "b"})
+        assert "of team-b" in holder.describe()
+        with ClusterMutex("x", store=store) as held:
+            assert (held.record.owner, held.record.labels) == (
+                "team-a",
+                {"env": "prod", "zone": "a"},
+            )
+        assert held.record.user
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"owner": ""},
+            {"owner": "x" * 256},
+            {"owner": 3},
+            {"labels": "env=prod"},
+            {"labels": {"env": 3}},
+            {"labels": {"": "x"}},
+            {"labels": {"a": "é" * 600}},
+            {"labels": {f"n{n}": "" for n in range(17)}},
+        ],
+    )
+    def test_what_is_malformed_is_refused_at_once(self, how: Any) -> None:
+        for call in (lambda: ClusterMutex("x", **how), lambda: ClusterMutex.setup(**how)):
+            with pytest.raises(ValueError, match=next(iter(how))):
+                call()
+
+    @pytest.mark.parametrize("how", [{"about": 3}, {"instruments": [3]}])
+    def test_what_can_not_be_called_is_refused_at_once(self, how: Any) -> None:
+        with pytest.raises(ValueError, match=next(iter(how))):
+            ClusterMutex.setup(**how)
+
+    def test_to_say_it_leaves_the_store_as_it_is(self, store: EtcdStore) -> None:
+        default_store._default_store = store
+        try:
+            ClusterMutex.setup(owner="team-a", instruments=[])
+            assert default_store.default_store() is store
+        finally:
+            default_store._default_store = None
