@@ -164,11 +164,12 @@ def _say_dropped(dropped: int) -> None:
     logging.Logger.handle(_log, record)
 
 
-def _new_queue() -> CallQueue:
+def new_queue() -> CallQueue:
+    """Return a process's own queue of what it logs."""
     return CallQueue("clustermutex-log", _say_dropped)
 
 
-shared = _new_queue()
+shared = new_queue()
 
 
 def flush(seconds: float) -> None:
@@ -195,7 +196,7 @@ def _at_exit() -> None:
 def _start_afresh() -> None:
     """After fork, in the child: what was queued is the parent's."""
     global shared
-    shared = _new_queue()
+    shared = new_queue()
 
 
 atexit.register(_at_exit)

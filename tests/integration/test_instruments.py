@@ -264,7 +264,7 @@ class TestAbout:
         with ClusterMutex("x", store=store) as held:
             assert held.record.context is None
         assert not caplog.records
-        ClusterMutex.setup(about=lambda: {}[1])
+        ClusterMutex.setup(about=lambda: {"a": str(1 / 0)})
         with ClusterMutex("x", store=store) as held:
             assert held.record.context is None
         assert "failed" in caplog.text

@@ -280,7 +280,7 @@ def new_process(hub: Hub, name: str) -> Process:
             scheduler.Scheduler(),
             {},
             pool.WorkerPool("on-lost", 1000),
-            log_queue.LogQueue(),
+            log_queue.new_queue(),
         )
         process.globals = dict(zip(GLOBALS, made, strict=True))
     return process
