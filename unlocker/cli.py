@@ -27,7 +27,7 @@ from lockclient.settings import Settings
 from lockclient.version import __version__
 from unlocker.http_app import create_app
 from unlocker.notifications.notifier import Notifier
-from unlocker.notifications.recipients import BadUrl, recipients_of
+from unlocker.notifications.recipients import recipients_of
 from unlocker.record_cleanup import MAX_RECORDS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
@@ -105,7 +105,7 @@ def main(
     hosts = hosts_of(allowed_host) | {socket.gethostname().lower()}
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
-    notifier = _notifier(urls, settings)
+    notifier, complete = _notifier(urls, settings)
     end = EndSignal()
     unlocker = Unlocker(
         store_of(settings, poll),
@@ -113,7 +113,7 @@ def main(
         keep_removals=keep_removals,
         version=__version__,
         notifier=notifier,
-        notifications_off=notifier is None,
+        notifications_off=not complete,
     )
     server = HttpServer(create_app(unlocker, hosts), listen)
     try:
@@ -137,20 +137,22 @@ def main(
     serve(end, server, unlocker.supervise, unlocker.stop)
 
 
-def _notifier(urls: Sequence[str], settings: Settings) -> Notifier | None:
-    """Return who tells people; None, and say so, if that can't start.
+def _notifier(urls: Sequence[str], settings: Settings) -> tuple[Notifier, bool]:
+    """Return who tells people, and whether all that are to be told can be.
 
     Whatever the reason, locks are watched all the same: nobody would be in a crash loop. What a
     library says of a URL is not repeated, as it may quote a password.
     """
     try:
-        return Notifier(recipients_of(urls), settings.where)
+        recipients, faults = recipients_of(urls)
     except Exception as error:  # noqa: BLE001 - see above
-        why = error if isinstance(error, BadUrl) else f"{type(error).__name__}."
+        recipients, faults = [], [f"{type(error).__name__}."]
+    for fault in faults:
         log.error(
-            "No notifications: people are told of nothing, and locks are watched all the same. "
-            "--notify: %s",
-            why,
+            "--notify: %s %d of %d URLs are notified, and locks are watched all the same.",
+            fault,
+            len(recipients),
+            len(urls),
             extra={"event": "notifications-off"},
         )
-        return None
+    return Notifier(recipients, settings.where), not faults

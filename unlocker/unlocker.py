@@ -71,7 +71,7 @@ class Unlocker:
         keep_removals: see `record_cleanup`; None: no limit.
         version: shown in the metrics and the heartbeat.
         notifier: tells people; nobody is told without one.
-        notifications_off: there are people to tell, and telling them could not start.
+        notifications_off: there are people to tell, and not all of them can be told.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Unlocker:
         yield from self._health.gauges()
         yield GaugeMetricFamily(
             "clustermutex_unlocker_notifications_off",
-            "Whether --notify says whom to tell and that could not start (1) or not (0).",
+            "Whether --notify has a URL by which nobody can be told (1) or not (0).",
             float(self._notifications_off),
         )
         held = sum(self._deadlines.counts().values())

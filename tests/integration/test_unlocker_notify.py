@@ -457,24 +457,26 @@ def test_with_the_rights_of_yesterday_people_are_told_all_the_same(
 OFF = "clustermutex_unlocker_notifications_off"
 
 
-def test_what_cant_start_is_said_and_locks_are_watched_all_the_same(
-    settings: Settings, store: EtcdStore
+def test_a_url_that_is_bad_is_said_and_the_others_are_told_and_locks_watched(
+    settings: Settings, store: EtcdStore, webhook: Chat
 ) -> None:
     """Nobody would watch them in a crash loop. It rings by a metric."""
-    env = {"UNLOCKER_NOTIFY": f"json://127.0.0.1/x nonsense://{SECRET}"}
+    env = {"UNLOCKER_NOTIFY": f"nonsense://{SECRET} {webhook.url} json://[{SECRET}"}
     with when_ready(unlocker(settings, env=env)) as service:
-        assert "URL no. 2 is none that apprise knows" in service.log_text()
-        assert "locks are watched all the same" in service.log_text()
+        assert "URL no. 1 is none that apprise knows" in service.log_text()
+        assert "URL no. 3" in service.log_text()
+        assert "1 of 3 URLs are notified, and locks are watched" in service.log_text()
         assert figure(service, OFF) == 1
         overdue(store, "a", auto_unlock_after=3)
         wait_until(lambda: has(store, "a") is None, what="the removal")
+        webhook.told("'a'", "auto-unlock")
         assert SECRET not in service.log_text()
 
 
 def test_two_urls_of_one_name_are_said(settings: Settings) -> None:
     env = {"UNLOCKER_NOTIFY": "ops=json://127.0.0.1/x ops=json://127.0.0.1/y"}
     with when_ready(unlocker(settings, env=env)) as service:
-        assert "The name of URL no. 2 must be another one" in service.log_text()
+        assert "URL no. 2 must have a name that no other one has" in service.log_text()
         assert figure(service, OFF) == 1
 
 

@@ -28,6 +28,8 @@ MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
 """Seconds after which a message says how old an event is."""
+CROWD_S = 5.0
+TAG_CHARS = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -66,11 +68,20 @@ class Event:
         """Which acquisition it is about."""
         return self.name.partition(".")[0]
 
+    @property
+    def tag(self) -> str:
+        """What is left of its name when it is over: 48 bits, by which two are hardly the same."""
+        return _hashed(self.name, TAG_CHARS)
+
+
+def _hashed(text: str, chars: int) -> str:
+    digest = blake2b(text.encode(errors="replace"), digest_size=chars * 3 // 4).digest()
+    return urlsafe_b64encode(digest).decode()
+
 
 def holder_name(holder: Holder) -> str:
     """Return the name, of 16 characters, of an acquisition."""
-    text = f"{holder.name}\0{holder.uuid}".encode(errors="replace")
-    return urlsafe_b64encode(blake2b(text, digest_size=12).digest()).decode()
+    return _hashed(f"{holder.name}\0{holder.uuid}", 16)
 
 
 def alert_name(holder: Holder) -> str:
@@ -84,6 +95,18 @@ def alert_name(holder: Holder) -> str:
 def removal_name(holder: Holder) -> str:
     """Return the name of a holder's removal: there is one of each uuid."""
     return f"{holder_name(holder)}.gone"
+
+
+def portion(events: Iterable[Event]) -> list[Event]:
+    """Return the first ones that go into one message: as many as it names, and the crowd behind
+    them: those that the note has no line of, or that we noticed within seconds of the first."""
+    found, lines = list[Event](), 0
+    for event in events:
+        lines += bool(event.line)
+        if lines > MAX_LINES and not 0 < event.noticed < found[0].noticed + CROWD_S:
+            break
+        found.append(event)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

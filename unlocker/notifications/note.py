@@ -7,10 +7,13 @@ all, or not at all. It is a JSON object:
     urls    by the operator's name of each URL: `by`, the unlocker that tells it now (the claim);
             `token`, another one with each try; `names`, the events in that try; `unanswered`, tries
             of these that nobody answered; `more`, what is only counted, by kinds; `pause`, seconds
-            until the next message; `since` and `seen`, when it was first and last configured
+            from that try to the next message; `since`, when it was first configured, Unix seconds;
+            `seen`, the tick in which it was last configured
     events  in the order in which they are told: `name`, `kind`, `line`, `at`, `revision`; `lock` of
             what stands until it has ended; `owed` and `told`, names of URLs
-    over    the names of the last events that are over, so that who notices one late knows
+    over    the tags of the last events that are over, one behind the other, so that who notices one
+            late knows: more than any unlocker finds when it starts
+    tick    grows while unlockers run, with each half hour for which one of them saw it stand
 
 An event is *noted* (owed to all URLs that there are then), for each URL *tried* (it is in `names`),
 and *told*; or refused, and owed as before. One that stands is kept when all have it; as it ends it
@@ -29,7 +32,7 @@ A write whose answer is lost stands or does not: who reads again sees which, by 
 had by writing it, so that of two who want it one finds the other's, whatever their clocks say. It
 is given up with each outcome, so that who can't reach a URL keeps nobody from it. Wall clocks tell
 ages and nothing else: one that is a day ahead has events counted that might have been told one by
-one, and forgets URLs that its own unlocker does not have.
+one. That nobody has a URL any more is counted in ticks, which are measured by monotonic clocks.
 """
 
 from __future__ import annotations
@@ -43,19 +46,29 @@ from typing import Any
 
 from lockclient.model.fields import json_object
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES
-from unlocker.notifications.events import BRAKE, KINDS, MAX_LINES, RESOLVED, Event
+from unlocker.notifications.events import (
+    BRAKE,
+    KINDS,
+    MAX_LINES,
+    RESOLVED,
+    TAG_CHARS,
+    Event,
+    portion,
+)
 
 MAX_UNANSWERED = 3
 """Tries of a message that a URL takes and does not answer."""
 MAX_AGE_S = 86400.0
-"""Seconds after which what is owed is only counted, and a URL that nobody has is forgotten."""
-SEEN_STEP_S = 21600.0
-"""Seconds between two notes that a URL is still configured."""
+"""Seconds after which what is owed is only counted."""
+TICK_S, MAX_TICKS = 1800.0, 60
+"""Seconds of a tick, and after how many of them a URL that nobody has is forgotten."""
+MAX_PAUSE_S = 20.0
 MAX_EVENTS = 1000
 _MAX_BYTES = MAX_NOTE_BYTES * 3 // 4
 """Events, and bytes of the note: the oldest are only counted then, so that the newest are told."""
-_MAX_OVER = 500
-_MAX_URLS = 20
+MAX_OVER = 4000
+_MAX_URLS = 100
+_MAX_COUNT = 10**6
 _MAX_LINE_CHARS = 900
 _STORED = ("name", "kind", "line", "at", "revision", "lock", "owed", "told")
 is_url_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
@@ -76,27 +89,36 @@ class UrlState:
     more: dict[str, int] = field(default_factory=dict)
     pause: float = 0.0
     since: float = 0.0
-    seen: float = 0.0
+    seen: int = 0
 
 
 class NotificationNote:
     """The note as it was read, to be changed and written."""
 
     def __init__(self, value: bytes = b"") -> None:
-        said = _filled({"urls": {}, "events": [], "over": []}, json_object(value))
+        # Who may write it may write anything: what is absurd is cut here, so that nothing below
+        # waits, counts or grows without end.
+        blank = {"urls": {}, "events": [], "over": "", "tick": 0}
+        said = _filled(blank, json_object(value))
+        self.tick, self.over = said["tick"], said["over"][-MAX_OVER * TAG_CHARS :]
         urls = [name for name in said["urls"] if is_url_name(name)][:_MAX_URLS]
         fields = asdict(UrlState())
         self.urls = {name: UrlState(**_filled(fields, said["urls"][name])) for name in urls}
         for state in self.urls.values():
-            state.names = _texts(state.names)
-            state.more = {k: n for k, n in state.more.items() if k in KINDS and type(n) is int}
+            state.names, state.pause = _texts(state.names), min(state.pause, MAX_PAUSE_S)
+            state.seen, state.unanswered = (
+                min(state.seen, self.tick),
+                min(state.unanswered, MAX_UNANSWERED - 1),
+            )
+            counts = {kind: count for kind, count in state.more.items() if kind in KINDS}
+            state.more = {kind: min(n, _MAX_COUNT) for kind, n in counts.items() if _fits(n, 0)}
         blank = {name: getattr(Event("", "", "", 0.0), name) for name in _STORED}
         self.events = [Event(**_filled(blank, found)) for found in said["events"]]
         self.events = [event for event in self.events if event.name and event.kind in KINDS]
         for event in self.events:
+            event.line = event.line[:_MAX_LINE_CHARS]
             event.owed = [url for url in _texts(event.owed) if url in urls]
             event.told = _texts(event.told)
-        self.over = _texts(said["over"])
 
     def value(self) -> bytes:
         """Return what is to be written."""
@@ -104,7 +126,8 @@ class NotificationNote:
         said = {
             "urls": {name: asdict(state) for name, state in self.urls.items()},
             "events": [{name: fact for name, fact in event.items() if fact} for event in events],
-            "over": self.over[-_MAX_OVER:],
+            "over": self.over[-MAX_OVER * TAG_CHARS :],
+            "tick": self.tick,
         }
         text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="replace")
@@ -113,37 +136,41 @@ class NotificationNote:
         """Return what a URL is owed, in order."""
         return [event for event in self.events if url in event.owed]
 
-    def configure(self, urls: Iterable[str], now: float) -> None:
-        """Take note that these URLs are to be told; forget those that nobody has for long."""
-        for url in urls:
-            state = self.urls.setdefault(url, UrlState(since=now))
-            if abs(now - state.seen) > SEEN_STEP_S:
-                state.seen = now
-        for url in [*self.urls]:
-            if now - self.urls[url].seen > MAX_AGE_S + SEEN_STEP_S:
-                self._tell(url, self.events)
-                del self.urls[url]
+    def configure(self, urls: Iterable[str], now: float, *, ticks: bool = False) -> None:
+        """Take note that these URLs are to be told; forget those that nobody has for long.
 
-    def add(self, events: Iterable[Event], left_out: Counter[str]) -> int:
-        """Note events that it does not know, owed to all URLs but those that were told, and how
-        many there are that nobody has kept. Return how many are only counted, with those."""
-        known = {*self.over, *(event.name for event in self.events)}
+        Args:
+            urls: names of them.
+            now: wall clock, from which on events that were found are owed to those that are new.
+            ticks: whether the note's tick stood for `TICK_S`.
+        """
+        self.tick += ticks
+        for url in urls:
+            self.urls.setdefault(url, UrlState(since=now)).seen = self.tick
+        for url in [url for url, state in self.urls.items() if self.tick > state.seen + MAX_TICKS]:
+            self._tell(url, self.events)
+            del self.urls[url]
+
+    def add(self, events: Iterable[Event]) -> int:
+        """Note events that it does not know, owed to all URLs but those that were told. Return how
+        many are only counted with those."""
+        over = {self.over[at : at + TAG_CHARS] for at in range(0, len(self.over), TAG_CHARS)}
+        names = {event.name for event in self.events}
         if any(event.lock == BRAKE == event.kind for event in self.events):
-            known |= {event.name for event in events if event.kind == BRAKE}
-        for place, event in enumerate(event for event in events if event.name not in known):
+            names |= {event.name for event in events if event.kind == BRAKE}
+        unknown = (e for e in events if e.name not in names and e.tag not in over)
+        for place, event in enumerate(unknown):
             owed = [
                 url
                 for url, state in self.urls.items()
                 if url not in event.told and not (event.found and event.at < state.since)
             ]
-            line = event.line[:_MAX_LINE_CHARS] if place < MAX_LINES else ""
             if event.name.endswith(".gone"):  # that tells of the end of the alert, too
                 for alert in self.events:
                     alert.lock = "" if alert.holder == event.holder else alert.lock
+            line = event.line[:_MAX_LINE_CHARS] if place < MAX_LINES else ""
             self.events.append(replace(event, line=line, owed=owed, told=[*event.told]))
-        for state in self.urls.values():
-            state.more = dict(Counter(state.more) + left_out)
-        return left_out.total() + self._fit()
+        return self._fit()
 
     def end(self, ended: Mapping[str, str], now: float) -> int:
         """Note that these do not stand any more: by their names, what is said of that. Return how
@@ -170,12 +197,7 @@ class NotificationNote:
         if not began:
             state.unanswered = 0
             self._sum_up(url, [event for event in owed if now - event.at > MAX_AGE_S])
-        # So many as a message names, and those behind them that came in a crowd, without a line.
-        events, lines = [*began], 0
-        for event in self.owed(url) if not began else ():
-            lines += bool(event.line)
-            if lines <= MAX_LINES:
-                events.append(event)
+        events = began or portion(self.owed(url))
         if not events and not state.more:
             return None
         state.by, state.token = who, token
@@ -213,7 +235,7 @@ class NotificationNote:
     def _forget_over(self) -> None:
         """Take away what all have been told, and does not stand any more."""
         over = [event for event in self.events if not event.owed and not event.lock]
-        self.over += [event.name for event in over if event.kind != RESOLVED]
+        self.over += "".join(event.tag for event in over if event.kind != RESOLVED)
         self.events = [event for event in self.events if event.owed or event.lock]
 
     def _sum_up(self, url: str, events: Collection[Event]) -> None:
@@ -249,7 +271,7 @@ def _filled(blank: Mapping[str, Any], said: Any) -> dict[str, Any]:
 def _fits(value: Any, like: Any) -> bool:
     if isinstance(like, (int, float)):
         number = int if isinstance(like, int) else (int, float)
-        return isinstance(value, number) and 0 <= value < 2**63
+        return isinstance(value, number) and value is not True and 0 <= value < 2**63
     return isinstance(value, type(like))
 
 

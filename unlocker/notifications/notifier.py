@@ -12,7 +12,6 @@ import json
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -22,7 +21,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import named
 from unlocker.notifications.events import BRAKE, IS_BLIND, SEES, Event, alert_name
-from unlocker.notifications.note import MAX_EVENTS, NotificationNote
+from unlocker.notifications.note import MAX_OVER, TICK_S, NotificationNote
 from unlocker.notifications.recipients import Recipient
 from unlocker.notifications.teller import NEXT_RANK_S, Agreement, Teller
 
@@ -33,10 +32,9 @@ GATHER_S = 5.0
 STEP_INTERVAL_S = 0.5
 LOOK_INTERVAL_S, IDLE_LOOK_INTERVAL_S = 2.0, 10.0
 """Seconds between two looks at the note while somebody is owed something, and else."""
+LOG_INTERVAL_S = 60.0
 BRAKE_OFF_S = 120.0
 """Seconds without a brake after which it is told when it is on again."""
-_CONFIGURE_INTERVAL_S = 1800.0
-"""Seconds after which it is seen to it again that the note has our URLs."""
 _SHUTDOWN_TIMEOUT_S = 1.0
 """Seconds that the last note and message may take when the service ends."""
 BLIND_AFTER_S = 30.0
@@ -92,7 +90,8 @@ class Notifier:
         self.where = where
         self._lock = threading.Lock()
         self._pending: list[Event] = []
-        self._left_out: Counter[str] = Counter()
+        self._said_at = float("-inf")
+        self.count: Callable[[str, int], None] = lambda _result, _number: None
         self._ending, self._last_noted = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -123,6 +122,7 @@ class Notifier:
         self._blindness = BlindnessDetector(identity)
         self._was_limited, self._blind = False, True
         self._configure_at = self._retry_at = float("-inf")
+        self._tick = -1
         self._ended_since: dict[str, float] = {}
         tellers = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
         self._threads = [
@@ -137,15 +137,16 @@ class Notifier:
 
     def notify(self, event: Event) -> None:
         """Have something told, without waiting."""
-        if self._recipients:
-            with self._lock:
-                if len(self._pending) >= MAX_EVENTS:  # first what all were told without a note
-                    number = len(self._recipients)
-                    self._pending = [e for e in self._pending if len(e.told) < number]
-                if len(self._pending) < MAX_EVENTS:
-                    self._pending.append(event)
-                else:
-                    self._left_out[event.kind] += 1
+        if not self._recipients:
+            return
+        with self._lock:
+            if len(self._pending) >= MAX_OVER:  # first what all were told without a note
+                number = len(self._recipients)
+                self._pending = [e for e in self._pending if len(e.told) < number]
+            if kept := len(self._pending) < MAX_OVER:
+                self._pending.append(event)
+        if not kept:
+            self._drop(1, "are told nobody")
 
     def heartbeat_fields(self, revision: int) -> dict[str, int]:
         """Return what this unlocker's sign of life is to say: up to which revision all is noted.
@@ -239,7 +240,7 @@ class Notifier:
         """
         turn = GATHER_S + self.rank() * (NEXT_RANK_S + self.poll)
         with self._lock:
-            pending, left_out = [*self._pending], Counter(self._left_out)
+            pending = [*self._pending]
         ended = self._ended(now, turn)
         due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
         if not (ended or due or now >= self._configure_at) or now < self._retry_at:
@@ -249,23 +250,35 @@ class Notifier:
         events = [event for event in pending if event.told or event.stands()]
 
         def edit(note: NotificationNote) -> int:
-            note.configure([recipient.name for recipient in self._recipients], time.time())
-            return note.add(events, left_out) + note.end(ended, time.time())
+            # A tick that stood since we saw it, half an hour ago or longer, is over: another one's
+            # would have been seen.
+            ticks = now >= self._configure_at and note.tick == self._tick
+            names = [recipient.name for recipient in self._recipients]
+            note.configure(names, time.time(), ticks=ticks)
+            return note.add(events) + note.end(ended, time.time())
 
         if dropped := self._agreement.change(edit):
-            self.count("dropped", dropped)
-            log.warning(
-                "%d events are only counted in messages: there are too many to be kept.",
-                dropped,
-                extra={"event": "notify-dropped"},
-            )
-        self._retry_at, self._configure_at = now, now + _CONFIGURE_INTERVAL_S
+            self._drop(dropped, "are only counted in messages")
+        tick, self._retry_at = self._agreement.note.tick, now
+        if tick != self._tick or now >= self._configure_at:
+            self._tick, self._configure_at = tick, now + TICK_S
         for event in events:
             event.noted = True
         done = {*pending}
         with self._lock:
             self._pending = [event for event in self._pending if event not in done]
-            self._left_out -= left_out
+
+    def _drop(self, number: int, what: str) -> None:
+        """Count events that are not told one by one, and say so at times."""
+        self.count("dropped", number)
+        if (now := monotonic()) >= self._said_at + LOG_INTERVAL_S:
+            self._said_at = now
+            log.warning(
+                "Too many events to be kept (%d): some %s.",
+                number,
+                what,
+                extra={"event": "notify-dropped"},
+            )
 
     def _ended(self, now: float, turn: float) -> dict[str, str]:
         """Return the names of what stands in the note and has ended, and what is said of it.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 from lockclient.model.clocks import monotonic
@@ -23,12 +25,31 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 32.0
 """Seconds for a URL to be connected, and to answer: one that does so within 30 is told once."""
+TRY_S = 75.0
+"""Seconds for one try, whatever it waits for: names, several requests, an answer that drips."""
+MAX_ANSWER_BYTES = 64 << 10
+MAX_URLS = 20
 _NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
 _named_url = re.compile(r"([^=:/]*)=(.*)", re.DOTALL).fullmatch
 
 
 class BadUrl(ValueError):
     """A URL that can't be told to, or nothing to tell with; the text does not quote it."""
+
+
+class _Try(threading.Thread):
+    """One try to tell somebody, which may last longer than anybody waits for it."""
+
+    def __init__(self, send: Callable[[Message], bool], message: Message) -> None:
+        super().__init__(name="try to tell", daemon=True)
+        self.send, self.message = send, message
+        self.works = False
+
+    def run(self) -> None:
+        try:
+            self.works = self.send(self.message)
+        except Exception as error:  # noqa: BLE001 - a service's mistake is no more than a failure
+            log.debug("It failed by %s.", type(error).__name__)
 
 
 @dataclass(slots=True)
@@ -45,71 +66,109 @@ class Recipient:
     send: Callable[[Message], bool]
     answer_timeout_s: float = ANSWER_TIMEOUT_S
     _works: bool = True
+    _last: _Try | None = None
 
     def deliver(self, message: Message) -> str:
         """Try to tell it; return how that ended.
 
         apprise says no more than that it failed. One that failed for so long was not refused, but
-        most likely taken and not answered.
+        most likely taken and not answered. While a try hangs there is no other one from here.
         """
-        started = monotonic()
-        try:
-            works = self.send(message)
-        except Exception as error:  # noqa: BLE001 - a service's mistake must not end the thread
-            log.debug("%s failed by %s.", self.name, type(error).__name__)
-            works = False
-        waited = monotonic() - started
-        if works != self._works:
+        started, how = monotonic(), REFUSED
+        if self._last is None or not self._last.is_alive():
+            self._last = _Try(self.send, message)
+            self._last.start()
+            self._last.join(TRY_S)
+            late = monotonic() - started >= 0.95 * min(self.answer_timeout_s, TRY_S)
+            how = TOLD if self._last.works else UNANSWERED if late else REFUSED
+        if (works := how == TOLD) != self._works:
             if works:
                 log.warning("People can be told by %s again.", self.name)
             else:
                 log.warning(
-                    "People can't be told by %s; it is tried on. `apprise -vv -b test URL` says "
-                    "why.",
+                    "People can't be told by %s; retrying. `apprise -vv -b test URL` says why.",
                     self.name,
                     extra={"event": "notify-failed"},
                 )
         self._works = works
-        late = waited >= 0.95 * self.answer_timeout_s
-        return TOLD if works else UNANSWERED if late else REFUSED
+        return how
 
 
-def recipients_of(urls: Sequence[str]) -> list[Recipient]:
-    """Return whom these URLs mean, each as it is or behind `NAME=`.
-
-    Raises:
-        BadUrl: apprise is not installed, or does not know one of them; a name is none, or used
-            twice.
-    """
+def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
+    """Return whom these URLs mean, each as it is or behind `NAME=`, and what is wrong with the
+    others: that one is bad keeps nobody else from being told."""
     if not urls:
-        return []
+        return [], []
     try:
         import apprise
     except ModuleNotFoundError as error:
         if error.name != "apprise":
             raise
-        raise BadUrl("it needs apprise: pip install 'clustermutex[notify]'.") from None
+        return [], ["it needs apprise: pip install 'clustermutex[notify]'."]
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    _bound_answers()
     asset = apprise.AppriseAsset(app_id="ClusterMutex", async_mode=False, secure_logging=True)
+    # apprise from 2 on, as others ignore it: no limit and pool of its own, which a few URLs that
+    # hang would fill for all others, and for which the end of the process would wait.
+    asset._service_timeout = 0.0
     found: dict[str, Recipient] = {}
+    faults = []
     for number, given in enumerate(urls, 1):
-        named = _named_url(given)
-        name, url = named.groups() if named else ("", given)
-        sender = apprise.Apprise(asset=asset)
-        if not sender.add(url):
-            raise BadUrl(
-                f"URL no. {number} is none that apprise knows. (It is not shown, as it may hold a "
-                "password.)"
+        try:
+            recipient = _recipient_of(given, number, apprise.Apprise(asset=asset), found)
+            found[recipient.name] = recipient
+        except BadUrl as error:
+            faults.append(f"URL no. {number} {error}")
+        except Exception as error:  # noqa: BLE001 - what a library says of a URL may quote it
+            faults.append(
+                f"URL no. {number} is none that apprise can read: {type(error).__name__}."
             )
-        name = name if named else f"{url.partition(':')[0].lower()[:20]}-{number}"
-        if not is_url_name(name) or name in found:
-            raise BadUrl(
-                f"The name of URL no. {number} must be another one than each other's, of at most "
-                "32 characters A-Za-z0-9._-: NAME=URL."
-            )
-        found[name] = Recipient(name, _sender(sender), _answer_timeout_s(sender[0]))
-    return [*found.values()]
+    return [*found.values()], faults
+
+
+def _recipient_of(given: str, number: int, sender: Any, others: Collection[str]) -> Recipient:
+    """Return whom a URL means.
+
+    Raises:
+        BadUrl: apprise does not know it; its name is none, or another one's; there are too many.
+    """
+    named = _named_url(given)
+    name, url = named.groups() if named else ("", given)
+    if not sender.add(url):
+        raise BadUrl("is none that apprise knows. (It is not shown, as it may hold a password.)")
+    name = name if named else f"{url.partition(':')[0].lower()[:20]}-{number}"
+    if not is_url_name(name) or name in others:
+        raise BadUrl(
+            "must have a name that no other one has, of at most 32 characters A-Za-z0-9._-: "
+            "NAME=URL."
+        )
+    if len(others) >= MAX_URLS:
+        raise BadUrl(f"is one too many: at most {MAX_URLS} can be told.")
+    plugin = sender[0]
+    if plugin.overflow_mode == type(plugin).overflow_mode:
+        plugin.overflow_mode = "split"  # else a chat refuses what is too long for it, for ever
+    return Recipient(name, _sender(sender), _answer_timeout_s(plugin))
+
+
+def _bound_answers() -> None:
+    """Have no more read of an answer than `MAX_ANSWER_BYTES`, by our tries alone.
+
+    apprise asks by `requests.post`, which reads all that comes and takes no adapter of ours.
+    """
+    import requests.sessions
+    from requests.adapters import HTTPAdapter
+
+    class ShortAnswers(HTTPAdapter):
+        def send(self, *args: Any, **kwargs: Any) -> requests.Response:
+            response = super().send(*args, **kwargs)
+            if isinstance(threading.current_thread(), _Try):
+                begins = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
+                response.close()
+                response.raw = BytesIO(begins[:MAX_ANSWER_BYTES])
+            return response
+
+    requests.sessions.HTTPAdapter = ShortAnswers  # each of its sessions looks it up here
 
 
 def _answer_timeout_s(plugin: Any) -> float:

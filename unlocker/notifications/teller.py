@@ -22,18 +22,27 @@ from typing import Protocol, TypeVar
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores.service_protocol import ServiceStore
-from unlocker.notifications.events import Event, Message, message_of
-from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, NotificationNote, UrlState
+from unlocker.notifications.events import MAX_LINES, Event, Message, message_of, portion
+from unlocker.notifications.note import (
+    MAX_PAUSE_S,
+    REFUSED,
+    TOLD,
+    UNANSWERED,
+    NotificationNote,
+    UrlState,
+)
 from unlocker.notifications.recipients import Recipient
 
 log = logging.getLogger(__name__)
 
-MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 20.0
-"""Seconds between two messages to a URL: each pause is twice the one before, while more comes."""
+MIN_PAUSE_S = 5.0
+"""Seconds between two messages to a URL: each pause is twice the one before, while more comes, up
+to `note.MAX_PAUSE_S`; after one that is full the next one follows sooner, so that a rush of a
+hundred locks a minute is told as it comes."""
 NEXT_RANK_S = 2.0
 """Seconds for which each leaves the note, and a claim, to the one before it in rank."""
 HANG_S = 90.0
-"""Seconds after which a claim that stands unchanged is free: longer than a try takes."""
+"""Seconds after which a claim that stands unchanged is free: longer than `recipients.TRY_S`."""
 NO_CLAIM_S = 10.0
 TAKEOVER_S = 60.0
 MIN_RETRY_S, MAX_RETRY_S = 10.0, 120.0
@@ -128,7 +137,8 @@ class Teller:
         self._outcomes: list[tuple[UrlState, str, float]] = []
         """How tries went that the note does not have yet: no more than these are told twice."""
         self._owed_since: float | None = None
-        self._token, self._changed_at = "", float("-inf")
+        self._token: str | None = None
+        self._changed_at = self._rested_at = float("-inf")
         self._retry_s, self._not_before = 0.0, float("-inf")
 
     def step(self, *, ending: bool = False) -> None:
@@ -136,6 +146,9 @@ class Teller:
         now, rank, poll = monotonic(), self._peers.rank(), self._peers.poll
         state = self._agreement.note.urls.get(self._url, UrlState())
         if state.token != self._token:
+            # Who has just begun can't know how long ago a try was that it finds: it need not rest,
+            # or people would be told nothing by processes that live for less than a pause.
+            self._rested_at = now if self._token is not None else float("-inf")
             self._token, self._changed_at = state.token, now
         told = {name for tried, how, _ in self._outcomes if how == TOLD for name in tried.names}
         owed = [e for e in self._agreement.note.owed(self._url) if e.name not in told]
@@ -150,11 +163,11 @@ class Teller:
             self._settle()
             if self._peers.is_alive(self._peers.identity):  # else others can't see that it is
                 # What was begun and not ended is told at once, if nobody is at it.
-                rested = state.names or now >= self._changed_at + state.pause or ending
+                rested = state.names or now >= self._rested_at + state.pause or ending
                 if rested and (state.by == self._peers.identity or self._is_free(state)):
                     self._tell_claimed(state)
                 owed = []  # it is told, or somebody else tells it
-        left = [*owed, *unnoted]
+        left = portion([*owed, *unnoted])
         if left and (now >= since + NO_CLAIM_S + poll + rank * TAKEOVER_S or ending):
             self._tell_unclaimed(left)
 
@@ -176,7 +189,9 @@ class Teller:
         message = message_of(events, state.more, self._peers.where, now.wall, again=again)
         how = self._deliver(message, len(events))
         calm = now.monotonic - self._changed_at > MAX_PAUSE_S + MIN_PAUSE_S
-        pause = MIN_PAUSE_S if calm else min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * seen.pause))
+        full = sum(bool(event.line) for event in events) >= MAX_LINES
+        longer = min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * seen.pause))
+        pause = MIN_PAUSE_S if calm or full else longer
         # Who failed waits by itself; another one, which may reach the URL, need not.
         self._outcomes.append((state, how, pause if how == TOLD else 0.0))
         with suppress(ClusterMutexError):  # then before the next one

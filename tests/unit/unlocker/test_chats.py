@@ -110,7 +110,7 @@ def test_a_webhook_of_one_s_own_gets_nothing_that_acts(kind: str, message: Messa
         return 200, "{}"
 
     with serving(answer) as url:
-        (recipient,) = recipients_of([OWN[kind].format(url)])
+        (recipient,), _ = recipients_of([OWN[kind].format(url)])
         assert recipient.send(message)
     check([text for found in posted for text in texts(found)], without_markup)
 
@@ -130,7 +130,7 @@ def test_another_s_chat_gets_nothing_that_acts(
     monkeypatch.setattr(requests, "post", request)
     monkeypatch.setattr(requests, "request", request)
     monkeypatch.setattr(requests.Session, "request", request)
-    (recipient,) = recipients_of([OTHERS[kind]])
+    (recipient,), _ = recipients_of([OTHERS[kind]])
     assert recipient.send(message)
     check([text for found in posted for text in texts(found)], without_markup)
 
@@ -140,7 +140,7 @@ def test_mail_gets_nothing_that_acts(message: Message, monkeypatch: pytest.Monke
     server.sendmail.return_value = {}  # nobody was refused
     monkeypatch.setattr(smtplib, "SMTP", Mock(return_value=server))
     monkeypatch.setattr(smtplib, "SMTP_SSL", Mock(return_value=server))
-    (recipient,) = recipients_of(["mailto://u:p@h.example?to=a@h.example"])
+    (recipient,), _ = recipients_of(["mailto://u:p@h.example?to=a@h.example"])
     assert recipient.send(message)
     mail = email.message_from_string(server.sendmail.call_args.args[2])
     parts = [part.get_payload(decode=True) for part in mail.walk() if not part.is_multipart()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -12,14 +12,18 @@ from lockclient.stores.service_protocol import MAX_NOTE_BYTES
 from unlocker.notifications.events import (
     AUTO_UNLOCKED,
     BRAKE,
+    MAX_LINES,
     PAST_ALERT,
     RESOLVED,
     Event,
     message_of,
+    portion,
 )
 from unlocker.notifications.note import (
     MAX_AGE_S,
     MAX_EVENTS,
+    MAX_PAUSE_S,
+    MAX_TICKS,
     REFUSED,
     TOLD,
     UNANSWERED,
@@ -50,7 +54,7 @@ def gone(name: str) -> Event:
 
 
 def add(note: NotificationNote, *events: Event) -> int:
-    return note.add(events, Counter())
+    return note.add(events)
 
 
 def try_it(
@@ -158,9 +162,19 @@ def test_a_url_is_owed_nothing_older_than_itself_and_forgotten_when_nobody_has_i
     found.found = True
     add(note, found, alert("a"), gone("c"))
     assert [event.name for event in note.owed("new")] == ["c.gone"]
-    note.configure(["new"], NOW + 2 * MAX_AGE_S)
+    for _ in range(MAX_TICKS):
+        note.configure(["new"], NOW, ticks=True)
+    assert [*note.urls] == ["old", "new"]
+    note.configure(["new"], NOW - 9 * MAX_AGE_S, ticks=True)
     assert [*note.urls] == ["new"]
     assert [event.name for event in note.events] == ["a.1", "c.gone"]
+
+
+def test_no_clock_forgets_a_url() -> None:
+    note = noted("other")
+    note.configure(["mine"], NOW + 99 * MAX_AGE_S)
+    note.configure(["mine"], NOW - 99 * MAX_AGE_S)
+    assert [*again(note).urls] == ["other", "mine"]
 
 
 def test_what_is_older_than_a_day_is_counted() -> None:
@@ -209,13 +223,14 @@ def test_it_is_bounded_in_number_and_bytes_and_the_newest_stay() -> None:
             for i in range(number, number + 30)
         ]
         dropped += add(note, *crowd)
-        try_it(note)
-    dropped += note.add([alert("last")], Counter({PAST_ALERT: 11}))
+        while try_it(note):
+            pass
+    dropped += add(note, alert("last"))
     assert len(note.value()) < MAX_NOTE_BYTES
     assert len(note.events) <= MAX_EVENTS
     assert note.events[-1].name == "last.1"
     there = sum(event.name in {e.name for e in note.owed("away")} for event in note.events)
-    assert note.urls["away"].more[PAST_ALERT] + there == 1512
+    assert note.urls["away"].more[PAST_ALERT] + there == 1501
     assert dropped > 500
 
 
@@ -231,6 +246,7 @@ def test_it_is_bounded_in_number_and_bytes_and_the_newest_stay() -> None:
         b'{"urls": {"ops": {"by": 1, "names": [1], "unanswered": -1, "more": {"x": 1}}}}',
         b'{"events": [{"name": "a", "kind": "past-alert", "at": NaN, "owed": [1, "ops", "x"]}]}',
         b'{"events": [{"name": "a", "kind": "past-alert", "at": 1e999, "revision": true}]}',
+        b'{"urls": {"ops": {"pause": 1e18, "since": 9e18, "seen": 9e18, "unanswered": 9e17}}}',
     ],
 )
 def test_whatever_stands_there_it_can_be_worked_with(value: bytes) -> None:
@@ -261,3 +277,57 @@ def test_what_ended_makes_room_for_what_stands() -> None:
         pass
     assert note.end({f"{name}.1": "It ended." for name in names[600:]}, NOW) == 0
     assert [event.lock for event in note.events if event.lock] == names[:600]
+
+
+def test_what_is_absurd_is_cut() -> None:
+    state = {"by": "ghost", "pause": 1e18, "seen": 2**62, "unanswered": 2**62, "more": {}}
+    state["more"] = {PAST_ALERT: 2**62, RESOLVED: -1, BRAKE: True, "x": 1}
+    said = {"urls": {"ops": state}, "over": "x" * 200_000}
+    event = {"name": "a", "kind": PAST_ALERT, "line": "x" * 5000, "owed": ["ops"]}
+    note = NotificationNote(json.dumps({**said, "events": [event]}).encode())
+    url = note.urls["ops"]
+    assert url.pause == MAX_PAUSE_S
+    assert (url.seen, url.unanswered) == (0, 2)
+    assert url.more == {PAST_ALERT: 10**6}
+    assert len(note.events[0].line) < 1000
+    assert len(note.over) < 40_000
+
+
+def test_as_many_that_are_over_are_known_as_any_unlocker_finds_when_it_starts() -> None:
+    note = noted("ops")
+    crowds = [[gone(f"{crowd}-{number}") for number in range(500)] for crowd in range(4)]
+    for crowd in crowds:
+        add(note, *crowd)
+        while try_it(note):
+            pass
+    assert not note.events
+    assert len(note.value()) < 40_000
+    note = again(note)
+    assert add(note, *chain(*crowds)) == 0
+    assert not note.events
+
+
+def test_a_crowd_that_is_too_large_is_counted_once_however_many_notice_it() -> None:
+    note = noted("ops")
+    crowd = [alert(f"{number}") for number in range(1500)]
+    assert add(note, *crowd) == 500
+    note = again(note)
+    assert add(note, *crowd) == 0
+    assert note.urls["ops"].more == {PAST_ALERT: 500}
+
+
+def test_of_those_that_are_found_the_ones_that_are_not_known_are_named() -> None:
+    note = noted("ops")
+    told = [gone(f"{number}") for number in range(3 * MAX_LINES)]
+    add(note, *told)
+    assert try_it(note)
+    new = [gone(f"new-{number}") for number in range(3)]
+    add(note, *told, *new)
+    assert [event.line for event in note.owed("ops")] == [event.line for event in new]
+
+
+def test_what_no_note_has_is_told_in_portions_but_a_crowd_at_once() -> None:
+    crowd = [replace(gone(f"crowd-{number}"), noticed=1.0) for number in range(50)]
+    later = [replace(gone(f"{number}"), noticed=100.0 + 3 * number) for number in range(25)]
+    assert portion([*crowd, *later]) == crowd
+    assert portion(later) == later[:MAX_LINES]

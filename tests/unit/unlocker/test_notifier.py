@@ -45,8 +45,11 @@ def running(
     store, counts = store or MemoryStore(), Counter[str]()
     signs = {"me": json.dumps({"started_at": 1, "told": 1})}
     table = SimpleNamespace(revision=10, unlockers=lambda: signs, row=lambda _: None)
-    limited = is_rate_limited
-    notifier.start("me", store, cast("Table", table), trouble, limited, counts.__setitem__)
+
+    def count(result: str, number: int) -> None:
+        counts[result] += number
+
+    notifier.start("me", store, cast("Table", table), trouble, is_rate_limited, count)
     try:
         yield counts
     finally:
