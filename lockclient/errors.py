@@ -52,7 +52,7 @@ def _rebuild(
 
 
 class LockTimeout(ClusterMutexError, TimeoutError):
-    """The lock could not be had within the time given."""
+    """The lock could not be acquired within the time given."""
 
     @classmethod
     def after(
@@ -67,10 +67,10 @@ class LockTimeout(ClusterMutexError, TimeoutError):
 
         `waiting` None: nobody knows. `block`: the line of the block that holds it, around the wait.
         """
-        tried = f"could not be had within {period(seconds)}" if seconds else "is not free"
+        tried = f"could not be acquired within {period(seconds)}" if seconds else "is not free"
         text = f"The lock {name!r} {tried}."
         if holder is not None:
-            line = "" if waiting is None else f"; in line: {waiting}"
+            line = "" if waiting is None else f"; waiters: {waiting}"
             itself = f", by this very block ({block})" if block else ""
             text += f" It is held by {holder.describe()}{itself}{line}."
         return cls(text, name=name, holder=holder)

@@ -85,7 +85,7 @@ class HeldLock(BaseHeldLock, AsksStore):
         Raises:
             LockNotHeld: it was released already.
             LockLost: it was removed, or its time ran out, before it was released.
-            StoreUnavailable: the store did not answer; it is tried on in the background.
+            StoreUnavailable: the store did not answer; it is retried in the background.
         """
         holding, undo = self._holding, scheduler.shared.undo
         seconds = None if timeout is None else require_timeout("timeout", timeout)
@@ -255,7 +255,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         Raises:
             LockNotHeld: nothing is held, or it can't be known which acquisition is meant.
             LockLost: it was removed, or its time ran out, before it was released.
-            StoreUnavailable: the store did not answer; it is tried on in the background.
+            StoreUnavailable: the store did not answer; it is retried in the background.
         """
         self._acquisitions.meant_by_release(current_owner()).release(timeout)
 

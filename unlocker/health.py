@@ -128,8 +128,8 @@ class Health:
         )
         yield GaugeMetricFamily(
             "clustermutex_unlocker_picture_proven_timestamp_seconds",
-            "When the watch was last seen to show all that the store had confirmed: it is made to "
-            "show our own sign of life, every 3 s.",
+            "When the watch last showed everything that the store had confirmed: our own "
+            "heartbeat, every 3 s, must appear on it.",
             time.time() - self._proof_age(),
         )
         yield CounterMetricFamily(
@@ -168,7 +168,7 @@ class Health:
             out_of_space = isinstance(error, StoreFull)
             if task not in self._refused:
                 log.warning(
-                    "The store refuses the %s, trying on: %s",
+                    "The store refuses the %s; retrying: %s",
                     task,
                     error,
                     extra={"event": "store-refuses"},

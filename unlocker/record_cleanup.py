@@ -122,7 +122,7 @@ class RecordCleanup:
             return  # the store itself logs that; what is left is done in a minute
         except ClusterMutexError as error:
             if not self._refused:
-                log.warning("Records that are over can't be deleted, trying on: %s", error)
+                log.warning("Expired records can't be deleted; retrying: %s", error)
             self._refused = True
         else:
             self._refused = False

@@ -81,7 +81,7 @@ class Remover:
             self.rate_limit.withhold(self._drop_settled() if full else 0, self._held())
 
     def failing(self) -> set[str]:
-        """Return the names of locks whose removal was refused and is tried on, for any thread."""
+        """Return the names of locks whose removal was refused and is retried, for any thread."""
         return {name for name, _ in self._refused.copy()}
 
     def _work(self, todo: deque[JudgedLock], budget: Deadline) -> bool:
@@ -160,7 +160,7 @@ class Remover:
             if _key(item) not in self._refused:  # once for a lock, not once a second
                 holder = item.row.holder
                 log.warning(
-                    "Lock %s is due and can't be removed, trying on: %s",
+                    "Lock %s is due and can't be removed; retrying: %s",
                     named(holder.name),
                     error,
                     extra=log_fields("removal-failed", holder),

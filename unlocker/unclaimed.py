@@ -168,7 +168,7 @@ class UnclaimedLocks:
         )
         info = InfoMetricFamily(
             "clustermutex_lock_head",
-            "Who is next in line for such a lock, and does not take it.",
+            "The first waiter for such a lock, which does not take it.",
             labels=HEAD_LABELS,
         )
         offset, names = time.time() - monotonic(), set[str]()

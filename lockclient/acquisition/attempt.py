@@ -317,7 +317,7 @@ class Attempt:
         try:
             yield RequestState(withdraw), deadline.within(CLEAN_UP, CLEAN_UP)
         except ClusterMutexError as error:
-            log.debug("Withdrawing from %r goes on in the background: %s", withdraw.name, error)
+            log.debug("Withdrawing from %r continues in the background: %s", withdraw.name, error)
             self.store.background.clean_up(withdraw)
 
     # ------------------------------------------------------------ giving up, from any thread

@@ -342,8 +342,8 @@ class BaseMutex(Generic[Held]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"A {type(self).__name__} can't be copied or pickled, for its lock is had once: make "
-            f"another one by its name, {self.name!r}."
+            f"A {type(self).__name__} can't be copied or pickled, because it may hold a lock: "
+            f"make another one with the same name, {self.name!r}."
         )
 
 

@@ -27,7 +27,7 @@ log = get_logger(__name__)
 OnLost = Callable[[LockLost], object]
 
 NO_FENCING = (
-    "has no number that only grows, so that it can't tell an earlier holder from a later one: "
+    "has no number that only grows, so it can't tell an earlier holder from a later one: "
     "fence by the lock's uuid, or by storage's own conditions, or use etcd."
 )
 NO_GUARD = (
@@ -146,7 +146,7 @@ class BaseHeldLock:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"A {type(self).__name__} can't be copied or pickled: the lock is had once, by this "
+            f"A {type(self).__name__} can't be copied or pickled: it is one acquisition, of this "
             "process."
         )
 
@@ -190,6 +190,6 @@ class BaseHeldLock:
         if error is None:
             raise failure
         if not isinstance(failure, LockLost):
-            log.warning("Releasing %r failed and is tried on: %s", self.name, failure)
+            log.warning("Releasing %r failed; retrying: %s", self.name, failure)
         elif isinstance(error, Exception) and not isinstance(error, LockLost):
             raise failure from error

@@ -330,7 +330,7 @@ class Acquisition(HeldState):
 
     def _queue_again(self, now: Now) -> Step:
         log.warning(
-            "The place in line for %r is lost (no contact with the store for too long); "
+            "Lost the place in the queue for %r (no contact with the store for too long); "
             "queueing again at the end.",
             self.name,
         )

@@ -68,11 +68,11 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
-    Exit status: 0 all is well; 1 it could not be done; 2 the command line is wrong; 69 the store
-    does not answer or refuses; 70 a mistake of this program; 130 Ctrl-C. What else a command
-    returns stands in its own help.
+    Exit status: 0 success; 1 it could not be done; 2 the command line is wrong; 69 the store
+    does not answer or refuses; 70 a bug in this program; 130 Ctrl-C. A command's own help names
+    what else it returns.
 
-    Where the locks are is told by --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
+    Where the locks are: --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
     (ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY, ETCDCTL_USER,
     ETCDCTL_PASSWORD). NO_COLOR switches colours off. A TIME is a number of seconds, or like 90s,
     5m, 1h30m.

@@ -121,7 +121,9 @@ def parse_search(text: Sequence[str]) -> Search:
     return search
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as told below.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON (its fields are listed below)."
+)
 
 
 hex_option = click.option(

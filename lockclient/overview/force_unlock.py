@@ -46,7 +46,7 @@ class NeedsUnknown(Exception):
 def needs_sentence(holder: Holder) -> str:
     """Say what a lock needs that this version does not know, and what that means; empty if none."""
     needs = holder.unknown_needs()
-    return needs and f"{needs}, so that nobody can tell here what removing it may break."
+    return needs and f"{needs}, so nothing here can say what removing it may break."
 
 
 NO_RECORD = (
@@ -96,8 +96,8 @@ def force_unlock(
     assert isinstance(outcome, NotHolder)
     if outcome.resent and outcome.removal is None and outcome.holder is None:
         raise StoreUnavailable(
-            "The lock is gone, and whether this request did it can't be told: it was sent more "
-            "than once, and no record tells."
+            "The lock is gone, but whether this request removed it is unknown: it was sent "
+            "more than once, and there is no record of it."
         )
     raise Changed(_holder_now(store, name, outcome.holder, deadline), outcome.removal)
 

@@ -130,7 +130,7 @@ class Freshness:
             self._readings += reading
             self._next_at = now + (READ_AGAIN_AFTER if reading else READ_AFTER)
         log.warning(
-            "For %.0f s the watch has not shown what the store has confirmed: it is opened anew%s.",
+            "For %.0f s the watch has not shown what the store has confirmed: reopening it%s.",
             late,
             ", and everything is read again" if reading else "",
         )

@@ -15,14 +15,14 @@ _NOW: Final = (
     Fact("state", TEXT, KNOWN, "", f"One of {', '.join(STATES)}.", optional=False),
     Fact(
         *("undecided", TEXT, KNOWN, ""),
-        "Why it can't be told when it may be removed, so that nobody but people removes it; "
-        "null: it can be told.",
+        "Why it is unknown when it may be removed, so that only people remove it; null: it "
+        "is known.",
     ),
 )
 
 _WAITERS: Final = Fact(
     *("waiters", COUNT, KNOWN, ""),
-    "How many wait for it; null: the store has no line, so that nobody knows.",
+    "How many wait for it; null: the store has no queue, so that nobody knows.",
 )
 
 _TOLD: Final = tuple(fact for fact in FACTS if fact.told)

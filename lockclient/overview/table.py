@@ -352,8 +352,8 @@ class Table:
         anew = partial(replace, seen_at=monotonic(), found=True)
         self._rows = {name: anew(row) for name, row in self._rows.items()}
         log.warning(
-            "The store was restored from a backup, %s. The time of all locks is counted anew from "
-            "now on; fencing tokens may have gone back.",
+            "The store was restored from a backup, %s. The times of all locks count from now "
+            "on; fencing tokens may have gone back.",
             f"as {self._said.who!r} says" if self._said and self._said != said else "by its looks",
         )
 

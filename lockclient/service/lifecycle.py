@@ -83,6 +83,6 @@ def serve(
             log.info("Ending on %s.", name)
             break
     else:
-        log.critical("Ending, to be started anew. %s", why)
+        log.critical("Ending, to be restarted. %s", why)
     notify("STOPPING=1")
     end_process(stop, SHUTDOWN_TIMEOUT_S, status=0 if why is None else 1)

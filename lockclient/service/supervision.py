@@ -123,7 +123,7 @@ class Supervisor:
         try:
             why = self._sick()
         except Exception as error:  # noqa: BLE001 - who can't tell is not well
-            why = f"It can't be told whether all goes on ({type(error).__name__}: {error})."
+            why = f"Whether this still works can't be checked ({type(error).__name__}: {error})."
         if why is None:
             self._found = 0
             notify("WATCHDOG=1")
@@ -142,4 +142,4 @@ def notify(state: str) -> None:
             channel.setblocking(False)  # a systemd that does not read must not stop us
             channel.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
     except OSError as error:
-        log.debug("systemd can't be told %s: %s", state, error)
+        log.debug("Can't notify systemd of %s: %s", state, error)

@@ -41,7 +41,7 @@ class WorkerPool:
         self._closed = False
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have it done as soon as a thread is free; what the system refuses is tried on."""
+        """Have it done as soon as a thread is free; what the system refuses is retried."""
         # First the work, then the look: a thread that is taken for a free one, and has got another
         # piece at that moment, looks for more when it is no longer counted as free.
         self._todo.put(work)
@@ -78,7 +78,7 @@ class WorkerPool:
         except RuntimeError as error:
             self._threads.discard(thread)
             if not self.refused and "shutdown" not in str(error):
-                log.warning("The system refuses a thread, trying on: %s", error)
+                log.warning("The system refuses to start a thread; retrying: %s", error)
             self.refused = True
             return scheduler.RETRY_S / 10
         self.refused = False

@@ -127,7 +127,7 @@ class Scheduler:
             try:
                 self.start()
             except NoThread as error:  # it is kept, and tried again with the next one
-                log.warning("The thread for what goes on in the background is missing: %s", error)
+                log.warning("The thread for background work can't be started: %s", error)
 
     def start(self) -> None:
         """Start the thread if it does not run.

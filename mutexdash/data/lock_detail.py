@@ -90,7 +90,7 @@ def complete(
     """
     if moment.state == "away":  # asking would only keep a thread waiting
         return _without_store(
-            detail, f"{store.can.display_name} is away, so its backtrace can't be read now."
+            detail, f"{store.can.display_name} is unreachable, so its backtrace can't be read now."
         )
     uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
     patience = Deadline.after(_REQUEST_TIMEOUT_S)

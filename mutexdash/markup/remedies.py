@@ -48,8 +48,8 @@ def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
     yield from _visits(holder, "the holder", what, python="python" in (holder.client or "python"))
     if holder.uuid is not None and not holder.uuid.startswith("unreadable-"):
         what = (
-            "If the holder is dead, or may go on without the lock: take the lock from it, and from "
-            "no other. It is shown once more, and you are asked why."
+            "If the holder is dead, or may continue without the lock: take the lock from it, "
+            "and from no other. You see it once more and are asked why."
         )
         words = (holder.uuid, holder.name)
         if bare := all(map(_BARE.fullmatch, words)):

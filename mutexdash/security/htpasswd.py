@@ -107,7 +107,7 @@ class Passwords:
                 self._hashes, faults = _read(self._path)
                 _log_faults(faults)
                 if not self._hashes:
-                    log.error("Nobody is let in until the password file %s is mended.", self._path)
+                    log.error("Nobody can log in until the password file %s is fixed.", self._path)
             return self._hashes.get(user)
 
 
@@ -123,7 +123,7 @@ def _log_faults(faults: list[str]) -> None:
     for fault in faults[:10]:
         log.error("%s", fault)
     if len(faults) > 10:
-        log.error("There are %d more such lines.", len(faults) - 10)
+        log.error("%d more such lines follow.", len(faults) - 10)
 
 
 def _read(path: Path) -> tuple[Mapping[str, bytes], list[str]]:

@@ -146,7 +146,7 @@ def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None
         raise click.UsageError(
             f"Listening on {host} would show every lock, and the code that took it, to everyone "
             "who can reach it. Listen on 127.0.0.1, or ask for a login by --auth basic or "
-            "--auth proxy, or give --no-auth if something else keeps strangers away."
+            "--auth proxy, or give --no-auth if something else keeps strangers out."
         )
     if no_auth and not here and not named:
         # A login keeps out a page from elsewhere whose own name resolves to this address: without
@@ -163,8 +163,8 @@ def in_clear(access: Access, host: str) -> str | None:
     if not isinstance(access.login, Basic) or access.hops or is_loopback(host):
         return None
     return (
-        f"Passwords come to {host} unencrypted, as far as can be told: put TLS in front, and name "
-        "what does it by --proxy-hops 1 --trusted-proxy ADDR."
+        f"Passwords come to {host} unencrypted, as far as this program knows: put TLS in front, "
+        "and name the proxy that does it by --proxy-hops 1 --trusted-proxy ADDR."
     )
 
 

@@ -54,7 +54,7 @@ def read_removal(name: str, uuid: str) -> Removal:
     """Return the record of the removal of a holder, or answer 404, or 503 if it can't be read."""
     board = dashboard()
     if board.moment().away_since is not None:
-        abort(503, f"{board.store.can.display_name} is away: the record can't be read now.")
+        abort(503, f"{board.store.can.display_name} is unreachable: the record can't be read now.")
     try:
         seen = board.store.ask(Read(name, uuid), Deadline.after(2.0)) if uuid else None
     except (StoreUnavailable, StoreError) as error:
@@ -83,7 +83,7 @@ def _sent(
     query = Query.read(request.args, ("q",))
     board = dashboard()
     if board.moment().away_since is not None:
-        abort(503, f"{board.store.can.display_name} is away: the records can't be read now.")
+        abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
         raise _later("Somebody else's export is being made")
     try:

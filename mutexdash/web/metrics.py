@@ -82,7 +82,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", picture.counts)
     yield GaugeMetricFamily(
         "mutexdash_waiters",
-        "Clients in line for a lock; 0 in a store without a line.",
+        "Clients in the queue for a lock; 0 in a store without queues.",
         picture.waiting,
     )
     yield GaugeMetricFamily(
@@ -92,7 +92,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "mutexdash_waiters_unread",
-        "Clients in line whose tickets are too much to be read: a deadlock among them is not seen.",
+        "Queued clients whose tickets are too many to be read: a deadlock among them is not seen.",
         moment.waits.unread,
     )
     running = len(picture.snapshot.unlockers)

@@ -212,8 +212,8 @@ def _common() -> dict[str, Any]:
         "moment": None,  # on error pages; the others give their own
         "can": board.store.can,
         "poll": board.store.poll,
-        "no_line": f"{board.store.can.display_name} has no line: whoever waits looks for itself "
-        "now and then whether the lock is free, in no order, and nobody is told of it.",
+        "no_line": f"{board.store.can.display_name} has no queue: waiters poll for the lock on "
+        "their own, in no order, and nothing shows them.",
         "columns": [
             column for column in _COLUMNS if board.store.can.queue or column.kind is not QUEUE
         ],

@@ -151,7 +151,7 @@ def test_out_of_space(own_etcd: Etcd) -> None:
     exhaust_space(own_etcd)
     found = examine(Settings((own_etcd.endpoint,)), status=2)
     assert any("NOSPACE" in text for _, text in of(found, "member"))
-    assert "can't be told: etcd is out of space" in of(found, "rights")[0][1]
+    assert "the rest is unknown: etcd is out of space" in of(found, "rights")[0][1]
     assert of(found, "latency")[0][1].startswith("50 transactions (reads")
 
 

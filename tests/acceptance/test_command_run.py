@@ -294,7 +294,7 @@ def test_not_acquired_is_75(
     done = finished(["run", NAME, *options, "--", "touch", str(tmp_path / "ran")], env)
     assert done.returncode == 75
     assert re.fullmatch(
-        rf"clustermutex: The lock '{NAME}' (could not be had within 0.5 s|is not free)\. "
+        rf"clustermutex: The lock '{NAME}' (could not be acquired within 0.5 s|is not free)\. "
         rf"It is held by {socket.gethostname()}, .*somebody's own.*\n",
         done.stderr,
     )

@@ -141,7 +141,7 @@ def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
             assert "\x1b[34mtaken" in terminal.raw
             text = terminal.text
         said, *lines = [line for line in text.splitlines() if line.strip("^C\n ")]
-        assert said == "What happens is told here. Ctrl-C ends this."
+        assert said == "Events appear here. Ctrl-C ends this."
         assert [line.split()[1:3] for line in lines] == [
             ["held", "there"],
             ["taken", "them"],

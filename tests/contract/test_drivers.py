@@ -116,7 +116,7 @@ class TestGetting:
             assert isinstance(error, TimeoutError)
             assert error.name == "x"
             assert error.holder.subkeys() == held.facts.record.subkeys()
-            assert "The lock 'x' could not be had within 0.1 s." in str(error)
+            assert "The lock 'x' could not be acquired within 0.1 s." in str(error)
             assert f"held by {held.facts.record.describe()}" in str(error)
             assert "for 'first', since 2" in str(error)
 

@@ -61,7 +61,7 @@ def ends(service: Service) -> str:
     wait_until(lambda: service.process.poll() is not None, what="the end of the process")
     assert service.process.returncode == 1
     log = service.log_text()
-    assert log.count("Ending, to be started anew.") == 1
+    assert log.count("Ending, to be restarted.") == 1
     return log
 
 
@@ -108,7 +108,7 @@ class TestBlindUnlocker:
             wait_until(lambda: metric(service, "clustermutex_unlocker_store_up") == 1)
             log = ends(service)
             assert "the watch has shown none of the signs of life" in log
-            assert log.count("it is opened anew") == 3
+            assert log.count("reopening it") == 3
             assert log.count("everything is read again") == 2
 
     def test_a_stream_that_falls_silent_is_opened_anew(
@@ -241,7 +241,7 @@ def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> Non
         assert ready(service)
         assert store.names("", 9, soon()) == ["poison"]
         log = service.log_text()
-        assert log.count("Lock 'poison' is due and can't be removed, trying on: a bug") == 1
+        assert log.count("Lock 'poison' is due and can't be removed; retrying: a bug") == 1
         assert log.count("ValueError: a bug") == 1
 
 

@@ -134,7 +134,7 @@ def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
         assert ready(service)
         log = service.log_text()
         assert log.count("The store refuses the heartbeat") == 1
-        assert log.count("'a' is due and can't be removed, trying on") == 1
+        assert log.count("'a' is due and can't be removed; retrying") == 1
         assert has(own_store, "a") == uuid
         etcdctl_of(own_etcd)("alarm", "disarm")
         wait_until(lambda: figure(service, beat), what="a sign of life")

@@ -529,7 +529,7 @@ class TestErrors:
     def test_what_a_server_refuses_is_said_at_once(
         self, tmp_path: Path, options: tuple[str, ...], how: dict[str, str], words: str
     ) -> None:
-        """With what to do about it, and without trying on for ever."""
+        """With what to do about it, and without retrying for ever."""
         if (
             "--cluster-enabled" in options
         ):  # else by 10,000 more than its own port, which may be had

@@ -159,6 +159,6 @@ def test_a_server_that_does_not_tell_its_process_gives_no_lock(servers: Servers)
         location = ValkeyLocation((relay.endpoint,), servers.root)
         with (
             closing(ValkeyStore(location)) as store,
-            pytest.raises(StoreError, match="its INFO tells no run_id"),
+            pytest.raises(StoreError, match="its INFO has no run_id"),
         ):
             ask(store, Take(holder()), 5)

@@ -143,7 +143,7 @@ class TestServiceAccount:
     def test_who_gives_them_may_be_away_for_a_while(
         self, server: BucketServer, store: GcsStore, tokens: Tokens, how: str
     ) -> None:
-        """As the bucket may: nothing was sent, and it is tried on."""
+        """As the bucket may: nothing was sent, and it is retried."""
         if how == "ill":
             tokens.status = 503
         else:

@@ -67,8 +67,8 @@ def test_rights_that_are_missing_are_named_one_by_one(server: BucketServer) -> N
         ),
         (
             "error",
-            "These credentials lack storage.objects.list on the bucket locks, which is needed to "
-            "be told that nobody has a lock, and for lists.",
+            "These credentials lack storage.objects.list on the bucket locks, which is "
+            "needed to see that a lock is free, and for lists.",
         ),
     ]
 
@@ -96,7 +96,7 @@ def test_who_may_not_read_is_told_so(server: BucketServer) -> None:
         (
             {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 3}}]}},
             "error",
-            "deletes locks, whoever has them: age 3.",
+            "deletes locks, even held ones: age 3.",
         ),
         ({"versioning": {"enabled": False}}, FINE, ""),
         ({"hierarchicalNamespace": {"enabled": False}}, FINE, ""),

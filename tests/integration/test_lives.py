@@ -214,7 +214,7 @@ class TestWhatTheSystemRefuses:
     def test_a_certificate_that_was_never_there(
         self, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The store is unavailable, by the file's name; said once, while it is tried on."""
+        """The store is unavailable, by the file's name; said once, while it is retried."""
         path = tmp_path / "no.pem"
         path.write_text("it was there when the program began")
         missing = Settings(endpoints=settings.endpoints, cacert=str(path))
@@ -399,7 +399,7 @@ class TestCopies:
         self, store: EtcdStore, kind: type[ClusterMutex], how: Callable[[object], object]
     ) -> None:
         """A copy of a held one would hold the same lock; it says what to do instead."""
-        with pytest.raises(TypeError, match="make another one by its name, 'x'"):
+        with pytest.raises(TypeError, match="make another one with the same name, 'x'"):
             how(kind("x", store=store))
 
     def test_the_guard_is_of_the_store_that_holds(

@@ -135,7 +135,7 @@ class TestComesBack:
         own_etcdctl: Etcdctl,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """An error of the block is worth more than that the release must be tried on."""
+        """An error of the block is worth more than that the release must be retried."""
 
         @ClusterMutex("x", store=own_store)
         def block() -> None:
@@ -144,6 +144,6 @@ class TestComesBack:
 
         with pytest.raises(ValueError, match="mine"):
             block()
-        assert "Releasing 'x' failed and is tried on" in caplog.text
+        assert "Releasing 'x' failed; retrying" in caplog.text
         own_etcd.start()
         lock_is_gone(own_etcdctl)

@@ -52,7 +52,7 @@ def test_one_lock_without_an_answer_delays_no_other(
 
         wait_until(good_are_gone, what="the others to go")
         first = len(asked)
-        wait_until(lambda: len(asked) > first + 1, what="it to be tried on")
+        wait_until(lambda: len(asked) > first + 1, what="it to be retried")
         assert unready == {None}
 
 

@@ -60,7 +60,7 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     listed = called(settings, "ls").stderr
     assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed
     servers.all[1].kill()
-    assert "no lock can be had. → Do what is said of the others: locks" in examined()
+    assert "no lock can be acquired. → Follow the advice for the others: locks" in examined()
     servers.all[0].start()
 
 

@@ -49,7 +49,7 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     lines = list(table.waiters().values())
     yield GaugeMetricFamily(
         "clustermutex_waiters",
-        "Clients that wait in line; 0 in a store without one.",
+        "Clients that wait in a queue; 0 in a store without queues.",
         sum(lines),
     )
     yield GaugeMetricFamily(
@@ -105,7 +105,7 @@ def past_alert_gauges(
     """Yield the series of locks past their alert, and how many have none.
 
     Args:
-        failing: names of locks whose removal was tried in vain and is tried on.
+        failing: names of locks whose removal was tried in vain and is retried.
     """
     alert, unlock, info, refused = families = _families()
     now, names = Now.read(), set[str]()

@@ -55,14 +55,14 @@ _INDENT = 19
     type=Duration(0, 3600),
     default="4s",
     show_default=True,
-    help="How long to listen at most, until each unlocker has given its sign of life (every 3 s): "
-    "that and the pushes meanwhile tell what their clocks say.",
+    help="How long to listen at most, until each unlocker has sent its heartbeat (every 3 "
+    "s): that and the pushes meanwhile show what their clocks say.",
 )
 @json_option
 @store_options
 @click.pass_context
 def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool) -> None:
-    """Check all that locks need, a line for each, with what to do.
+    """Check everything that locks need, one line each, with what to do.
 
     \b
     member, cluster  can etcd be reached, which members, what they complain of

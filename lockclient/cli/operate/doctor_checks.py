@@ -105,7 +105,7 @@ def deadlocked(found: Sequence[Deadlock], unread: int) -> Iterator[Finding]:
             WARNING,
             deadlock.text,
             "Look at each (`clustermutex show NAME`, py-spy): unless one of these waits has a "
-            "limit, `clustermutex force-unlock NAME` for one of them lets the others go on.",
+            "limit, `clustermutex force-unlock NAME` for one of them lets the others continue.",
         )
 
 
@@ -125,8 +125,8 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
          "the holder (`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
         (overdue, ERROR if late > OVERDUE_GRACE_S else WARNING,
          f"past the auto-unlock and still there, for {duration(late)} at most",
-         "An unlocker removes what it has seen silent for its whole time, which it counts anew "
-         "when it starts. If it does not: see that one runs, and what its log says (rights, "
+         "An unlocker removes what it has seen silent for its whole time, counted from its "
+         "own start. If it does not: check that one runs, and what its log says (rights, "
          "restarts, too many removals at once)."),
         (staying[NEVER], WARNING, "without an auto-unlock", "Should the holder die, only "
          "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless that is what "

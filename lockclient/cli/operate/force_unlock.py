@@ -150,7 +150,7 @@ def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> N
 
 def _ask_why() -> str:
     """Ask for the reason, until there is one: what is pasted from a page has none."""
-    asked = "Why? Whoever held it, and whoever looks later, will read this"
+    asked = "Why? Its former holder, and people who look later, will read this"
     while not (why := str(click.prompt(asked)).strip()):
         pass
     return why

@@ -106,7 +106,7 @@ ViewAt = Callable[[float], ListView]
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("--watch", is_flag=True, help="Show it anew whenever it changes.")
+@click.option("--watch", is_flag=True, help="Show it again whenever it changes.")
 @click.option(
     "--sort",
     type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),

@@ -52,7 +52,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     who waits for it, the next one first, and the backtrace of the call that took it. (Locks of
     `clustermutex run` and `lock` have none.)
 
-    Exit status 1: nobody holds it. Who waits for it is told then, and its last removal, if there
+    Exit status 1: nobody holds it. Its waiters are shown then, and its last removal, if there
     was one.
 
     \b

@@ -66,7 +66,7 @@ def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
         waiting = [voter for voter in found if voter.waits]
         if kept is not None:
             if kept and not yes:
-                confirm("Does each write everything down before it answers?", "nothing was told")
+                confirm("Does each write everything down before it answers?", "nothing was changed")
             voting.vouch_kept(kept=kept)
             counts = "keeps what it answers" if kept else "may forget what it answers"
             click.echo(f"Told: {counted(len(found), 'server')}, each of which {counts}.")
@@ -76,7 +76,7 @@ def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
             voting.vouch()
             click.echo(f"Told: {counted(len(waiting), 'server')} need not wait any more.")
         else:
-            click.echo("None of those that answer waits: nothing was told.")
+            click.echo("None of those that answer waits: nothing was changed.")
 
 
 def _state(voter: Voter) -> str:
@@ -91,9 +91,9 @@ def _ask(found: list[Voter]) -> None:
     if names:
         raise click.ClickException(
             f"{counted_locks([*map(told_apart, names)])} stand{'s' * (len(names) == 1)} there: "
-            "nothing was told. Wait, or let whoever holds one release it; if none of the holders "
-            "runs any more, add --yes."
+            "nothing was changed. Wait, or have their holders release them; if no holder runs any "
+            "more, add --yes."
         )
     if unreachable := [voter.endpoint for voter in found if voter.trouble]:
         click.echo(f"Beware: which locks stand on {', '.join(unreachable)}, nobody could look.")
-    confirm("Does nobody hold a lock there, on any machine?", "nothing was told")
+    confirm("Does nobody hold a lock there, on any machine?", "nothing was changed")

@@ -84,7 +84,7 @@ class LogRow:
 def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: bool) -> None:
     """Print a line for each thing that happens to a lock, until Ctrl-C.
 
-    Only for locks and waiters in whose name, host or reason each TEXT is found.
+    Only locks and waiters whose name, host or reason contains each TEXT.
 
     \b
     The events:
@@ -94,12 +94,12 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
         alert        it went past its alert: no sign of life for too long
         overdue      it went past its auto-unlock and is still there
         recovered    its holder gave a sign of life again
-        undecided    nobody can tell any more when it may be removed
+        undecided    it is no longer known when it may be removed
         broken       its data became unsound, so that nobody can judge it
         auto-unlock  an unlocker took it from its holder
         force-unlock a person did
-        waiting      somebody is in line for it; told every half second
-        left         somebody has left the line without the lock: gave up, or died
+        waiting      somebody queues for it; reported every half second
+        left         somebody left the queue without the lock: gave up, or died
         away, back   the store could not be followed, and could again: what
                      happened in between is told then, as far as it still
                      shows
@@ -114,7 +114,7 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
         check_reachable(store)
         if on_terminal() and not as_json:
             # Or nothing at all would be seen as long as all is quiet.
-            click.secho("What happens is told here. Ctrl-C ends this.", dim=True, err=True)
+            click.secho("Events appear here. Ctrl-C ends this.", dim=True, err=True)
         for event in events(store, initial=initial):
             if event.matches(search):
                 _print(event, as_json=as_json)

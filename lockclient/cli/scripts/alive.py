@@ -22,7 +22,7 @@ from lockclient.text.durations import period
 def alive(name: str, uuid: str, settings: Settings) -> None:
     """Push the alert and the auto-unlock of the lock NAME forward.
 
-    By as much as they were set to when the lock was taken: its work goes on. For a lock of
+    By as much as they were set to when the lock was taken: its work continues. For a lock of
     `clustermutex lock`, or for the command of `clustermutex run --alive manual`, which both need
     no more than the environment that they have: `clustermutex alive`.
 

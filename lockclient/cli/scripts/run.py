@@ -102,7 +102,7 @@ class Run:
             return
         self._lost = True
         if not self.ends:
-            self.notify("The lock is lost. The command goes on, as --on-lost ignore says.")
+            self.notify("The lock is lost. The command continues, because of --on-lost ignore.")
             return
         self._kill_at = time.monotonic() + self.grace
         child.signal(signal.SIGTERM)

@@ -96,7 +96,7 @@ class ShellMutex(ClusterMutex):
     def abandon(self) -> None:
         """Leave neither lock nor ticket behind; gives up when the store does not answer."""
         if self.locked():
-            with suppress(ClusterMutexError):  # lost, or tried on in the background
+            with suppress(ClusterMutexError):  # lost, or retried in the background
                 self.release()
         self._store().background.settle(AT_EXIT_S)
 

@@ -115,7 +115,7 @@ class Story:
         for number in ("2", "3", "4"):
             self._start_worker(number)
             self._wait_for(partial(self._in_line, int(number) - 1), f"waiter {number} in line")
-        self._say("Three more want deploy/prod and stand in line, the first come first.")
+        self._say("Three more want deploy/prod and queue for it, first come, first served.")
 
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
         lock = self._lock("deploy/prod")
@@ -159,7 +159,7 @@ class Story:
             tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
             self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
-            raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the line.")
+            raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the queue.")
 
     def _hand_over_in_any_order(self) -> None:
         waiting = ["2", "3"]
@@ -169,7 +169,7 @@ class Story:
                 "one of those who wait",
             )
             waiting.remove(took)
-            self._say(f"Waiter {took} has deploy/prod now: a release is told to all who wait.")
+            self._say(f"Waiter {took} has deploy/prod now: a release wakes the next waiter.")
         self._start_worker("4")  # it keeps the lock, so that it comes after them
         self._wait_for_log("4", "took", "one more worker")
         self._say("A fourth worker has deploy/prod now, and keeps it.")

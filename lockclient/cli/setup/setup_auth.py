@@ -49,8 +49,8 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
 @_user_option("--dashboard", "A user who only looks: mutexdash, `clustermutex ls`.")
 @_user_option(
     "--operator",
-    "A user who may also force-unlock: mutexdash --allow-force-unlock, "
-    "`clustermutex force-unlock`; and tell of a restore: `clustermutex restored`.",
+    "A user who may also force-unlock (mutexdash --allow-force-unlock, `clustermutex "
+    "force-unlock`) and report a restore (`clustermutex restored`).",
 )
 @click.option(
     "--no-password",

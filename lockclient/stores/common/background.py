@@ -215,7 +215,7 @@ class _CleanUp:
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
             if not self._refused:
-                log.error("Cleaning up after %r is refused, trying on: %s", withdraw.name, error)
+                log.error("Cleaning up after %r is refused; retrying: %s", withdraw.name, error)
             self._refused = True
             self._without_mark()
             return REFUSED_PAUSE_S
@@ -224,7 +224,7 @@ class _CleanUp:
     def _without_mark(self) -> None:
         """Delete at least: a store that is out of space takes that, but no mark.
 
-        The mark is tried on: what it disarms may arrive after there is space again.
+        The mark is retried: what it disarms may arrive after there is space again.
         """
         if self._withdraw.tombstone:
             try:

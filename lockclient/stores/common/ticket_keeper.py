@@ -100,7 +100,7 @@ class TicketKeeper:
             return
         except ClusterMutexError as error:
             if not group.failing:  # once for an outage
-                log.warning("The places in line could not be renewed, trying on: %s", error)
+                log.warning("The places in the queue could not be renewed; retrying: %s", error)
             group.failing = True
             return
         finally:

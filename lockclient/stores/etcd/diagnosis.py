@@ -209,8 +209,8 @@ def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
             "cluster",
             WARNING,
             f"The cluster has {len(cluster)} members, of which {len(found)} are named: {listed}.",
-            "Name them all in CLUSTERMUTEX_URL, so that clients go on when one is down (unless "
-            "what is named is a load balancer).",
+            "Name them all in CLUSTERMUTEX_URL, so that clients keep working when one is "
+            "down (unless the name is a load balancer's).",
         )
     elif cluster:
         plural = "s" * (len(cluster) != 1)
@@ -246,7 +246,7 @@ def judge_rights(
     everybody = "Everybody with a certificate" if certified else "Everybody"
     who = f"The user {user!r}" if user else everybody
     if not found:
-        text = f"{who} may read; the rest can't be told: etcd is out of space."
+        text = f"{who} may read; the rest is unknown: etcd is out of space."
         yield Finding("rights", WARNING, text, "Free space first, then run this again.")
         return
     roles = [role for role, needs in WRITES.items() if all(found[folder] for folder in needs)]

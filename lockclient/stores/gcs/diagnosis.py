@@ -35,7 +35,7 @@ _PERMISSIONS: Final = {
     "get": "to see who has one, and after an answer that was lost",
     "update": "to push",
     "delete": "to release, and to take over what another one left",
-    "list": "to be told that nobody has a lock, and for lists",
+    "list": "to see that a lock is free, and for lists",
 }
 """What each permission on objects is for; without any one of them no lock is taken, held and given
 back. (What is not there is 403 and not 404 to who may not list.)"""
@@ -125,7 +125,7 @@ def _settings_findings(client: HttpClient) -> Iterator[Finding]:
         settings = _ask(client, call).json()
     except StoreError:
         yield _cost(
-            "Whether the bucket has rules that harm locks can't be told: these credentials lack "
+            "Whether the bucket has rules that harm locks is unknown: these credentials lack "
             "storage.buckets.get.",
             f"Run this as somebody who has it, or see for yourself: `gcloud storage buckets "
             f"describe gs://{bucket}`.",
@@ -156,8 +156,8 @@ def _harmful(settings: Mapping[str, Any], root: str, change: str) -> Iterator[Fi
     rules = (settings.get("lifecycle") or {}).get("rule") or ()
     if deleting := [rule for rule in rules if may_delete(rule, ObjectNames(root).locks)]:
         yield _harm(
-            f"A lifecycle rule deletes locks, whoever has them: {_condition_text(deleting[0])}.",
-            f"Take it away, or let it match other names only, by matchesPrefix: `{change} "
+            f"A lifecycle rule deletes locks, even held ones: {_condition_text(deleting[0])}.",
+            f"Remove it, or let it match other names only, by matchesPrefix: `{change} "
             "--lifecycle-file=FILE`.",
         )
     if (settings.get("billing") or {}).get("requesterPays"):
@@ -192,7 +192,7 @@ def _costly(settings: Mapping[str, Any], change: str) -> Iterator[Finding]:
     if storage_class not in ("STANDARD", "MULTI_REGIONAL", "REGIONAL"):
         yield _cost(
             f"The bucket's storage class is {storage_class}: an object that is deleted early is "
-            "paid for as if it had stood there for a month or more, and locks are.",
+            "billed for a month or more, and locks are deleted early.",
             f"`{change} --default-storage-class=STANDARD`.",
         )
 

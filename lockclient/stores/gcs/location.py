@@ -68,8 +68,8 @@ class GcsLocation:
         """
         if HAS_AT(url):  # first of all: what is said below quotes parts of it
             raise ValueError(
-                "It holds a user, of which a bucket knows nothing: who asks is told by Google's "
-                "credentials (GOOGLE_APPLICATION_CREDENTIALS)."
+                "It names a user, which a bucket does not know: Google's credentials say who "
+                "asks (GOOGLE_APPLICATION_CREDENTIALS)."
             )
         parts = urlsplit(url)
         if parts.scheme != "gs" or parts.fragment:

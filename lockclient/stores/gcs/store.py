@@ -108,8 +108,8 @@ class GcsStore(PolledStore):
     def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
         """See `ServiceStore.announce_restored`: there is nothing to tell."""
         raise StoreError(
-            "In a bucket that need not be told: an object that is put back has a new generation, "
-            "so that unlockers count its lock anew by themselves."
+            "A bucket does not need this: an object that is put back has a new generation, "
+            "so unlockers restart its time by themselves."
         )
 
     # ------------------------------------------------------------ the note

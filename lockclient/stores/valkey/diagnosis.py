@@ -16,7 +16,7 @@ _DURABILITY_ADVICE = (
     "Set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no, then say so: "
     "`clustermutex vouch --kept`."
 )
-_RIGHTS_ADVICE = "Run the script of `clustermutex setup-auth` again: it takes that right away."
+_RIGHTS_ADVICE = "Run the script of `clustermutex setup-auth` again: it revokes that right."
 
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
@@ -75,8 +75,8 @@ def _who_reads_configuration(connection: Connection, location: ValkeyLocation) -
 def _sum(voting: int, servers: int, majority: int) -> Finding:
     votes = f"{voting} of {servers} servers vote; {majority} must agree"
     if voting < majority:
-        advice = f"Do what is said of the others: locks can be had when {majority} vote."
-        return Finding("votes", ERROR, f"{votes}: no lock can be had.", advice)
+        advice = f"Follow the advice for the others: locks can be acquired when {majority} vote."
+        return Finding("votes", ERROR, f"{votes}: no lock can be acquired.", advice)
     spare = voting - majority
     if spare or servers == 1:
         alone = " One server is not a majority of several: when it is down, so are all locks."

@@ -183,12 +183,12 @@ class TestGettingIt:
         again = acquisition.answered(Position(False, None, "other", 12), at(30))
         assert isinstance(again, TakeOrQueue)
         assert again.ticket.since == 5_000.1
-        assert "'x' is lost" in caplog.text
+        assert "Lost the place in the queue for 'x'" in caplog.text
         caplog.clear()
         steps(acquisition, Queued(20, None, None, 20))
         again = acquisition.answered(Refused(None, 21, ticket=False), at(31))
         assert isinstance(again, TakeOrQueue)
-        assert "'x' is lost" in caplog.text
+        assert "Lost the place in the queue for 'x'" in caplog.text
 
     def test_a_head_that_was_overtaken_waits_on(self) -> None:
         """A client that does not know the line barged in: its uuid is watched now."""

@@ -99,7 +99,7 @@ class TestTickets:
         tickets.join(inbox)
         wait_until(lambda: store.kept >= 2)
         assert inbox.get(0) is None
-        assert f"could not be renewed, trying on: {error}" in caplog.text
+        assert f"could not be renewed; retrying: {error}" in caplog.text
         tickets.leave(inbox)
 
     def test_one_whose_waiter_cannot_act_is_not_kept(self) -> None:

@@ -185,7 +185,7 @@ def test_a_store_that_refuses_is_told_once(world: World, caplog: pytest.LogCaptu
     world.refusing = True
     one = retention_of(world)
     run(one, world, 7200)
-    assert caplog.text.count("can't be deleted, trying on: no") == 1
+    assert caplog.text.count("can't be deleted; retrying: no") == 1
     world.refusing = False
     run(one, world, 120)
     assert world.there("removed") == set()

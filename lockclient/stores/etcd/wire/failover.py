@@ -148,7 +148,7 @@ class Failover:
             log.warning("etcd answers again after %.1f s.", monotonic() - since)
         else:
             log.warning(
-                "etcd at %s does not answer (%s); trying on.",
+                "etcd at %s does not answer (%s); retrying.",
                 ", ".join(self.location.endpoints),
                 trouble,
             )

@@ -333,7 +333,7 @@ class WatchStream:
         """Tell a refusal in a while, and warn of the first of them."""
         now = monotonic()
         if now - self._refused_at > QUIET_REFUSALS_S:
-            log.warning("%s Until then, whoever waits there looks once a second.", news.refused)
+            log.warning("%s Until then, waiters look once a second.", news.refused)
         self._refused_at = now
         with self._lock:
             self._late.append((wanted, news))

@@ -215,7 +215,7 @@ class HttpClient:
             log.warning("%s %s again after %.1f s.", where, does, monotonic() - down[0])
         else:
             does = "asks us to slow down" if busy else "does not answer"
-            log.warning("%s %s (%s); trying on.", where, does, trouble)
+            log.warning("%s %s (%s); retrying.", where, does, trouble)
 
     def close(self) -> None:
         """Close the connections; requests under way, and those to come, end with `StoreClosed`."""

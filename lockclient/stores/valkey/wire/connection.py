@@ -254,7 +254,7 @@ def _unusable(info: Mapping[str, str]) -> str:
         return "it is a node of a cluster, and must stand alone"
     if not info.get("run_id"):
         return (
-            "its INFO tells no run_id (a proxy may leave it out), without which nobody notices "
+            "its INFO has no run_id (a proxy may leave it out), without which nobody notices "
             "that it was restarted and has forgotten locks: name the server itself"
         )
     policy = info.get("maxmemory_policy", "noeviction")

@@ -218,7 +218,7 @@ class ServerPool:
             if i not in self._down_since and pause >= _MAX_PROBE_PAUSE_S:  # not for a hiccup
                 self._down_since[i] = monotonic()
                 endpoint = self.endpoints[i]
-                log.warning("%s has no vote (%s); trying on.", endpoint, refusal.failure.reason)
+                log.warning("%s has no vote (%s); retrying.", endpoint, refusal.failure.reason)
             return
         finally:
             if connection is None:  # whatever kept it: else it would stay absent for ever

@@ -310,7 +310,7 @@ class _Subscriber:
         if isinstance(error, errors.ErrorReply) and not self._refusal_logged:
             self._refusal_logged = True
             reason = errors.classify_refusal(error).reason
-            log.warning("%s tells no hints, so it is only looked: %s", self._endpoint, reason)
+            log.warning("%s sends no hints, so it is only polled: %s", self._endpoint, reason)
         self.close()
         self._next_try = monotonic() + _RECONNECT_PAUSE_S
 

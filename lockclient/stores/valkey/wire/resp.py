@@ -45,7 +45,7 @@ class BoundedReader:
             return reply
         self._unanswered = 0
         if self._parser.has_data():
-            raise errors.MalformedReply("it answered what nobody had asked")
+            raise errors.MalformedReply("it sent an answer to no request")
         return reply
 
 
