@@ -183,7 +183,7 @@ def test_the_command(settings: Settings, store: Store, servers: Servers) -> None
     told = one_line(called(settings, "show", "deploy/prod", status=1))
     assert "Nobody holds" in told
     assert "it hangs" in told
-    restored = "can't be told" if servers.all else "need not be told"
+    restored = "can't be told" if servers.all else "does not need this"
     assert restored in one_line(called(settings, "restored", status=69))
 
 
