@@ -8,7 +8,7 @@ to remove what came due before it: a holder that falls silent is removed within 
 last push, and the thousandth of D. A lock that was found is removed within D + S + R, and the
 thousandth, of when it was first seen. Where the store is polled, P is until the next poll; and as
 nothing is done with a lock before a poll that began after its time has shown that it is silent, all
-of that takes a quarter of the poll's interval longer (`Unlocker._known_until`). Nobody remembers
+of that takes a quarter of the poll's interval longer (`Table.known_until`). Nobody remembers
 what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
 for ever, which `Deadlines.carried_over` counts and an alert tells. While the store is away or we
 are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that,

@@ -221,19 +221,17 @@ class Unlocker:
         self._passed_at = monotonic()
 
     def _known_until(self) -> float:
-        """Return the monotonic moment by which it is known that locks were not pushed.
+        """Return until when what comes due may be handled: see `Table.known_until`.
 
-        A watch tells of pushes as they happen. Where the store is polled, a lock was silent until
-        the last poll, and since then nobody knows: with an `expected_runtime` below the poll's
-        interval it would be past its alert between any two. So what comes due waits for a poll that
-        began after it; sooner than the next one, but four times as often at most.
+        It waits for a poll that began after it; sooner than the next one, but four times as often
+        at most.
         """
         now, table = monotonic(), self._table
-        if table.can.watch:
-            return now
         # In this order, as the table writes the one before the other, and `followed` last, when
         # what it read is counted.
-        known_at, revision = table.known_at, table.revision
+        known_at, revision = table.known_until(), table.revision
+        if table.can.watch:
+            return known_at
         if table.followed >= revision:
             self._polled_at = known_at
         if now > self._polled_at + self._store.poll / 4 and self._deadlines.comes_due(now):

@@ -134,6 +134,19 @@ class Table:
         sure = self._ready.is_set() and not self.trouble and not self._looking
         return sure and self._store.connected()
 
+    def known_until(self) -> float:
+        """Return the monotonic moment by which it is known that no lock was pushed but as shown.
+
+        A watch tells of pushes as they happen. Where the store is polled, a lock was silent until
+        the last poll began, and since then nobody knows: with an `expected_runtime` below the
+        poll's interval it would be past its alert between any two. So nobody calls a lock that.
+        """
+        return monotonic() if self.can.watch else self.known_at
+
+    def judged_at(self, wall: float) -> float:
+        """Return the wall-clock time of which locks' states can be told at `wall`: see there."""
+        return wall - max(0.0, monotonic() - self.known_until())
+
     def loading(self) -> bool:
         """Tell whether everything is being read now, or is to be, and nothing followed."""
         return self._loading

@@ -25,6 +25,7 @@ RESTORE_SHOWN_S = 86400.0
 class Moment(NamedTuple):
     """A picture, when it is looked at, and how far it may be believed.
 
+    `judged_at` is of when the locks' states are: not later than what is known of their silence.
     `updated_at` is until when it shows all that is written, as far as that is proven. `away_since`
     is the same where that is too long ago, and None where all is well; `silent` tells that the
     store is there then, and that the watch does not bring what it says. `waits` is who waits for
@@ -33,6 +34,7 @@ class Moment(NamedTuple):
 
     picture: Picture
     wall: float
+    judged_at: float
     updated_at: float
     away_since: float | None
     silent: bool
@@ -142,11 +144,12 @@ class Live:
         with self._lock:
             waits = self._waiting.waits() if self._waiting is not None else Waits()
             wall = self._clock()
-            picture = self._newest(wall, waits.heads)
+            # Before the picture is made, which shows all pushes up to that moment, or more.
+            judged_at = self.table.judged_at(wall)
+            picture = self._newest(judged_at, waits.heads)
         remarks = self._probe.remarks() if self._probe is not None else ()
-        return Moment(
-            *(picture, wall, self.updated_at(), self.away_since(), self.silent(), waits, remarks)
-        )
+        believed = self.updated_at(), self.away_since(), self.silent()
+        return Moment(picture, wall, judged_at, *believed, waits, remarks)
 
     def _newest(self, wall: float, heads: Mapping[str, Ticket]) -> Picture:
         picture, started = self._picture, time.monotonic()

@@ -69,7 +69,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
     # lock cost nothing on a busy cluster.
     shown = (
-        row and (holder, row.holder.state(moment.wall)),
+        row and (holder, row.holder.state(moment.judged_at)),
         line,
         removal,
         len(moment.picture.snapshot.unlockers),

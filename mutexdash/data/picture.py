@@ -95,7 +95,7 @@ class Picture:
 
     Args:
         snapshot: what there is.
-        wall: the time, Unix seconds.
+        wall: of when the locks' states are, Unix seconds.
         ended: what ended lately, the newest first; shown for `GONE_SHOWN_S` seconds.
         before: an earlier picture, of which every row is taken over that is still the same.
     """

@@ -114,7 +114,7 @@ def lanes(
     for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
         row = live.table.row(name)
         held.pop(name, None)
-        if row is not None and search.finds(row.holder, row.holder.state(end)):
+        if row is not None and search.finds(row.holder, row.holder.state(moment.judged_at)):
             held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
     found = []
@@ -129,7 +129,9 @@ def lanes(
             holder = held[name]
             start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
-            lane.spans.append(Span(holder, start, None, HELD, *place, state=holder.state(end)))
+            lane.spans.append(
+                Span(holder, start, None, HELD, *place, state=holder.state(moment.judged_at))
+            )
         found.append(lane)
     more = page.total + len(ended.keys() - held.keys()) - len(chosen)
     return Lanes(begin, end, found, max(0, more))

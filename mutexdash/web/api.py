@@ -70,7 +70,7 @@ def lock(name: str | None = None) -> Response:
         abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
     if whole.holder is None:
         abort(404, f"Nobody holds the lock {name!r}.")
-    state = whole.holder.state(moment.wall)
+    state = whole.holder.state(moment.judged_at)
     facts = whole_lock(whole.holder, state, whole.line.first)
     facts["waiters"] = whole.line.waiting if board.store.can.queue else None
     return tagged(jsonify(facts), whole.etag)

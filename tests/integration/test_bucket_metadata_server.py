@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from google.auth.compute_engine import _metadata
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import monotonic
@@ -16,67 +15,31 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import access_tokens
 from lockclient.stores.requests import Take
 from tests.contract.asking import holder
+from tests.support.bucket.metadata_server import (
+    MetadataServer,
+    google_bucket,
+    metadata_server,
+)
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, take
 from tests.support.processes import wait_until
-from tests.support.web_server import serving
 
 PATIENCE_S = 10.0
 """Seconds by which a call is over that has one: google-auth itself tries for 12 to 31."""
 
 
-class MetadataServer:
-    """Answers what a machine's metadata server is asked.
-
-    Attributes:
-        status: what it answers; 0: nothing, until `let_on` is set.
-        tokens: how many it gave.
-    """
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.let_on = threading.Event()
-        self.tokens = 0
-        self.expires_in = 3600
-        self.running = ExitStack()
-        self.address = self.running.enter_context(
-            serving(self._answer, headers={"Metadata-Flavor": "Google"})
-        )
-
-    def _answer(self, _: bytes) -> tuple[int, object]:
-        if not self.status:
-            self.let_on.wait(60)
-            return 500, {}
-        self.tokens += self.status == 200
-        token = {"access_token": "token", "expires_in": self.expires_in, "token_type": "Bearer"}
-        return self.status, {**token, "email": "locks@example.com"}
-
-
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    server = MetadataServer()
-    monkeypatch.setenv("GCE_METADATA_HOST", server.address)
-    monkeypatch.setenv("GCE_METADATA_IP", server.address)
-    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)  # read on import
-    monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", False)
-    with server.running:
-        yield server
-        server.let_on.set()
+    with metadata_server(monkeypatch) as running:
+        yield running
 
 
 @pytest.fixture
 def server(
-    metadata: MetadataServer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
+    metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[BucketServer]:
-    """A bucket that is taken for Google's own, which wants the token."""
-    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("none")))
-    with BucketServer() as running:
-        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE_URL", running.url)
-        running.token = "token"
+    del metadata  # it has begun
+    with google_bucket(monkeypatch, tmp_path) as running:
         yield running
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
 from lockclient.model.clocks import Deadline, Runtime
-from lockclient.model.holder import MAX_UUID_BYTES
+from lockclient.model.holder import ALERT, MAX_UUID_BYTES, OK, STATES
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.requests import Take
+from mutexdash.data.live import Live
+from tests.contract.asking import holder
 from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
-from tests.support.locks import soon
+from tests.support.locks import ask, following, soon
 from tests.support.processes import Figure, run_to_end, wait_until
 from tests.support.records import taker
 
@@ -224,3 +229,26 @@ batch, _ = store._polling.look(store._polling.seen, Deadline.after(300))
 assert not batch.changes
 print(len(table.rows()), round(first, 2), round(time.process_time() - before, 2))
 """
+
+
+def test_no_lock_is_shown_past_its_alert_before_a_look_has_shown_it_silent(
+    server: BucketServer,
+) -> None:
+    """One that is pushed more often than it is looked at would be shown so between any two."""
+    store = store_of(settings_of(server), poll=3600.0)
+    now = time.time()
+    ask(store, Take(replace(holder(), alert_at=now + 5, auto_unlock_at=now + 105)))
+    with following(store) as table:
+        live = Live(table)
+
+        def counted() -> Mapping[str, int]:
+            moment = live.moment()
+            assert moment is not None
+            assert moment.judged_at <= moment.wall
+            return moment.picture.counts
+
+        wait_until(lambda: time.time() > now + 5.5, what="the alert")
+        assert counted() == {**dict.fromkeys(STATES, 0), OK: 1}
+        store.renew_watch()
+        wait_until(lambda: counted()[ALERT] == 1, what="a look")
+    store.close()

@@ -148,7 +148,7 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[LogRow]:
         watcher, lines = _EventSource(table, initial=initial), WaitQueues(table, store)
         while True:
             yield from _from_inbox(inbox, watcher)
-            yield from watcher.check(time.time())
+            yield from watcher.check()
             with suppress(StoreUnavailable, StoreError):  # that it is away is told by itself
                 lines.look(WAITERS_TIMEOUT_S)
             yield from watcher.check_waiters(lines)
@@ -193,7 +193,7 @@ class _EventSource:
             return
         holder = after.holder
         if not (transition.live or self._begun):  # of the reading at the beginning
-            self._states[name] = state = holder.state(time.time())
+            self._states[name] = state = self._state(holder)
             if self._initial:
                 yield self._event("held", holder, f"by {holder.describe()}, {state}")
             return
@@ -203,7 +203,7 @@ class _EventSource:
             waiters = self._table.waiters().get(name, 0)
             waiting = f"; {_waiting_text(waiters)}" if waiters else ""
             yield self._event("taken", holder, f"by {holder.describe()}{waiting}")
-        yield from self._check_state(holder, time.time())
+        yield from self._check_state(holder)
 
     def _released(self, holder: Holder) -> Iterator[LogRow]:
         key = (holder.name, holder.uuid)
@@ -214,7 +214,7 @@ class _EventSource:
             after = "" if taken is None else f" after {duration(time.time() - taken)}"
             yield self._event("released", holder, f"by {holder.describe()}{after}")
 
-    def check(self, wall: float) -> Iterator[LogRow]:
+    def check(self) -> Iterator[LogRow]:
         """Yield what happened without being written."""
         self._begun = True
         unreachable = not self._table.connected()
@@ -231,7 +231,7 @@ class _EventSource:
         if not unreachable:  # pushes may be on their way: what was known is old news
             for row in self._table.rows().values():
                 if row.holder.name in self._states:
-                    yield from self._check_state(row.holder, wall)
+                    yield from self._check_state(row.holder)
 
     def check_waiters(self, lines: WaitQueues) -> Iterator[LogRow]:
         """Yield who waits now, and who does no more and did not get the lock."""
@@ -239,7 +239,7 @@ class _EventSource:
             row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
             facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
             if row is not None and row.held:
-                facts = lock_facts(row.holder, row.holder.state(time.time()), waiters)
+                facts = lock_facts(row.holder, self._state(row.holder), waiters)
             reason = f", for {ticket.reason!r}" if ticket.reason else ""
             waited = "" if ticket.since is None else f" {duration(time.time() - ticket.since)}"
             more = (
@@ -248,8 +248,8 @@ class _EventSource:
             text = f"{process_text(ticket)}{reason}{more}"
             yield LogRow(kind, ticket, text, facts | {"waiter": ticket.facts()})
 
-    def _check_state(self, holder: Holder, wall: float) -> Iterator[LogRow]:
-        before, state = self._states.get(holder.name, OK), holder.state(wall)
+    def _check_state(self, holder: Holder) -> Iterator[LogRow]:
+        before, state = self._states.get(holder.name, OK), self._state(holder)
         if state == before:
             return
         self._states[holder.name] = state
@@ -263,8 +263,12 @@ class _EventSource:
         }
         yield self._event(kind, holder, texts[kind])
 
+    def _state(self, holder: Holder) -> str:
+        """Return a lock's state, as far as it is known: see `Table.known_until`."""
+        return holder.state(self._table.judged_at(time.time()))
+
     def _event(self, kind: str, holder: Holder, text: str) -> LogRow:
-        state = holder.state(time.time())
+        state = self._state(holder)
         waiters = self._table.waiters().get(holder.name, 0) if self._table.can.queue else None
         return LogRow(kind, holder, text, lock_facts(holder, state, waiters))
 

@@ -54,13 +54,12 @@ def may_have_happened(error: Exception | int) -> bool:
 
 
 def _is_unsent(error: BaseException) -> bool:
-    """Tell whether this came before a request was sent: no token, no connection, no tunnel.
+    """Tell whether this came before a request was sent: no token, or no connection.
 
+    (All that goes wrong before there is one, tunnel and TLS too, is such an error: `http_session`.)
     A proxy's error in general tells nothing: urllib3 calls an answer that was lost by one the same.
     """
-    tunnel = isinstance(error, OSError) and str(error).startswith("Tunnel connection failed")
-    kinds = auth.GoogleAuthError | NewConnectionError | ConnectTimeoutError
-    return tunnel or isinstance(error, kinds)
+    return isinstance(error, auth.GoogleAuthError | NewConnectionError | ConnectTimeoutError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -89,7 +88,8 @@ def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> st
     ):
         if re.search(pattern, text):
             return words
-    return text or type(error).__name__
+    *_, innermost = _causes(error)
+    return str(innermost) or type(error).__name__
 
 
 def _message(answer: HttpAnswer) -> str:

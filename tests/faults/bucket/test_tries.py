@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,6 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
-from tests.support.web_server import serving
 
 
 @pytest.mark.parametrize("head", [False, True])
@@ -34,6 +34,38 @@ def test_an_answer_that_drips_is_none(
         store.ask(Take(holder()), Deadline.after(1.0))
     assert caught.value.unknown
     assert 0 < server.dripped < (1000 if head else len(body))
+
+
+@contextmanager
+def tunnel_that_says(said: bytes | None) -> Iterator[tuple[str, list[bytes]]]:
+    """Run a proxy that answers each request like this and closes; None: it never answers.
+
+    Yield where it listens, and the first lines of what it is asked.
+    """
+    asked: list[bytes] = []
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                connections.append(connection)
+                connection.settimeout(5.0)
+                asked.append(connection.recv(1 << 16))
+                if said is not None:
+                    connection.sendall(said)
+                    connection.close()
+
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+        over.set()
+        thread.join(60)
+        for connection in connections:
+            connection.close()
 
 
 Silent = Callable[[int, list[str]], None]
@@ -87,14 +119,25 @@ def test_one_address_that_nobody_answers_leaves_time_for_another(
     other.close()
 
 
-def test_what_never_left_leaves_no_doubt(store: GcsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["refused", "hangs", "closes", "no TLS behind it"])
+def test_what_never_left_leaves_no_doubt(
+    store: GcsStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """A proxy that makes no tunnel to the bucket: so no trace has to stand for a day."""
+    said = {
+        "refused": b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
+        "hangs": None,
+        "closes": b"",
+        "no TLS behind it": b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 400 Bad Request\r\n\r\n",
+    }[how]
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setattr(http_client, "_GOOGLE_URL", "https://a.bucket.test")
-    with serving(lambda _: (200, "a proxy that knows no CONNECT")) as proxy:
+    with tunnel_that_says(said) as (proxy, asked):
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
         other = GcsStore(store.location, AnonymousCredentials())  # type: ignore[no-untyped-call]
-        with pytest.raises(StoreUnavailable, match="Tunnel connection failed") as told:
+        with pytest.raises(StoreUnavailable) as told:
             other.ask(Take(holder()), Deadline.after(1.0))
         other.close()
+        assert asked
+        assert asked[0].startswith(b"CONNECT a.bucket.test:443 ")
     assert not told.value.unknown

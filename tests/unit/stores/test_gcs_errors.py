@@ -36,9 +36,6 @@ def _retried(reason: Exception) -> MaxRetryError:
         requests.ConnectionError(_retried(NameResolutionError("host", _POOL, OSError()))),  # type: ignore[arg-type]
         requests.ConnectTimeout(_retried(ConnectTimeoutError(_POOL, "timed out"))),
         requests.exceptions.ProxyError(
-            _retried(ProxyError("no", OSError("Tunnel connection failed: 503 Busy")))
-        ),
-        requests.exceptions.ProxyError(
             _retried(ProxyError("no", NewConnectionError(_POOL, "refused")))
         ),
         auth.TransportError("no access token"),  # type: ignore[no-untyped-call]

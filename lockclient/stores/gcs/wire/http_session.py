@@ -22,7 +22,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from lockclient.model.clocks import Deadline
 
@@ -86,6 +86,19 @@ class _DeadlineResponse(HTTPResponse):
 class _DeadlineConnection(HTTPConnection):
     response_class = _DeadlineResponse
 
+    def connect(self) -> None:
+        """Connect, through a proxy's tunnel and with TLS where there are such.
+
+        Whatever fails here, before a byte of a request was sent, is one kind of error: who reads a
+        time-out or a broken connection as such can't tell any more whether it came before that.
+        """
+        try:
+            super().connect()
+        except (NewConnectionError, ConnectTimeoutError):
+            raise
+        except Exception as error:
+            raise NewConnectionError(self, str(error) or type(error).__name__) from error
+
     def _new_conn(self) -> socket.socket:
         """Connect to one of the host's addresses, all in one timeout.
 
@@ -121,7 +134,7 @@ class _DeadlineConnection(HTTPConnection):
 
 
 class _DeadlineTlsConnection(_DeadlineConnection, HTTPSConnection):
-    pass
+    """Its `connect` is the one above, around that of `HTTPSConnection`."""
 
 
 class _Pool(HTTPConnectionPool):
