@@ -75,6 +75,7 @@ def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> st
     """Say in a few words why a try was not answered."""
     if answer is not None:
         return f"HTTP status {error}: {_message(answer)}"
+    assert isinstance(error, Exception), "a status has an answer"
     if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
         return "no answer"
     if isinstance(error, requests.ConnectTimeout):
