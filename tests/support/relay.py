@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 
 class Relay:
@@ -15,6 +16,7 @@ class Relay:
         endpoint: where clients reach it.
         accepted: how many connections there were.
         delay: seconds after which each side hears what the other one has said.
+        change: makes of what was said what is heard.
     """
 
     def __init__(self, target: str) -> None:
@@ -24,6 +26,7 @@ class Relay:
         self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.accepted = 0
         self.delay = 0.0
+        self.change: Callable[[bytes], bytes] = bytes
         self._whole = True
         self._swallows = threading.Event()
         self._ends: set[socket.socket] = set()
@@ -89,7 +92,7 @@ class Relay:
             while data := source.recv(65536):
                 time.sleep(self.delay)
                 if not swallows.is_set():
-                    sink.sendall(data)
+                    sink.sendall(self.change(data))
         if not swallows.is_set():  # else the other side is not to see the end either
             _close(source, sink)
 

@@ -92,8 +92,9 @@ class EtcdListing(OpenedStore):
             for kv in answer.kvs:
                 if (parsed := self._keyspace.parse(kv.key)) is None:
                     continue
-                looked_at += 1
-                value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
+                readable = len(kv.value) <= MAX_VALUE_BYTES
+                looked_at += readable
+                value = kv.value if readable else b""
                 ticket = Ticket.read(parsed[1], parsed[2], value, kv.create_revision)
                 if len(found) < limit or ticket.actor in actors:
                     found.append(ticket.listed())
