@@ -30,6 +30,7 @@ NEEDS = {
     "etcdctl": ("etcd-client", "etcdctl"),
     "fish": ("fish", "fish"),
     "gcc": ("gcc", "gcc", "cc"),
+    "nginx": ("nginx", "nginx", "/usr/sbin/nginx"),  # not on the PATH of who is not root
     "prometheus": ("prometheus", "prometheus"),
     "promtool": ("prometheus", "promtool"),
     "redis-cli": ("redis-tools", "redis-cli"),
