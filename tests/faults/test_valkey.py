@@ -269,7 +269,7 @@ class TestExpiry:
                 NAME, store=store, expected_runtime=0.5, auto_unlock_after=1.0, on_lost=told.append
             )
             held.acquire()
-            wait_until(lambda: not stands(five), what="the expiry")
+            wait_until(lambda: has(store) is None, what="the expiry")
             assert not held.healthy
             with pytest.raises(LockLost):
                 held.release()

@@ -36,8 +36,8 @@ class ValkeyLocation:
         tls: whether to talk TLS.
         user, password: for the servers' ACLs, the same on each.
         cacert, cert, key: paths of PEM files.
-        expire: a lock vanishes by itself soon after its time; else a day later, so that an
-            unlocker can tell of it.
+        expire: a lock is over soon after its time, which its next taker tells on record; else it
+            stays for a day, so that an unlocker can tell of it.
         longest: seconds that a lock may go without a sign of life; one number for the whole
             keyspace, as a server that was emptied gives no lock for so long.
     """

@@ -37,6 +37,7 @@ from typing import Final, NamedTuple
 
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
 from lockclient.model.removal import MAX_RECORD
+from lockclient.stores.valkey.keys import LATE_REQUEST_S
 
 NUMBERS: Final = ("take", "push", "expiry")
 """What a lock has besides its subkeys."""
@@ -72,7 +73,31 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local wait = (tonumber(said[3]) or 0) - now
 if wait > 0 then return {{'waits', string.format('%d', wait)}} end
+-- With expire=1 a lock is over with its time. It stays for its record alone, until somebody wants
+-- it, or for a day.
+local function over(key)
+    if not string.find(ARGV[2], ' expire=1', 1, true) then return false end
+    local left = redis.call('PTTL', key)
+    return left >= 0 and left < {LATE_REQUEST_S * 1000:.0f}
+end
 """
+
+_WHOLE: Final = """
+-- Whoever may write locks may have written anything there, of any size.
+local function whole(key)
+    local fields, found = {FIELDS}, {}
+    local has = redis.call('HMGET', key, unpack(fields))
+    for i = 1, #fields do
+        if has[i] then
+            table.insert(found, fields[i])
+            table.insert(found, string.sub(has[i], 1, VALUE_BYTES))
+        end
+    end
+    return found
+end
+""".replace("FIELDS", ", ".join(f"'{field}'" for field in (*SUBKEYS, *NUMBERS))).replace(
+    "VALUE_BYTES", str(MAX_VALUE_BYTES + 1)
+)
 
 
 def _script(source: str, function: str = "", *, votes: bool = False) -> Script:
@@ -120,13 +145,17 @@ return {'settled', string.format('%d', math.max(0, at - now)), kept}
 """
 )
 
-TAKE: Final = _voting_script("""
+TAKE: Final = _voting_script(
+    _WHOLE
+    + """
 -- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
 -- taken over and at which push (empty: nobody, any), then the fields
 local mark = redis.call('GET', KEYS[3])
 if mark == 'all' then return {'used_up'} end
 if mark and tonumber(mark) >= tonumber(ARGV[4]) then return {'given_up'} end
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'take', 'push', 'expiry', 'run')
+local expired = {}
+if over(KEYS[2]) then has, expired = {}, whole(KEYS[2]) end
 if has[1] == ARGV[3] then
     -- A try has its own time, and none is kept because an earlier one was.
     if (tonumber(has[2]) or 0) < tonumber(ARGV[4]) then
@@ -145,8 +174,9 @@ end
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-return {'taken'}
-""")
+return {'taken', expired}
+"""
+)
 
 KEEP: Final = _voting_script("""
 -- KEYS server, lock; ARGV run, terms, uuid, number of the try: a lock that is never auto-unlocked
@@ -162,6 +192,7 @@ PUSH: Final = _voting_script("""
 -- KEYS server, lock, record; ARGV run, terms, uuid, the last push that is known of, number,
 -- alert_at, auto_unlock_at (or empty)
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push', 'alert_at', 'expiry')
+if over(KEYS[2]) then has = {} end
 if has[1] ~= ARGV[3] then
     return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or '', now}
 end
@@ -191,25 +222,20 @@ return {'given'}
 """)
 
 READ: Final = _voting_script(
-    """
+    _WHOLE
+    + """
 -- KEYS server, lock, record; ARGV run, terms, whether to read it whole
-if ARGV[3] == '' then
+local found, record = {}, ''
+if ARGV[3] ~= '' then
+    found = whole(KEYS[2])
+    record = string.sub(redis.call('GET', KEYS[3]) or '', 1, RECORD_BYTES)
+else
     local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
-    return {'seen', has[1] and {'uuid', has[1], 'push', has[2] or '0'} or {}, ''}
+    if has[1] then found = {'uuid', has[1], 'push', has[2] or '0'} end
 end
--- Whoever may write locks may have written anything there, of any size.
-local fields, found = {FIELDS}, {}
-local has = redis.call('HMGET', KEYS[2], unpack(fields))
-for i = 1, #fields do
-    if has[i] then
-        table.insert(found, fields[i])
-        table.insert(found, string.sub(has[i], 1, VALUE_BYTES))
-    end
-end
-return {'seen', found, string.sub(redis.call('GET', KEYS[3]) or '', 1, RECORD_BYTES)}
-""".replace("FIELDS", ", ".join(f"'{field}'" for field in (*SUBKEYS, *NUMBERS)))
-    .replace("VALUE_BYTES", str(MAX_VALUE_BYTES + 1))
-    .replace("RECORD_BYTES", str(MAX_RECORD + 1)),
+if over(KEYS[2]) then found = {} end
+return {'seen', found, record}
+""".replace("RECORD_BYTES", str(MAX_RECORD + 1)),
     "read",
 )
 
@@ -217,6 +243,7 @@ REMOVE: Final = _voting_script("""
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
 -- record (or empty), for how long that stands, for how long the mark does
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
+if over(KEYS[2]) then has = {} end
 if has[1] ~= ARGV[3] then
     return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''}
 end
@@ -261,6 +288,12 @@ redis.call('PUBLISH', ARGV[1], ARGV[2])
 return {'told'}
 """)
 
+RECORD: Final = _script("""
+-- KEYS record; ARGV record, for how long: unless somebody has told how it went
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
+return {'done'}
+""")
+
 UNRECORD: Final = _script("""
 -- KEYS record; ARGV record, what stands instead (or empty), for how long: a removal that came to
 -- nothing, or that another one has done
@@ -288,7 +321,7 @@ for _, key in ipairs(page[2]) do
         if type(size) == 'number' then found.removed[rest] = tostring(size) .. ' ' end
     elseif ARGV[6] ~= 'removed' and (folder == 'locks' or folder == 'unlockers') then
         local has = redis.pcall('HMGET', key, 'uuid', folder == 'locks' and 'push' or 'number')
-        if not has.err and (has[1] or folder == 'unlockers') then
+        if folder == 'unlockers' and not has.err or has[1] and not over(key) then
             local number, uuid = string.sub(has[2] or '0', 1, 20), string.sub(has[1] or '', 1, 256)
             found[folder][rest] = number .. ' ' .. uuid
         end

@@ -129,6 +129,9 @@ def _options(location: ValkeyLocation) -> Iterator[str]:
 def _made(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, names in users.items():
         rules = Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root)
+        if kind == "client" and location.expire:  # it tells on record of what has expired
+            own = f"~{location.root}/withdrawn/*"
+            rules = rules.replace(own, f"{own} ~{location.root}/removed/*")
         rules = shlex.join(re.findall(r"\(.*?\)|\S+", rules))  # a selector is one word
         variable = f"{kind.upper()}_PASSWORD"
         for name in names:

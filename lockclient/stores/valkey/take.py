@@ -5,12 +5,16 @@ Why that is safe is said at the top of `requests`.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.outcomes import Outcome, Refused, Taken
 from lockclient.stores.requests import RequestState
@@ -24,6 +28,7 @@ from lockclient.stores.valkey.keys import (
     token_of,
     written,
 )
+from lockclient.stores.valkey.voting.lock_view import LockViews, seen
 from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
@@ -35,11 +40,18 @@ from lockclient.stores.valkey.voting.rounds import (
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
 from lockclient.threads.backoff import Backoff
+from lockclient.threads.log_queue import get_logger
+
+log = get_logger(__name__)
 
 _MAX_SPLITS: Final = 4
 """How often a take is tried again at once because several have taken votes from each other."""
 _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
 """Of such a pause: for as long as so many rounds take."""
+
+
+EXPIRED_TEXT: Final = "It expired: no sign of life for its whole time, by the servers' clocks."
+"""Why a lock has gone that expired (`expire=1`), in its record."""
 
 
 class ExpectedHolder(NamedTuple):
@@ -81,6 +93,7 @@ class TakeExecutor:
         self._rounds = rounds
         self._keys = rounds.keys
         self._quorum = rounds.quorum
+        self._views = LockViews(rounds.keys, rounds.quorum)
         self._longest = float(milliseconds(drifted(rounds.location.longest)))
 
     def take(
@@ -131,6 +144,8 @@ class TakeExecutor:
         sending.in_flight = True
         result = rounds.once(rounds.all, command, until, quorum.decides(*GRANTED))
         answers, silent = result.answers, result.silent
+        if rounds.location.expire:
+            self._record_expired(name, answers)
         sent = {i for i, reply in answers.items() if reply.kind in GRANTED} | silent
         if (earlier := rounds.sent_takes.get(uuid)) is not None:  # an earlier try has it
             sent |= earlier.sent
@@ -148,6 +163,26 @@ class TakeExecutor:
             answers.clear()
         self._undo(name, uuid, number)
         return self._refused(answers), result
+
+    def _record_expired(self, name: str, answers: Mapping[int, Reply]) -> None:
+        """Tell on record of a lock that a majority says has expired (`expire=1`), as they gave it.
+
+        Of one of which fewer say so it is not known: its holder may have let go of it. If several
+        ask at once, each may be told by a minority, and there is no record; nor is there if this
+        user may not write any.
+        """
+        told = {i: Reply("seen", reply.rest) for i, reply in answers.items() if any(reply.rest)}
+        told = {i: reply for i, reply in told.items() if answers[i].kind == "taken"}
+        _, uuid = self._quorum.holder(uuid for uuid, _ in seen(told))
+        holder = self._views.holder(name, told, uuid or "") if uuid is not None else None
+        if uuid is None or holder is None:
+            return
+        by = f"taker@{socket.gethostname()}:{os.getpid()}"
+        removal = Removal(holder, time.time(), by, AUTO_UNLOCK, EXPIRED_TEXT).without_token()
+        key, value = self._keys.record(name, uuid), removal.value()
+        command = Command(lua_scripts.RECORD, (key,), (value, milliseconds(RECORD_RETENTION_S)))
+        self._rounds.once(self._rounds.all, command, enough=self._rounds.is_majority)
+        log.warning("The lock %r has expired (expire=1): %s", name, removal.describe())
 
     def _refused(self, answers: Mapping[int, Reply]) -> Outcome | None:
         """Return who has it, if a majority says so."""
@@ -191,7 +226,7 @@ class TakeExecutor:
     def _expiry(self, after: float | None) -> float:
         if after is None:
             return drifted(self._rounds.location.longest) + LATE_REQUEST_S
-        return drifted(after) + (0.0 if self._rounds.location.expire else LATE_REQUEST_S)
+        return drifted(after) + LATE_REQUEST_S
 
     def _persist(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
         """Take the expiry off a lock that is never auto-unlocked."""

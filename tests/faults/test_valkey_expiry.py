@@ -1,0 +1,106 @@
+"""`expire=1`: a lock is over with its time, and who takes it then tells so on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.removal import AUTO_UNLOCK
+from lockclient.stores.outcomes import NotHolder, Taken
+from lockclient.stores.requests import Push, Take
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.take import EXPIRED_TEXT
+from tests.contract.asking import NAME, NEVER, holder
+from tests.support.locks import PATIENCE, ask, has, read, take, unlock
+from tests.support.processes import wait_until
+from tests.support.valkey_servers import Servers, running
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Three servers that nothing happens to."""
+    folder: Path = tmp_path_factory.mktemp("servers")
+    with running(folder, 3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def store(three: Servers) -> Iterator[ValkeyStore]:
+    with three.store(expire=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(three: Servers) -> Iterator[ValkeyStore]:
+    with three.store(expire=True) as opened:
+        yield opened
+
+
+def names(store: ValkeyStore) -> list[str]:
+    return store.names("", 10, Deadline.after(PATIENCE))
+
+
+def test_that_it_has_expired_is_on_record(store: ValkeyStore, other: ValkeyStore) -> None:
+    """As soon as somebody wants it: a majority still knows whose it was, and nobody has it."""
+    mine = holder(auto_unlock_after=0.5, backtrace="x" * 9000)
+    uuid, token = take(store, mine)
+    wait_until(lambda: has(other) is None, what="the expiry")
+    assert not names(other)
+    unlock(other, take(other)[0])
+    removal = read(other, NAME, uuid).removal
+    assert removal is not None
+    assert (removal.how, removal.why) == (AUTO_UNLOCK, EXPIRED_TEXT)
+    assert (removal.holder.uuid, removal.holder.backtrace) == (uuid, mine.backtrace)
+    outcome = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token))
+    assert isinstance(outcome, NotHolder)
+    assert outcome.removal == removal
+
+
+def test_nobody_pushes_what_is_over(store: ValkeyStore) -> None:
+    uuid, token = take(store, holder(auto_unlock_after=0.5))
+    wait_until(lambda: has(store) is None, what="the expiry")
+    assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), NotHolder)
+
+
+def test_a_push_in_time_keeps_it(store: ValkeyStore) -> None:
+    uuid, token = take(store, holder(auto_unlock_after=60.0))
+    assert not isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), NotHolder)
+    assert has(store) == uuid
+    assert names(store) == [NAME]
+    unlock(store, uuid)
+
+
+def test_one_that_is_never_auto_unlocked_does_not_expire(
+    three: Servers, store: ValkeyStore
+) -> None:
+    uuid, _ = take(store, holder(**NEVER))
+    assert three.command("PTTL", store.keys.lock(NAME)) == [-1] * 3
+    assert has(store) == uuid
+    unlock(store, uuid)
+
+
+def test_what_was_released_has_not_expired(
+    three: Servers, store: ValkeyStore, other: ValkeyStore
+) -> None:
+    """Though a server that was away for it still has it."""
+    uuid, _ = take(store, holder(auto_unlock_after=1.0))
+    key = store.keys.lock(NAME)
+    left = three.all[0].command("DUMP", key)
+    unlock(store, uuid)
+    three.all[0].command("RESTORE", key, "80000000", left)
+    unlock(other, take(other)[0])
+    assert read(other, NAME, uuid).removal is None
+
+
+def test_of_what_another_one_takes_its_holder_tries_again_in_vain(
+    store: ValkeyStore, other: ValkeyStore
+) -> None:
+    mine = holder(auto_unlock_after=0.5)
+    take(store, mine)
+    wait_until(lambda: has(other) is None, what="the expiry")
+    uuid, _ = take(other)
+    assert not isinstance(ask(store, Take(mine)), Taken)
+    unlock(other, uuid)
