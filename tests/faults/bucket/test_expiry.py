@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockclient import ClusterMutex, Settings
 from lockclient.model import clocks
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.holder import Holder
@@ -22,8 +23,8 @@ from lockclient.stores.requests import GetPosition, Push, Remove, Take, Unlock
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
-from tests.support.bucket_store import OBJECT
-from tests.support.locks import ask, at_once, has, removal_of, take
+from tests.support.bucket_store import OBJECT, store_of
+from tests.support.locks import HolderProcess, ask, at_once, has, read, removal_of, take
 from tests.support.soak import soaking
 
 D = 200.0
@@ -379,3 +380,33 @@ class TestRaces:
         tombstone_until = float(said["metadata"].get("late_until", 0))
         assert tombstone_until < time.time() + 86400 + 60
         assert said["metadata"]["uuid"] == mine.uuid
+
+
+class TestPrograms:
+    """With real processes, clocks and pauses."""
+
+    def test_the_lock_of_a_killed_holder_is_had_by_who_waits(self, server: BucketServer) -> None:
+        """Before, it stayed for ever where no unlocker runs."""
+        settings = Settings.load(f"gs://{server.bucket.name}/of/the/test?expire=1")
+        store = store_of(settings)
+        dead = HolderProcess(settings, "nightly", expected_runtime=1, auto_unlock_after=2).kill()
+        with ClusterMutex("nightly", store=store, timeout=120):
+            kept = read(store, "nightly", dead).removal
+            assert kept is not None
+            assert kept.removed_by.startswith("taker@")
+            assert "in <module>" in (kept.holder.backtrace or "")
+        store.close()
+
+    def test_a_bucket_that_takes_one_write_a_second_is_no_hindrance(
+        self, monkeypatch: pytest.MonkeyPatch, clock: Clock
+    ) -> None:
+        """The decision, the trace and the next lock are three writes of one object."""
+        with BucketServer(rate_limited=True) as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            store = opened(server)
+            take(store)
+            assert look(store)
+            clock.ahead = D + 10
+            assert isinstance(ask(store, Take(holder())), Taken)
+            assert server.bucket.refused
+            store.close()
