@@ -90,7 +90,7 @@ def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> st
         if re.search(pattern, text):
             return words
     *_, innermost = _causes(error)
-    return str(innermost) or type(error).__name__
+    return str(innermost.__cause__ or innermost) or type(error).__name__
 
 
 def _message(answer: HttpAnswer) -> str:
