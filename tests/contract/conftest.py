@@ -15,7 +15,9 @@ import pytest
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.segments import encode
+from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
@@ -25,6 +27,7 @@ from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import Ask
 from tests.contract.drivers import InThreads, Make, OnALoop, running_loop
+from tests.simulation.server import served
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.memory_store import MemoryStore
@@ -52,6 +55,7 @@ POLL_INTERVAL_S = 0.05
 STORES: dict[str, Capabilities] = {
     "memory": MemoryStore.can,
     "etcd": EtcdStore.can,
+    "simulated etcd": EtcdStore.can,
     "bucket": GcsStore.can,
     "one Redis": ValkeyStore.can,
     "five Valkeys": ValkeyStore.can,
@@ -61,6 +65,7 @@ STORES: dict[str, Capabilities] = {
 DAILY = {
     "memory": ["threads"],
     "etcd": ["threads", "asyncio"],
+    "simulated etcd": ["threads"],
     "bucket": ["asyncio"],
     "one Redis": ["threads"],
     "five Valkeys": ["asyncio"],
@@ -77,6 +82,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     needs = [ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args]
     able = [store for store, can in STORES.items() if all(getattr(can, need) for need in needs)]
+    if metafunc.module.__name__.endswith("test_service_answers"):
+        able.remove("simulated etcd")  # it does not say of itself how it is
     if "make" not in metafunc.fixturenames:
         metafunc.parametrize("subject", able, indirect=True)
         return
@@ -122,6 +129,9 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param == "bucket":
         yield from _in_a_bucket(request.getfixturevalue("bucket"))
         return
+    if request.param == "simulated etcd":
+        yield from _in_a_simulation()
+        return
     if request.param in ("one Redis", "five Valkeys"):
         yield from _in_valkey(request.getfixturevalue(request.param.lower().replace(" ", "_")))
         return
@@ -138,6 +148,30 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
         etcdctl("del", key) if value is None else etcdctl("put", key, input=value)
 
     yield Subject(store, lambda: EtcdStore(store.location), revoke, write)
+
+
+def _in_a_simulation() -> Iterator[Subject]:
+    """What `tests/simulation` says is worth as much as its etcd is like a real one."""
+    with served() as (serving, endpoint):
+        store = EtcdStore(EtcdLocation((endpoint,)))
+
+        def lose_tickets() -> None:
+            with serving.now() as etcd:
+                kept = etcd.kept.items()
+                for lease in {kv.lease for key, kv in kept if b"/queue/" in key}:
+                    etcd.revoke(wire.LeaseRevoke(id=lease))
+
+        def write(name: str, part: str, value: bytes | None) -> None:
+            key, txn = f"{store.location.root}/locks/{encode(name)}/{part}".encode(), wire.Txn()
+            if value is None:
+                txn.success.add().delete.key = key
+            else:
+                txn.success.add().put.CopyFrom(wire.Put(key=key, value=value))
+            with serving.now() as etcd:
+                etcd.txn(txn)
+
+        yield Subject(store, lambda: EtcdStore(store.location), lose_tickets, write)
+        store.close()
 
 
 def _in_a_bucket(server: BucketServer) -> Iterator[Subject]:

@@ -72,6 +72,8 @@ class Mutant:
         if self.found_by == "simulation":
             how = ["--seconds", "600", "--seed", str(SEED), "--shrink-seconds", "0"]
             return [sys.executable, "-m", "tests.simulation", *how]
+        if self.found_by == "exhaustion":
+            return [sys.executable, "-m", "tests.proof.exhaust", "--faults", "1"]
         return [sys.executable, "-m", *self.found_by.split(), "-q", "-x", "-p", "no:cacheprovider"]
 
 

@@ -1,0 +1,395 @@
+"""Every order there is, within bounds: `python -m tests.proof.exhaust [--faults N] [--clients N]`.
+
+The real `Acquisition` and the real transactions, on the simulated etcd, without time: clients that
+take, wait, push, release, give up and die, an unlocker that looks and removes, a foreign client
+that barges in. Each request may be answered, or (a fault) lose its answer and be sent again, or be
+late, sent again, and arrive at any time after that. All states are visited; two that differ only in
+how high their revisions are, are one. Status 0: none breaks a rule; 1: one does, and how it came.
+
+What holds in each: a lock that is held goes only by its holder's hand, or by a removal whose stamps
+nobody has written since they were seen; it is got only when it is free, and only in the line's
+order; stamps never go back; who has withdrawn has neither lock nor ticket, ever again; who has the
+lock has no ticket. And where nothing is left to happen nobody waits, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+from lockclient.acquisition.steps import Acquired, Busy, Step, UsedUp, Wait
+from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.stores.etcd.answers import outcome_of
+from lockclient.stores.etcd.keys import Keys
+from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.outcomes import Conflict, NotHolder
+from lockclient.stores.protocol import WatchEvent
+from lockclient.stores.requests import (
+    Claim,
+    Push,
+    Remove,
+    Request,
+    TakeOrQueue,
+    Unlock,
+    Withdraw,
+)
+from tests.proof.clients import NAME, RUNTIME, Client
+from tests.proof.states import normalised
+from tests.simulation.etcd import Refusal, SimulatedEtcd
+from tests.support.records import taker
+
+FOREIGN = "foreign"
+KEYS = Keys("/r")
+TRANSACTIONS = Transactions(KEYS)
+OF = KEYS.keys_of(NAME)
+Move = tuple[str, bool, Callable[["World"], None]]
+"""What happens, whether it is a fault, and how."""
+
+
+class Broken(Exception):
+    """A state breaks a rule: which."""
+
+
+class World:
+    """One state."""
+
+    def __init__(self, clients: int, *, foreign: bool) -> None:
+        self.etcd = SimulatedEtcd()
+        self.clients = [
+            Client(f"u{number}", self.etcd.grant(wire.LeaseGrant(ttl=10**6)).id)
+            for number in range(clients)
+        ]
+        self.late: tuple[tuple[str, Request, int], ...] = ()
+        self.seen: tuple[str, tuple[int, int]] | None = None
+        self.removals = 1
+        self.barges = int(foreign)
+        self.faults = 0
+        self.records = self.etcd.grant(wire.LeaseGrant(ttl=10**6)).id
+        for client in self.clients:
+            self._follow(client, client.engine.begin(client.now()))
+
+    def copied(self) -> World:
+        """Return a world of its own in the same state."""
+        twin = copy(self)
+        twin.etcd = copy(self.etcd)
+        twin.etcd.kept, twin.etcd.past = dict(self.etcd.kept), list(self.etcd.past)
+        twin.etcd._leases = {number: copy(lease) for number, lease in self.etcd._leases.items()}
+        for lease in twin.etcd._leases.values():
+            lease.keys = set(lease.keys)
+        twin.clients = [client.copied() for client in self.clients]
+        return twin
+
+    # ------------------------------------------------------------ what can happen
+
+    def moves(self) -> Iterator[Move]:
+        """All that can happen next."""
+        for number, client in enumerate(self.clients):
+            for name, fault, move in self._moves_of(client):
+                yield f"{client.uuid} {name}", fault, partial(_on, number, move)
+        for index, (uuid, _, _) in enumerate(self.late):
+            yield f"late of {uuid}", False, partial(World._arrive_late, index=index)
+        holder = self.uuid()
+        if holder == FOREIGN:
+            yield "foreign goes", False, World._foreign_goes
+        elif holder is None and self.barges:
+            yield "foreign comes", True, World._foreign_comes
+        if holder not in (None, FOREIGN) and self.removals and self.seen is None:
+            yield "unlocker looks", False, World._look
+        if self.seen is not None:
+            yield "unlocker removes", False, World._remove
+            yield "unlocker's removal is late", True, partial(World._remove, late=True)
+
+    def _moves_of(self, client: Client) -> Iterator[tuple[str, bool, Callable[..., None]]]:
+        if client.withdraw is not None:
+            yield "withdraws", False, World._withdraw
+        if client.dead:
+            if any(kv.lease == client.lease for kv in self.etcd.kept.values()):
+                yield "lease ends", False, World._lease_ends
+            return
+        if client.over:
+            return
+        yield "dies", True, World._die
+        if client.asking is not None:
+            yield f"is answered {type(client.asking).__name__}", False, World._answer
+            if not client.resent:
+                yield "loses an answer", True, World._lose_answer
+                yield "is delayed", True, World._delay
+        elif client.waiting is not None:
+            if self._news(client) is not None:
+                yield "wakes", False, World._wake
+        elif client.held:
+            if not client.pushes:
+                yield "pushes", False, World._push
+            yield "releases", False, World._release
+        if not client.held and client is self.clients[0]:  # one who gives up is enough
+            yield "gives up", False, World._give_up
+
+    # ------------------------------------------------------------ requests
+
+    def uuid(self) -> str | None:
+        """Return who has the lock."""
+        kv = self.etcd.kept.get(OF.uuid)
+        return None if kv is None else (kv.value or b"").decode()
+
+    def tickets(self) -> dict[str, int]:
+        """Return who stands in line, with the create revisions."""
+        line = f"/r/queue/{NAME}/".encode()
+        found = ((key, kv) for key, kv in self.etcd.kept.items() if key.startswith(line))
+        return {key.rpartition(b"/")[2].decode(): kv.created for key, kv in found}
+
+    def stamps(self) -> tuple[int, int]:
+        """Return the revisions of the stamps."""
+        found = (self.etcd.kept.get(OF.subkey(part)) for part in ("alert_at", "auto_unlock_at"))
+        one, other = (0 if kv is None else kv.revision for kv in found)
+        return one, other
+
+    def apply(self, who: str, request: Request, lease: int, *, resent: bool = False) -> Any:
+        """Let a request arrive, and look at what it has done."""
+        before, line, stamps = self.uuid(), self.tickets(), self.stamps()
+        alert = self.etcd.kept.get(OF.subkey("alert_at"))
+        outcome = outcome_of(
+            request, self.etcd.txn(TRANSACTIONS.build(request, lease)), resent=resent
+        )
+        after = self.uuid()
+        if before is not None and after != before:
+            by_holder = who == before and isinstance(request, Unlock | Withdraw)
+            due = isinstance(request, Remove) and (
+                (request.removal.holder.uuid, request.stamp_revisions) == (before, stamps)
+            )
+            _hold(by_holder or due, f"{type(request).__name__} of {who} took it from {before}")
+        if after is not None and after != before:
+            _hold(before is None, f"{who} got it while {before} had it")
+            oldest = min(line, key=lambda uuid: line[uuid], default=who)
+            own = isinstance(request, Claim) and request.ticket_revision == line.get(who)
+            _hold(oldest == who and (not line or own), f"{who} overtook {oldest}")
+        stamp = self.etcd.kept.get(OF.subkey("alert_at"))
+        if before == after and alert is not None and stamp is not None and before != FOREIGN:
+            _hold(float(stamp.value or 0) >= float(alert.value or 0), f"{who} put stamps back")
+        self.check()
+        return outcome
+
+    def check(self) -> None:
+        """Look at what must hold now, whatever has just happened."""
+        uuid, tickets = self.uuid(), self.tickets()
+        _hold(uuid not in tickets, f"{uuid} has the lock, and a ticket")
+        for client in self.clients:
+            left = client.uuid == uuid or client.uuid in tickets
+            _hold(not (client.gone and left), f"{client.uuid} is gone, and has something")
+
+    def check_end(self) -> None:
+        """Look at what must hold when nothing is left to happen."""
+        for client in self.clients:
+            done = client.over or client.dead
+            _hold(done, f"{client.uuid} waits for ever")
+        dead = [client.uuid for client in self.clients if client.dead]
+        _hold(self.uuid() in (None, *dead), f"the lock of {self.uuid()} is left")
+        _hold(not self.tickets(), f"tickets are left: {self.tickets()}")
+
+    def _follow(self, client: Client, step: Step) -> None:
+        client.asking = client.waiting = None
+        client.resent = False
+        if isinstance(step, Wait):
+            client.waiting = step
+        elif isinstance(step, Acquired):
+            client.held = True
+        elif isinstance(step, Busy | UsedUp):
+            self._abandon(client)
+        else:
+            self._send(client, step)  # type: ignore[arg-type]  # there is a line: no pause
+
+    def _send(self, client: Client, request: Request) -> None:
+        client.asking, client.resent = request, False
+        if (sending := client.engine.sending) is not None and sending.request is request:
+            sending.in_flight = True
+
+    def _abandon(self, client: Client) -> None:
+        client.withdraw = client.engine.abandon()
+        client.asking = client.waiting = None
+        client.over = True
+        client.gone = client.withdraw is None
+
+    # ------------------------------------------------------------ moves
+
+    def _answer(self, client: Client) -> None:
+        request, engine = client.asking, client.engine
+        assert request is not None
+        if isinstance(request, TakeOrQueue) and client.lease not in self.etcd._leases:
+            client.lease = self.etcd.grant(wire.LeaseGrant(ttl=10**6)).id
+        outcome = self.apply(client.uuid, request, client.lease, resent=client.resent)
+        if engine.sending is not None and engine.sending.request is request:
+            engine.sending.in_flight = False
+        if isinstance(request, Unlock):
+            if isinstance(outcome, NotHolder):
+                engine.released(outcome)
+            withdraw = engine.abandon()
+            client.withdraw = withdraw if engine.may_be_out_there else None
+            client.asking, client.over = None, True
+            client.gone = client.withdraw is None
+        elif isinstance(request, Push) and client.held:
+            client.asking = None
+            if not engine.pushed(request, outcome, 1000.0):
+                assert isinstance(outcome, Conflict)
+                self._send(client, engine.push(client.now()))
+            elif engine.loss is not None:
+                self._abandon(client)
+        else:
+            self._follow(client, engine.answered(outcome, client.now()))
+
+    def _again(self, client: Client) -> None:
+        client.resent = True
+        if (sending := client.engine.sending) is not None and sending.request is client.asking:
+            sending.ambiguous = True
+
+    def _lose_answer(self, client: Client) -> None:
+        assert client.asking is not None
+        self.apply(client.uuid, client.asking, client.lease)
+        self._again(client)
+
+    def _delay(self, client: Client) -> None:
+        assert client.asking is not None
+        self.late += ((client.uuid, client.asking, client.lease),)
+        self._again(client)
+
+    def _arrive_late(self, index: int) -> None:
+        uuid, request, lease = self.late[index]
+        self.late = self.late[:index] + self.late[index + 1 :]
+        try:
+            self.apply(uuid, request, lease)
+        except Refusal:
+            return  # its lease is gone
+
+    def _news(self, client: Client) -> WatchEvent | None:
+        assert client.waiting is not None
+        target, revision = client.waiting.target, client.waiting.revision
+        key = OF.uuid if target.ticket is None else OF.ticket_as_read(target.ticket)
+        for write in self.etcd.events(revision, key, b"", synced=True):
+            if target.ticket is None or write.value is None:
+                value = None if write.value is None else write.value.decode()
+                return WatchEvent(write.revision, value)
+        return None
+
+    def _wake(self, client: Client) -> None:
+        self._follow(client, client.engine.woken(self._news(client), client.now()))
+
+    def _push(self, client: Client) -> None:
+        client.pushes += 1
+        self._send(client, client.engine.push(client.now()))
+
+    def _release(self, client: Client) -> None:
+        self._send(client, client.engine.release())
+
+    def _give_up(self, client: Client) -> None:
+        if client.asking is not None:
+            self.late += ((client.uuid, client.asking, client.lease),)
+        self._abandon(client)
+
+    def _withdraw(self, client: Client) -> None:
+        assert client.withdraw is not None
+        client.gone, withdraw, client.withdraw = True, client.withdraw, None
+        self.apply(client.uuid, withdraw, self.records)
+
+    def _die(self, client: Client) -> None:
+        if client.asking is not None:
+            self.late += ((client.uuid, client.asking, client.lease),)
+        client.dead, client.asking, client.waiting = True, None, None
+
+    def _lease_ends(self, client: Client) -> None:
+        self.etcd.revoke(wire.LeaseRevoke(id=client.lease))
+
+    def _look(self) -> None:
+        self.seen = self.uuid() or "", self.stamps()
+
+    def _remove(self, *, late: bool = False) -> None:
+        assert self.seen is not None
+        (uuid, stamps), self.seen = self.seen, None
+        self.removals -= 1
+        holder = taker(NAME, RUNTIME, uuid=uuid)
+        request = Remove(Removal(holder, 2000.0, "unlocker", AUTO_UNLOCK, "silent"), stamps)
+        if late:
+            self.late += (("unlocker", request, self.records),)
+        else:
+            self.apply("unlocker", request, self.records)
+
+    def _foreign_comes(self) -> None:
+        self.barges -= 1
+        txn = wire.Txn()
+        txn.success.add().put.CopyFrom(wire.Put(key=OF.uuid, value=FOREIGN.encode()))
+        self.etcd.txn(txn)
+
+    def _foreign_goes(self) -> None:
+        txn = wire.Txn()
+        txn.success.add().delete.key = OF.uuid
+        self.etcd.txn(txn)
+
+
+def _on(number: int, move: Callable[[World, Client], None], world: World) -> None:
+    move(world, world.clients[number])
+
+
+def _hold(so: bool, otherwise: str) -> None:
+    if not so:
+        raise Broken(otherwise)
+
+
+def explore(start: World, faults: int, until: float) -> tuple[int, bool]:
+    """Visit all states; return how many, and whether it was all of them.
+
+    Raises:
+        Broken: one breaks a rule; how it came to be.
+    """
+    seen = {normalised(start)}
+    todo: list[tuple[World, tuple[str, ...]]] = [(start, ())]
+    while todo and time.monotonic() < until:
+        world, path = todo.pop()
+        ended = True
+        for name, fault, move in world.moves():
+            ended = ended and fault
+            if fault and world.faults >= faults:
+                continue
+            after, way = world.copied(), (*path, name)
+            after.faults += fault
+            try:
+                move(after)
+            except Broken as broken:
+                raise Broken(f"{broken}, after: {', '.join(way)}") from None
+            if (state := normalised(after)) not in seen:
+                seen.add(state)
+                todo.append((after, way))
+        if ended:
+            try:
+                world.check_end()
+            except Broken as broken:
+                raise Broken(f"{broken}, after: {', '.join(path)}") from None
+    return len(seen), not todo
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.exhaust", description=__doc__)
+    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--foreign", action="store_true", help="and one that knows no line")
+    parser.add_argument("--faults", type=int, default=2, help="in a run, at most")
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop after that")
+    said = parser.parse_args(words)
+    logging.disable(logging.CRITICAL)
+    begin = time.process_time()
+    start = World(said.clients, foreign=said.foreign)
+    try:
+        states, all_of_them = explore(start, said.faults, time.monotonic() + said.seconds)
+    except Broken as broken:
+        print(f"exhaustion: {broken}")
+        return 1
+    spent = time.process_time() - begin
+    print(f"{states} states in {spent:.0f} s, {'all' if all_of_them else 'not all'} there are")
+    return 0 if all_of_them else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
