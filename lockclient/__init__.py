@@ -23,6 +23,7 @@ from lockclient.stores.protocol import Guard
 from lockclient.version import __version__
 
 if TYPE_CHECKING:
+    from lockclient.acquisition.log_filter import HeldLockFilter, held_lock_fields
     from lockclient.aio import AsyncClusterMutex, AsyncHeldLock
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "ClusterMutexError",
     "Guard",
     "HeldLock",
+    "HeldLockFilter",
     "Holder",
     "InvalidLockName",
     "LockLost",
@@ -45,16 +47,21 @@ __all__ = [
     "StoreUnavailable",
     "Ticket",
     "__version__",
+    "held_lock_fields",
     "open_store",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is for asyncio when it is wanted: asyncio costs as much as all the rest."""
+    """Import what few want when it is wanted: asyncio costs as much as all the rest."""
     if name in ("AsyncClusterMutex", "AsyncHeldLock"):
         from lockclient import aio
 
         return getattr(aio, name)
+    if name in ("HeldLockFilter", "held_lock_fields"):
+        from lockclient.acquisition import log_filter
+
+        return getattr(log_filter, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

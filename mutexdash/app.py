@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
 from mutexdash.web import api, exports, force_unlock, metrics, pages, response_cache
 from mutexdash.web.context import Dashboard, attach, dashboard
+from mutexdash.web.trace_link import trace_link
 from mutexdash.web.urls import LockName
 
 
@@ -31,6 +33,7 @@ def create_app(
     access: Access | None = None,
     prometheus_url: str = "",
     runbook_url: str = "",
+    trace_url: str = "",
     label: ClusterLabel | None = None,
 ) -> Flask:
     """Return the dashboard as a WSGI application.
@@ -42,6 +45,7 @@ def create_app(
         access: who may see and do what; by default all that come over loopback may look.
         prometheus_url: where people see alerts, without a slash at the end; "" if nowhere.
         runbook_url: where people read the runbook, the same way.
+        trace_url: where people see a trace, with names of a lock's context in braces.
         label: which cluster this is, for people.
     """
     access, label = access or Access(), label or ClusterLabel()
@@ -59,7 +63,11 @@ def create_app(
     response_cache.install(app)
     for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)
-    links = {"prometheus_url": prometheus_url, "runbook_url": runbook_url}
+    links = {
+        "prometheus_url": prometheus_url,
+        "runbook_url": runbook_url,
+        "trace_of": partial(trace_link, trace_url),
+    }
     app.context_processor(lambda: links | {"label": label})
     metrics.install(app, registry)
     force_unlock.install(app, registry)

@@ -22,6 +22,7 @@ from mutexdash.data.staleness import Probe
 from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
 from mutexdash.security.options import access_options, in_clear, read_access, read_link
+from mutexdash.web.trace_link import read_trace_url
 
 log = logging.getLogger("mutexdash")
 
@@ -44,6 +45,11 @@ _MAX_REMOVALS = 1000
     help="Where people read docs/runbook.md, for links to its sections.",
 )  # fmt: skip
 @click.option(
+    "--trace-url", metavar="URL", default="", callback=read_trace_url,
+    help="Where people see the trace in which a lock was taken, like https://…/{trace_id}: by any "
+    "name in the lock's context or labels.",
+)  # fmt: skip
+@click.option(
     "--title", metavar="TEXT", default="", callback=read_title,
     help="Which cluster this is, like prod, on every page and in the tab.",
 )  # fmt: skip
@@ -57,6 +63,7 @@ def main(
     log_format: str,
     prometheus_url: str,
     runbook_url: str,
+    trace_url: str,
     title: str,
     colour: str | None,
     **flags: Any,
@@ -81,6 +88,7 @@ def main(
         access=access,
         prometheus_url=prometheus_url,
         runbook_url=runbook_url,
+        trace_url=trace_url,
         label=ClusterLabel(title, colour or ""),
     )
     server = HttpServer(app, listen, proxied=bool(access.proxies.all))

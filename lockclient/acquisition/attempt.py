@@ -34,7 +34,7 @@ from lockclient.stores.protocol import (
 )
 from lockclient.stores.requests import GetPosition, Request, RequestState, TakeOrQueue
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
     from lockclient.acquisition.wait_report import WaitReport
@@ -194,7 +194,7 @@ class Attempt:
                     self.holding.observation = observation
                     observation.acquired(self._acquisition.holder.shown_token())
                 if self._report is not None:
-                    self._report.end()
+                    self._report.end(self._acquisition.uuid)
             else:
                 yield from self._withdrawing(deadline)
             left = False
@@ -317,7 +317,10 @@ class Attempt:
         try:
             yield RequestState(withdraw), deadline.within(CLEAN_UP, CLEAN_UP)
         except ClusterMutexError as error:
-            log.debug("Withdrawing from %r continues in the background: %s", withdraw.name, error)
+            log.debug(
+                *("Withdrawing from %r continues in the background: %s", withdraw.name, error),
+                extra=naming(withdraw),
+            )
             self.store.background.clean_up(withdraw)
 
     # ------------------------------------------------------------ giving up, from any thread

@@ -331,7 +331,8 @@ class BaseMutex(Generic[Held]):
         try:
             seen = yield from reading(self.name, CLEAN_UP, waiters=True)
         except ClusterMutexError as error:
-            log.debug("Who holds %r could not be asked: %s", self.name, error)
+            extra = {"lock": self.name}
+            log.debug("Who holds %r could not be asked: %s", self.name, error, extra=extra)
         if seen is None:
             return LockTimeout.after(limit, self.name)
         waiting = len(seen.waiters) if self._store().can.queue else None

@@ -15,7 +15,7 @@ from lockclient.acquisition import left_behind
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
     from lockclient.acquisition.holding import Block, Holding
@@ -190,6 +190,6 @@ class BaseHeldLock:
         if error is None:
             raise failure
         if not isinstance(failure, LockLost):
-            log.warning("Releasing %r failed; retrying: %s", self.name, failure)
+            log.warning("Releasing %r failed; retrying: %s", self.name, failure, extra=naming(self))
         elif isinstance(error, Exception) and not isinstance(error, LockLost):
             raise failure from error

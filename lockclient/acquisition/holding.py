@@ -19,7 +19,7 @@ from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
 from lockclient.threads import log_queue, scheduler
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, Task
 
@@ -184,6 +184,7 @@ class Holding:
                 self.acquisition.name,
                 self.acquisition.deadline - monotonic(),
                 error,
+                extra=naming(self.acquisition),
             )
 
     def loss(self) -> LockLost | None:
@@ -225,6 +226,7 @@ class Holding:
                 "%r is not kept alive in the background any more: keepalive= allows no more. "
                 "Without alive() people are alerted next.",
                 self.acquisition.name,
+                extra=naming(self.acquisition),
             )
         due = self._keepalive is not None and now >= self.acquisition.quiet_until
         if due and not self._pushing:
@@ -310,7 +312,9 @@ class Holding:
     @staticmethod
     def _tell_of(lost: LockLost, held: Told | None) -> None:
         try:
-            log.error("%s", lost)  # first: who is called back may end the process
+            log.error(
+                "%s", lost, extra=naming(lost)
+            )  # first: who is called back may end the process
             log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:

@@ -20,7 +20,7 @@ from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import at_multiprocessing_exit, get_logger
+from lockclient.threads.log_queue import at_multiprocessing_exit, get_logger, naming
 
 log = get_logger(__name__)
 
@@ -61,6 +61,7 @@ def _at_exit() -> None:
                 held.acquisition.name,
                 line_of(held),
                 _until(held),
+                extra=naming(held.acquisition),
             )
 
 
@@ -77,6 +78,7 @@ def _release(held: Holding, seconds: float) -> None:
                 line_of(held),
                 _until(held),
                 error,
+                extra=naming(held.acquisition),
             )
 
 
@@ -107,7 +109,7 @@ def _say_dropped(held: Holding) -> None:
         f"The lock {held.acquisition.name!r}, taken at {where}, was dropped without being "
         f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
     )
-    log.warning("%s", message)
+    log.warning("%s", message, extra=naming(held.acquisition))
     holding.tellers.submit(partial(_warn, message, where))
 
 

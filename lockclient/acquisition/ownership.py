@@ -29,7 +29,7 @@ from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.acquisition.holding import Holding, own
 from lockclient.errors import LockNotHeld
 from lockclient.stores.protocol import MutexStore
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
 
@@ -329,7 +329,9 @@ class Acquisitions(Generic[Held]):
             "`held = ….acquire()` gave.",
             name=self._name,
         )
-        log.warning("%s", refusal)  # a pool of threads would hide it in a future
+        log.warning(
+            "%s", refusal, extra=naming(refusal)
+        )  # a pool of threads would hide it in a future
         if what == "release()":
             for holding in meant:
                 if holding.block != "statement":

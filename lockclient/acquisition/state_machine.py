@@ -71,7 +71,7 @@ from lockclient.stores.requests import (
     Withdraw,
 )
 from lockclient.threads.backoff import Backoff
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
 
@@ -300,6 +300,7 @@ class Acquisition(HeldState):
             log.warning(
                 *("Not taking %r over from %s, though the identity is the same: %s.",),
                 *(*_named(previous), previous.undecided()),
+                extra=naming(self),
             )
             ours = False
         if previous is None or not ours or self._lives(previous):
@@ -307,7 +308,11 @@ class Acquisition(HeldState):
             if self._queue:  # whoever stands in line already, keeps its place
                 return self._look(now) if self._ticket_revision else self._get_in_line(now)
             return Busy(None if previous is None else previous.uuid)
-        log.warning("Taking %r over from %s: the identity is the same.", *_named(previous))
+        log.warning(
+            "Taking %r over from %s: the identity is the same.",
+            *_named(previous),
+            extra=naming(self),
+        )
         return self._ask(Reclaim(self._stamped(now), previous), now)
 
     def _lives(self, other: Holder) -> bool:
@@ -333,6 +338,7 @@ class Acquisition(HeldState):
             "Lost the place in the queue for %r (no contact with the store for too long); "
             "queueing again at the end.",
             self.name,
+            extra=naming(self),
         )
         return self._get_in_line(now)
 

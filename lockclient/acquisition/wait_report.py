@@ -45,6 +45,7 @@ class WaitReport:
             "Waiting for the lock %r inside the very block that holds it, of %s: it is not "
             "reentrant, so this waits in vain unless another thread or task releases it.",
             *(self._name, line),
+            extra={"lock": self._name},
         )
 
     def due_in(self) -> float:
@@ -76,13 +77,17 @@ class WaitReport:
             waited = period(monotonic() - self._begun_at)
             why = _why(self._news.pop(), uuid)
             self._news.clear()  # what is older
-            log.info("Waiting for the lock %r for %s now%s.", self._name, waited, why)
+            log.info(
+                *("Waiting for the lock %r for %s now%s.", self._name, waited, why),
+                extra={"lock": self._name, "uuid": uuid},
+            )
 
-    def end(self) -> None:
-        """Say that the lock is had, if it was said that it is waited for."""
+    def end(self, uuid: str) -> None:
+        """Say that the waiter of this uuid has the lock, if it was said that it waits."""
         if self._told:
             waited = period(monotonic() - self._begun_at)
-            log.info("Got the lock %r after %s.", self._name, waited)
+            extra = {"lock": self._name, "uuid": uuid}
+            log.info("Got the lock %r after %s.", self._name, waited, extra=extra)
 
 
 def _why(look: Look | None, uuid: str) -> str:

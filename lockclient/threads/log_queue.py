@@ -16,6 +16,7 @@ import atexit
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from _thread import allocate_lock, start_new_thread
@@ -25,7 +26,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 MAX_QUEUED = 1000
 """Records, or other calls, that wait at most; beyond that they are counted."""
@@ -34,6 +35,7 @@ IDLE_S = 5.0
 AT_EXIT_S = 0.5
 """Seconds that the end of the interpreter waits for what is queued."""
 
+_NO_LOCK = {"lock": None, "uuid": None, "hostname": socket.gethostname()}
 _MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """The signals that the program has blocked: a thread inherits those of who starts it."""
 
@@ -137,9 +139,32 @@ class _Queued(_Base):
         """Tell as `logging` does, without its lock, which a program may hold for long."""
         return self.manager.disable < level and level >= self.getEffectiveLevel()
 
+    def makeRecord(self, *args: Any, **how: Any) -> logging.LogRecord:  # noqa: N802 - logging's
+        """Make a record with `lock`, `uuid` (None where it is about none) and `hostname`."""
+        record = super().makeRecord(*args, **how)
+        vars(record).update({**_NO_LOCK, **vars(record)})
+        return record
+
     def handle(self, record: logging.LogRecord) -> None:
         """Queue a record."""
         shared.put(partial(copy_context().run, super().handle, record))
+
+
+class Named(Protocol):
+    """What a record may be about: an acquisition, or a request or an error of one."""
+
+    @property
+    def name(self) -> str | None:
+        """The lock's name."""
+
+    @property
+    def uuid(self) -> str | None:
+        """The acquisition's."""
+
+
+def naming(what: Named) -> dict[str, str | None]:
+    """Return what names a lock in a record: `log.warning(…, extra=naming(acquisition))`."""
+    return {"lock": what.name, "uuid": what.uuid}
 
 
 def get_logger(name: str) -> logging.Logger:

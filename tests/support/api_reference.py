@@ -24,6 +24,7 @@ SECTIONS = {
     "Locks": ("ClusterMutex", "HeldLock", "AsyncClusterMutex", "AsyncHeldLock"),
     "What is known of a lock": ("Holder", "Ticket", "Removal", "Guard"),
     "Where locks are": ("Settings", "open_store"),
+    "In a program's log": ("HeldLockFilter", "held_lock_fields"),
     "Errors": (
         "ClusterMutexError",
         "LockTimeout",

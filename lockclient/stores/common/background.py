@@ -26,7 +26,7 @@ from lockclient.stores.common.ticket_keeper import TicketKeeper
 from lockclient.stores.protocol import ONE_ANSWER_S, MutexStore
 from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import get_logger
+from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, NoThread
 
@@ -212,10 +212,14 @@ class _CleanUp:
                 "What is left of %r stays until its auto-unlock: the store was closed before it "
                 "could be taken back.",
                 withdraw.name,
+                extra=naming(withdraw),
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
             if not self._refused:
-                log.error("Cleaning up after %r is refused; retrying: %s", withdraw.name, error)
+                log.error(
+                    *("Cleaning up after %r is refused; retrying: %s", withdraw.name, error),
+                    extra=naming(withdraw),
+                )
             self._refused = True
             self._without_mark()
             return REFUSED_PAUSE_S
@@ -232,4 +236,7 @@ class _CleanUp:
                     replace(self._withdraw, tombstone=False), Deadline.after(CLEAN_UP_TIMEOUT_S)
                 )
             except Exception as error:  # noqa: BLE001 - it is all tried again
-                log.debug("What is left of %r stays for now: %s", self._withdraw.name, error)
+                log.debug(
+                    *("What is left of %r stays for now: %s", self._withdraw.name, error),
+                    extra=naming(self._withdraw),
+                )

@@ -40,6 +40,8 @@ MAY_IMPORT = {
     "lockclient": (),
     "lockclient.cli": ("command", "embedded"),
     "lockclient.testing": ("testing", "embedded"),
+    "lockclient.instruments.prometheus": ("prometheus",),
+    "lockclient.instruments.opentelemetry": ("opentelemetry",),
     "lockclient.service.options": ("services",),
     "lockclient.service.metrics": ("services",),
     "lockclient.service.http_server": ("services",),

@@ -1,0 +1,46 @@
+"""Log filter: names the lock inside which the program's own records are logged."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from lockclient.acquisition.holding import Holding, own
+from lockclient.acquisition.ownership import current_scope
+
+
+class HeldLockFilter(logging.Filter):
+    """Gives each record `lock`, `uuid` and `hostname`: of the lock that the caller's context holds.
+
+        handler.addFilter(HeldLockFilter())
+
+    Of several it is the one that was acquired last. Where none is held, `lock` and `uuid` are None.
+    This library's own records name the lock that they are about, with or without this.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        if getattr(record, "lock", None) is None:
+            vars(record).update(held_lock_fields())
+        return True
+
+
+def held_lock_fields() -> dict[str, str | None]:
+    """Return `lock`, `uuid` and `hostname` for other ways to log, as a dictionary.
+
+    Of the lock that was acquired last of those that the caller's context holds: a task, and what it
+    calls, starts or hands to `asyncio.to_thread`. Where there is none, `lock` and `uuid` are None.
+    """
+    held = _innermost()
+    name, uuid = (None, None) if held is None else (held.acquisition.name, held.acquisition.uuid)
+    return {"lock": name, "uuid": uuid, "hostname": socket.gethostname()}
+
+
+def _innermost() -> Holding | None:
+    scope = current_scope.get()
+    while scope is not None:
+        for uuid in reversed(list(scope.taken)):
+            if (held := own.get(uuid)) is not None:
+                return held
+        scope = scope.outer
+    return None

@@ -1,0 +1,217 @@
+"""The ready-made instruments, with the real packages: Prometheus and OpenTelemetry."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
+from prometheus_client import CollectorRegistry
+
+from lockclient import ClusterMutex, LockLost, Settings, default_store, instruments
+from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
+from lockclient.instruments.prometheus import PrometheusInstrument
+from lockclient.stores.etcd.store import EtcdStore
+from tests.integration.test_loss import remove
+from tests.support.processes import run_to_end, wait_until
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    default_store.defaults.observer = None
+
+
+def use_it(store: EtcdStore) -> None:
+    """Hold one lock and push it, fail to get it meanwhile, lose another one."""
+    with ClusterMutex("jobs/1", store=store) as held:
+        held.alive(force=True)
+        assert ClusterMutex("jobs/1", store=store).acquire(blocking=False) is None
+    mutex = ClusterMutex("jobs/2", store=store)
+    lost = mutex.acquire()
+    assert lost is not None
+    remove(store, mutex)
+    with pytest.raises(LockLost):
+        lost.release()
+    wait_until(lambda: lost._holding.observation._over, what="that it is told of its loss")  # type: ignore[union-attr]
+    instruments.flush(30)
+
+
+def test_prometheus(store: EtcdStore) -> None:
+    registry = CollectorRegistry()
+    ClusterMutex.setup(instruments=[PrometheusInstrument(registry)])
+    zero = registry.get_sample_value("clustermutex_client_losses_total")
+    assert zero == 0, "what has not happened yet is 0, and not missing"
+    use_it(store)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"clustermutex_client_{name}", labels)
+
+    assert value("wait_seconds_count", outcome="acquired") == 2
+    assert value("wait_seconds_count", outcome="timeout") == 1
+    assert value("hold_seconds_count", outcome="released") == 1
+    assert value("hold_seconds_count", outcome="lost") == 1
+    assert (value("losses_total"), value("held"), value("waiting")) == (1, 0, 0)
+    assert value("pushes_total", outcome="done") == 1
+    assert value("pushes_total", outcome="failed") == 0
+    assert value("request_seconds_count", request="push", outcome="done") == 1
+    assert value("events_dropped_total") == 0
+
+
+def test_a_lock_s_name_is_a_label_as_the_caller_says(store: EtcdStore) -> None:
+    registry = CollectorRegistry()
+    label = lambda name: name.partition("/")[0]  # noqa: E731
+    ClusterMutex.setup(instruments=[PrometheusInstrument(registry, lock_label=label)])
+    use_it(store)
+    name = "clustermutex_client_losses_total"
+    assert registry.get_sample_value(name, {"lock": "jobs"}) == 1
+
+
+MULTIPROCESS = """
+import multiprocessing, sys
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+from lockclient import ClusterMutex, instruments
+from lockclient.instruments.prometheus import PrometheusInstrument
+
+ClusterMutex.setup(sys.argv[1], instruments=[PrometheusInstrument()])
+
+def work(number, held, done):
+    with ClusterMutex(f"job-{number}"):
+        instruments.flush(30)
+        held.release()
+        done.acquire()
+    instruments.flush(30)
+
+fork = multiprocessing.get_context("fork")
+held, done = fork.Semaphore(0), fork.Semaphore(0)
+workers = [fork.Process(target=work, args=(number, held, done)) for number in range(2)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    held.acquire()
+registry = CollectorRegistry()
+multiprocess.MultiProcessCollector(registry)
+while_held = generate_latest(registry).decode()
+for worker in workers:
+    done.release()
+for worker in workers:
+    worker.join()
+print(while_held, generate_latest(registry).decode())
+"""
+
+
+def test_prometheus_in_multiprocess_mode(settings: Settings, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MULTIPROCESS, settings.url()],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "clustermutex_client_held 2.0" in done.stdout
+    assert "clustermutex_client_held 0.0" in done.stdout
+    assert 'clustermutex_client_hold_seconds_count{outcome="released"} 2.0' in done.stdout
+
+
+class TestOpenTelemetry:
+    def traced(self) -> tuple[InMemorySpanExporter, TracerProvider, InMemoryMetricReader]:
+        exporter, provider = InMemorySpanExporter(), TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        reader = InMemoryMetricReader()
+        told = OpenTelemetryInstrument(provider, MeterProvider([reader]))
+        ClusterMutex.setup(instruments=[told])
+        return exporter, provider, reader
+
+    def test_a_wait_and_a_hold_in_the_caller_s_trace(self, store: EtcdStore) -> None:
+        exporter, provider, _ = self.traced()
+        request = provider.get_tracer("test").start_as_current_span("request")
+        with request as around, ClusterMutex("x", store=store) as held:
+            said = held.holder()
+        instruments.flush(30)
+        spans = {span.name: span for span in exporter.get_finished_spans()}
+        wait, hold = spans["wait for lock"], spans["hold lock"]
+        for span in (wait, hold):
+            assert span.parent is not None
+            assert span.parent.span_id == around.get_span_context().span_id
+            assert span.attributes is not None
+            assert span.attributes["clustermutex.lock"] == "x"
+            assert span.attributes["clustermutex.uuid"] == held.uuid
+        assert hold.attributes is not None
+        assert hold.attributes["clustermutex.fencing_token"] == held.fencing_token
+        assert said is not None
+        assert said.context == {
+            "trace_id": format_trace_id(around.get_span_context().trace_id),
+            "span_id": format_span_id(wait.context.span_id),
+        }
+
+    def test_who_waits_has_a_link_to_the_holder(self, store: EtcdStore) -> None:
+        exporter, _, _ = self.traced()
+        first = ClusterMutex("x", store=store).acquire()
+        assert first is not None
+        waiter = threading.Thread(target=lambda: ClusterMutex("x", store=store).acquire().release())  # type: ignore[union-attr]
+        waiter.start()
+        wait_until(lambda: ClusterMutex("x", store=store).waiters(), what="the waiter")
+        # Its look at the lock comes before it has the lock, or is told to nobody.
+        wait_until(lambda: store.background.looks._seen, what="its look")
+        first.release()
+        waiter.join()
+        instruments.flush(30)
+        waits = [span for span in exporter.get_finished_spans() if span.name == "wait for lock"]
+        holder, other = waits
+        (link,) = other.links
+        assert link.context.span_id == holder.context.span_id
+        assert other.attributes is not None
+        assert other.attributes["clustermutex.holder.uuid"] == first.uuid
+        assert other.attributes["clustermutex.place"] == 1
+
+    def test_a_loss_and_the_metrics(self, store: EtcdStore) -> None:
+        exporter, _, reader = self.traced()
+        use_it(store)
+        lost = [span for span in exporter.get_finished_spans() if failed(span)]
+        assert [span.name for span in lost] == ["hold lock"]
+        data = reader.get_metrics_data()
+        assert data is not None
+        found: dict[str, Any] = {
+            metric.name: metric.data.data_points
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+        (losses,) = found["clustermutex_client_losses_total"]
+        assert losses.value == 1
+        assert sum(point.value for point in found["clustermutex_client_held"]) == 0
+        waits = found["clustermutex_client_wait_seconds"]
+        counts = {point.attributes["outcome"]: point.count for point in waits}
+        assert counts == {"acquired": 2, "timeout": 1}
+
+    def test_what_is_not_sampled_is_not_linked_to(self, store: EtcdStore) -> None:
+        ClusterMutex.setup(instruments=[OpenTelemetryInstrument(TracerProvider(ALWAYS_OFF))])
+        with ClusterMutex("x", store=store) as held:
+            assert held.record.context is None
+
+    def test_the_api_alone_is_enough(self, settings: Settings) -> None:
+        """As in a library's tests, where no SDK is set up."""
+        program = (
+            "import sys\nfrom lockclient import ClusterMutex\n"
+            "from lockclient.instruments.opentelemetry import OpenTelemetryInstrument\n"
+            "ClusterMutex.setup(sys.argv[1], instruments=[OpenTelemetryInstrument()])\n"
+            "with ClusterMutex('x') as held: print(held.record.context)"
+        )
+        assert run_to_end(sys.executable, "-c", program, settings.url()).stdout == "None\n"
+
+
+def failed(span: ReadableSpan) -> bool:
+    return span.status.status_code is StatusCode.ERROR

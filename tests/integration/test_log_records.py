@@ -1,0 +1,89 @@
+"""Log records: this library's name their lock; the program's own do with a filter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import pytest
+import structlog
+
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    HeldLockFilter,
+    LockLost,
+    held_lock_fields,
+)
+from lockclient.stores.etcd.store import EtcdStore
+from lockclient.threads.log_queue import get_logger
+from tests.integration.test_loss import remove
+from tests.support.processes import wait_until
+
+Fields = Callable[[logging.LogRecord], tuple[object, ...]]
+HOST = socket.gethostname()
+
+
+def fields(record: logging.LogRecord) -> tuple[object, ...]:
+    return tuple(vars(record)[name] for name in ("lock", "uuid", "hostname"))
+
+
+def test_the_library_s_own(store: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
+    mutex = ClusterMutex("x", store=store)
+    held = mutex.acquire()
+    assert held is not None
+    remove(store, mutex)
+    with pytest.raises(LockLost):
+        held.release()
+    wait_until(lambda: caplog.records, what="the loss in the log")
+    assert {fields(record) for record in caplog.records} == {("x", held.uuid, HOST)}
+    get_logger("lockclient.threads.pool").warning("about none")
+    assert fields(caplog.records[-1]) == (None, None, HOST)
+
+
+def test_the_program_s_own_inside_a_lock(
+    store: EtcdStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("app")
+    caplog.handler.addFilter(HeldLockFilter())
+    log.warning("before")
+    with ClusterMutex("x", store=store) as outer:
+        log.warning("inside")
+        with ClusterMutex("y", store=store) as inner:
+            log.warning("inside both")
+        log.warning("inside again")
+    log.warning("after")
+    assert [fields(record) for record in caplog.records] == [
+        (None, None, HOST),
+        ("x", outer.uuid, HOST),
+        ("y", inner.uuid, HOST),
+        ("x", outer.uuid, HOST),
+        (None, None, HOST),
+    ]
+
+
+def test_tasks_and_what_they_hand_on(store: EtcdStore) -> None:
+    async def main() -> None:
+        async with AsyncClusterMutex("x", store=store) as held:
+            named = held_lock_fields()
+            assert (named["lock"], named["uuid"]) == ("x", held.uuid)
+            assert await asyncio.to_thread(held_lock_fields) == named
+        assert held_lock_fields()["lock"] is None
+
+    asyncio.run(main())
+
+
+def test_structlog(store: EtcdStore) -> None:
+    """As docs/instruments.md has it."""
+
+    def name_lock(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        return {**held_lock_fields(), **event}
+
+    log = structlog.wrap_logger(structlog.testing.CapturingLogger(), processors=[name_lock])
+    with ClusterMutex("x", store=store) as held:
+        log.info("working")
+    (call,) = log._logger.calls
+    assert (call.kwargs["lock"], call.kwargs["uuid"]) == ("x", held.uuid)
