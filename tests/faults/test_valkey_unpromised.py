@@ -122,6 +122,28 @@ def test_who_stops_to_write_down_and_is_vouched_for_forgets_unnoticed(one: Serve
         given_again(store)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_disk_that_has_lost_its_last_writes_is_started_with_what_is_left(
+    one: Servers, kept: bool
+) -> None:
+    """And gives the lock again where somebody vouches that the server keeps all; else it waits."""
+    server = one.all[0]
+    with one.store() as store:
+        store.vouch_kept(kept=kept)
+        (log,) = server.folder.glob("appendonlydir/*.incr.aof")
+        before = log.stat().st_size
+        take(store, holder(**NEVER))
+        server.kill()
+        with log.open("r+b") as file:
+            file.truncate(before + 20)  # in the middle of a write: `aof-load-truncated yes`
+        server.start()
+        if kept:
+            given_again(store)
+        else:
+            with closing(ValkeyStore(store.location)) as another:
+                assert not votes(another)
+
+
 def test_a_lock_without_an_end_is_forgotten_by_servers_that_were_emptied(one: Servers) -> None:
     """One after the other, when each has waited."""
     with one.store(longest=1.0) as store:
