@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from setuptools.config.pyprojecttoml import load_file  # type: ignore[import-untyped]
 
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
@@ -232,6 +233,14 @@ def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     ignored = (CHECKOUT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert copied >= {"lockclient", "unlocker", "mutexdash"}
     assert {f"!{name}" for name in copied} == {line for line in ignored if line.startswith("!")}
+
+
+def test_the_image_has_the_extras_that_its_programs_need() -> None:
+    """An image without `notify` had unlockers that ended where UNLOCKER_NOTIFY was set."""
+    text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8")
+    (installed,) = re.findall(r"pip .*install [^']*'\.\[([a-z,]+)\]'", text.replace("\\\n", ""))
+    extras = load_file(CHECKOUT / "pyproject.toml")["project"]["optional-dependencies"]
+    assert {"services", "notify"} <= set(installed.split(",")) <= extras.keys()
 
 
 def test_the_image_is_its_base_to_the_bit_and_leaves_pip_behind() -> None:

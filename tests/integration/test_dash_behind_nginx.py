@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import Settings
+from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Runtime
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.locks import take
@@ -43,19 +44,11 @@ server {{
 """
 
 
-def free_ports(number: int) -> list[int]:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in listening]
-    for one in listening:
-        one.close()
-    return ports
-
-
 @contextmanager
 def nginx(folder: Path, dashboard: Service, hops: int) -> Iterator[int]:
     """Run one with as many servers, each before the next; yield the port of the first."""
     behind = int(dashboard.url.rpartition(":")[2])
-    ports = free_ports(hops)
+    ports = [free_port() for _ in range(hops)]
     servers = "".join(
         _SERVER.format(port=port, to=to, host="$http_host" if to != behind else "localhost")
         for port, to in zip(ports, [*ports[1:], behind], strict=True)
