@@ -100,7 +100,8 @@ class NotificationNote:
         # waits, counts or grows without end.
         blank = {"urls": {}, "events": [], "over": "", "tick": 0}
         said = _filled(blank, json_object(value))
-        self.tick, self.over = said["tick"], said["over"][-MAX_OVER * TAG_CHARS :]
+        self.tick, self.over = said["tick"], said["over"]
+        self.over = self.over[len(self.over) % TAG_CHARS :][-MAX_OVER * TAG_CHARS :]
         urls = [name for name in said["urls"] if is_url_name(name)][:_MAX_URLS]
         fields = asdict(UrlState())
         self.urls = {name: UrlState(**_filled(fields, said["urls"][name])) for name in urls}

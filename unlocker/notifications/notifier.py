@@ -125,12 +125,10 @@ class Notifier:
         self._tick = -1
         self._ended_since: dict[str, float] = {}
         tellers = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
+        runs = [(self._step, self._ending, self._last_noted)]
+        runs += [(teller.step, self._last_noted, threading.Event()) for teller in tellers]
         self._threads = [
-            threading.Thread(target=self._run, name="notify", daemon=True),
-            *(
-                threading.Thread(target=self._tell, args=(teller,), name="tell", daemon=True)
-                for teller in tellers
-            ),
+            threading.Thread(target=self._run, args=run, name="notify", daemon=True) for run in runs
         ]
         for thread in self._threads:
             thread.start()
@@ -164,7 +162,11 @@ class Notifier:
         for thread in self._threads:
             thread.join(max(0.0, until - monotonic()))
 
-    # ------------------------------------------------------------ teller.Peers
+    # ------------------------------------------------------------ for the tellers
+
+    def is_alone(self) -> bool:
+        """See `Peers.is_alone`."""
+        return not {*self._tellers()} - {self.identity}
 
     def rank(self) -> int:
         """See `Peers.rank`: by age, as each says itself, so that all come to the same order."""
@@ -194,28 +196,18 @@ class Notifier:
 
     # ------------------------------------------------------------ threads
 
-    def _tell(self, teller: Teller) -> None:
-        ending = False
-        while not ending:
-            ending = self._last_noted.wait(STEP_INTERVAL_S)
-            if not ending or not {*self._tellers()} - {self.identity}:  # else others tell it
-                self._guard(teller.step, ending=ending)
-
-    def _run(self) -> None:
-        ending = False
-        while not ending:
-            ending = self._ending.wait(STEP_INTERVAL_S)
-            self._guard(self._step, ending=ending)
-        self._last_noted.set()
-
     @staticmethod
-    def _guard(step: Callable[..., None], *, ending: bool) -> None:
-        try:
-            step(ending=ending)
-        except ClusterMutexError:
-            pass  # the store's; it is tried again, and `Agreement` has logged it
-        except Exception:
-            log.exception("What is to be told could not be seen to.")
+    def _run(step: Callable[..., None], until: threading.Event, done: threading.Event) -> None:
+        ending = False
+        while not ending:
+            ending = until.wait(STEP_INTERVAL_S)
+            try:
+                step(ending=ending)
+            except ClusterMutexError:
+                pass  # the store's; it is tried again, and `Agreement` has logged it
+            except Exception:
+                log.exception("What is to be told could not be seen to.")
+        done.set()
 
     def _step(self, *, ending: bool) -> None:
         now, why, limited = monotonic(), self._trouble(), self._is_rate_limited()

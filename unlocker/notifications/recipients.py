@@ -131,7 +131,8 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
     """Return whom a URL means.
 
     Raises:
-        BadUrl: apprise does not know it; its name is none, or another one's; there are too many.
+        BadUrl: apprise does not know it, or it is several; its name is none, or another one's;
+            there are too many.
     """
     named = _named_url(given)
     name, url = named.groups() if named else ("", given)
@@ -145,7 +146,9 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
         )
     if len(others) >= MAX_URLS:
         raise BadUrl(f"is one too many: at most {MAX_URLS} can be told.")
-    plugin = sender[0]
+    plugin, *others_of_it = sender
+    if others_of_it:  # told by halves it would have to be told again, both of them
+        raise BadUrl("is several URLs: give each by itself, with a name of its own.")
     if plugin.overflow_mode == type(plugin).overflow_mode:
         plugin.overflow_mode = "split"  # else a chat refuses what is too long for it, for ever
     return Recipient(name, _sender(sender), _answer_timeout_s(plugin))

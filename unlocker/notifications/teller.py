@@ -116,6 +116,9 @@ class Peers(Protocol):
     poll: float
     count: Callable[[str, int], None]
 
+    def is_alone(self) -> bool:
+        """Tell whether no other unlocker tells people."""
+
     def rank(self) -> int:
         """Return how many unlockers come before this one."""
 
@@ -142,7 +145,10 @@ class Teller:
         self._retry_s, self._not_before = 0.0, float("-inf")
 
     def step(self, *, ending: bool = False) -> None:
-        """Tell it the next message, if there is one and it is time."""
+        """Tell it the next message, if there is one and it is time; at the end only if nobody else
+        can."""
+        if ending and not self._peers.is_alone():
+            return
         now, rank, poll = monotonic(), self._peers.rank(), self._peers.poll
         state = self._agreement.note.urls.get(self._url, UrlState())
         if state.token != self._token:
@@ -169,7 +175,7 @@ class Teller:
                 owed = []  # it is told, or somebody else tells it
         left = portion([*owed, *unnoted])
         if left and (now >= since + NO_CLAIM_S + poll + rank * TAKEOVER_S or ending):
-            self._tell_unclaimed(left)
+            self._tell_unclaimed(left, again=rank > 0)
 
     def _settle(self) -> None:
         """Have the note know how tries went; errors: as the store's."""
@@ -203,13 +209,15 @@ class Teller:
         alive = bool(state.by) and self._peers.is_alive(state.by)
         return not alive or stood_s > HANG_S + 4 * self._peers.poll
 
-    def _tell_unclaimed(self, left: Sequence[Event]) -> None:
-        """Tell what is owed, and what could not be noted; others may tell it, too.
+    def _tell_unclaimed(self, left: Sequence[Event], *, again: bool) -> None:
+        """Tell what is owed, and what could not be noted; others may tell it, too, and those before
+        this one in rank most likely have.
 
         What is not answered then counts as told: others tell it as well, and nobody could count.
         """
         now = Now.read()
-        how = self._deliver(message_of(left, {}, self._peers.where, now.wall), len(left))
+        message = message_of(left, {}, self._peers.where, now.wall, again=again)
+        how = self._deliver(message, len(left))
         if how != REFUSED:
             for event in left:
                 if not event.owed:  # as all that is not noted

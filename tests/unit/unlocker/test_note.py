@@ -307,6 +307,16 @@ def test_as_many_that_are_over_are_known_as_any_unlocker_finds_when_it_starts() 
     assert not note.events
 
 
+def test_what_another_hand_wrote_there_leaves_what_is_over_known() -> None:
+    note = NotificationNote(b'{"urls": {"ops": {}}, "over": "xyz"}')
+    add(note, gone("a"))
+    assert try_it(note)
+    add(note, gone("a"))
+    note = again(note)
+    assert add(note, gone("a")) == 0
+    assert not note.events
+
+
 def test_a_crowd_that_is_too_large_is_counted_once_however_many_notice_it() -> None:
     note = noted("ops")
     crowd = [alert(f"{number}") for number in range(1500)]

@@ -40,7 +40,15 @@ def test_a_name_that_can_not_stand_in_the_note_is_refused_and_no_secret_is_quote
 
 
 @pytest.mark.parametrize(
-    "bad", ["nonsense://hush", "ops=json://127.0.0.1/hush", "hush", "json://[hush", "slack://hush"]
+    "bad",
+    [
+        "nonsense://hush",
+        "ops=json://127.0.0.1/hush",
+        "hush",
+        "json://[hush",
+        "slack://hush",
+        "json://127.0.0.1/hush,json://127.0.0.1/hush",
+    ],
 )
 def test_one_that_is_bad_keeps_no_other_from_being_told(bad: str) -> None:
     found, (fault,) = recipients_of(["ops=json://127.0.0.1/x", bad, "team=json://127.0.0.1/y"])
