@@ -143,4 +143,4 @@ def prepare() -> None:
     if _default_store is None:
         with suppress(ValueError):  # which the first `acquire` raises, if no `setup` comes before
             settings = _default_settings or Settings.load()
-            registry.load(registry.entry_of(settings.location).store)
+            registry.prepare(settings.location)

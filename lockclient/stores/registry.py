@@ -127,6 +127,15 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
     return location
 
 
+def prepare(location: Location) -> None:
+    """Import what the store at a location needs, so that opening it is quick."""
+    entry = entry_of(location)
+    if isinstance(location, UrlLocation):
+        _factory(entry.name)
+    else:
+        load(entry.store)
+
+
 def open_at(location: Location, client: Any = None, credentials: Any = None) -> ServiceStore:
     """Return a store at a location; nothing is sent before it is first asked.
 

@@ -1,4 +1,6 @@
-"""The stores that keep the contract: another one joins with one more line of `STORES`.
+"""Our own stores, held to the suites of `lockclient.testing.contract`, which others run by --store.
+
+Another one of ours joins with one more line of `STORES`.
 
 A test that is about something that not every store can do says so by a mark, `needs("queue")`, and
 is not made for a store that can't.
@@ -8,12 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
 
-from lockclient.model.clocks import Deadline
 from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
@@ -22,36 +22,18 @@ from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from tests.contract.asking import Ask
-from tests.contract.drivers import InThreads, Make, OnALoop, running_loop
+from lockclient.testing.contract.fixtures import ask, make, reader, writer
+from lockclient.testing.contract.subject import Subject, in_memory
+from lockclient.testing.memory_store import MemoryStore
 from tests.simulation.server import served
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
-from tests.support.memory_store import MemoryStore
 from tests.support.valkey_servers import Servers, redis_binary, running
 
+__all__ = ["ask", "make", "reader", "writer"]  # the fixtures
 
-@dataclass(frozen=True)
-class Subject:
-    """A store and what its contract can't do for itself.
-
-    Attributes:
-        store: the store.
-        open: open the store of another client, which tells this one nothing.
-        lose_tickets: lose the tickets of this process.
-        write: write one subkey of a lock, or delete it, behind the store's back.
-    """
-
-    store: ServiceStore
-    open: Callable[[], ServiceStore]
-    lose_tickets: Callable[[], object]
-    write: Callable[[str, str, bytes | None], object]
-
-
-POLL_INTERVAL_S = 0.05
 STORES: dict[str, Capabilities] = {
     "memory": MemoryStore.can,
     "etcd": EtcdStore.can,
@@ -81,7 +63,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" not in metafunc.fixturenames:
         return
     needs = [ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args]
-    able = [store for store, can in STORES.items() if all(getattr(can, need) for need in needs)]
+    able = [
+        store for store, can in STORES.items() if all(getattr(can, need, True) for need in needs)
+    ]
     if metafunc.module.__name__.endswith("test_service_answers"):
         able.remove("simulated etcd")  # it does not say of itself how it is
     if "make" not in metafunc.fixturenames:
@@ -118,13 +102,8 @@ def five_valkeys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param == "memory":
-        memory = MemoryStore(page_size=3)  # so that a lock lies on several
-
-        def write_there(name: str, part: str, value: bytes | None) -> None:
-            memory.write(("locks", name, part, value))
-
-        yield Subject(memory, memory.another, memory.lose_tickets, write_there)
-        memory.close()
+        with in_memory() as memory:
+            yield memory
         return
     if request.param == "bucket":
         yield from _in_a_bucket(request.getfixturevalue("bucket"))
@@ -201,39 +180,3 @@ def _in_valkey(servers: Servers) -> Iterator[Subject]:
 
     with servers.store(root=root) as store:
         yield Subject(store, lambda: ValkeyStore(store.location), lambda: None, write)
-
-
-@pytest.fixture
-def reader(subject: Subject) -> ServiceStore:
-    """The store in question, as services use it."""
-    return _often_polled(subject.store)
-
-
-@pytest.fixture
-def writer(subject: Subject) -> Iterator[ServiceStore]:
-    """Another client of the same store."""
-    opened = subject.open()
-    yield _often_polled(opened)
-    opened.close()
-
-
-def _often_polled(store: ServiceStore) -> ServiceStore:
-    if store.poll:
-        store.poll = POLL_INTERVAL_S
-    return store
-
-
-@pytest.fixture
-def ask(subject: Subject) -> Ask:
-    """Ask the store, within ten seconds."""
-    return lambda request: subject.store.ask(request, Deadline.after(10))
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
-    """Make a mutex of each driver's in turn; see `DAILY` for which store meets which."""
-    if request.param == "threads":
-        yield lambda name="x", **how: InThreads(name, store=subject.store, **how)
-        return
-    with running_loop() as loop:
-        yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)

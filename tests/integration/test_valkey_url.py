@@ -14,7 +14,7 @@ from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from tests.contract.asking import holder
+from lockclient.testing.contract.asking import holder
 from tests.support.certificates import Authority, Pair
 from tests.support.locks import ask
 from tests.support.terminal import called, piped

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 
 import lockclient
-from lockclient import testing
+from lockclient import stores, testing
 from lockclient.model.holder import FACTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -39,6 +39,13 @@ SECTIONS = {
 }
 ELSEWHERE = {
     "For tests: lockclient.testing": (testing, ("MemoryLocks", "MemoryStore")),
+    "Stores of your own: lockclient.stores": (
+        stores,
+        (
+            *("Capabilities", "MutexStore", "AsyncMutexStore", "ServiceStore"),
+            *("DatabaseStore", "Transaction", "Row", "Kind", "Deadline"),
+        ),
+    ),
 }
 """What has to be imported from elsewhere, since nobody else is to pay for it."""
 _HEAD = """\
@@ -60,6 +67,8 @@ _TOLD = {
         name for name in vars(testing.MemoryLocks) if not name.startswith("_")
     ),
     testing.MemoryStore: ("another",),
+    stores.DatabaseStore: ("transaction",),
+    stores.Deadline: ("after", "remaining", "expired"),
 }
 """Of these, which members are told: all else is as of every store."""
 _TITLE = re.compile(r"^(Args|Returns|Raises|Attributes):$", re.MULTILINE)
@@ -89,6 +98,9 @@ def text() -> str:
 
 
 def _one(name: str, thing: Any) -> Iterator[str]:
+    if values := get_args(thing):
+        yield f"### `{name}`\n\nOne of {', '.join(f'`{value}`' for value in values)}.\n"
+        return
     if not inspect.isclass(thing):
         yield f"### `{name}{_signature(thing)}`\n"
         yield _documented(name, thing)
@@ -124,7 +136,7 @@ def _one(name: str, thing: Any) -> Iterator[str]:
 
 def _made(thing: type) -> str | None:
     """Return how it is made, if users make it: a value of ours that they are given is not told."""
-    if thing in _GIVEN:
+    if thing in _GIVEN or getattr(thing, "_is_protocol", False) or thing is stores.Deadline:
         return None
     words = list(inspect.signature(thing).parameters.values())
     lines = [str(word.replace(annotation=_plain(word))) for word in words]

@@ -22,7 +22,7 @@ from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.protocol import MutexStore
 from lockclient.stores.requests import Read, Remove, Request, Take, Unlock
 from lockclient.stores.service_protocol import ServiceStore
-from tests.contract.asking import NAME, holder
+from lockclient.testing.contract.asking import NAME, holder
 from tests.support.processes import line_from, wait_until
 
 PATIENCE = 60.0

@@ -5,28 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
-from lockclient.model.clocks import Runtime
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import SUBKEYS, Found, Holder
+from lockclient.testing.contract.asking import taker as taker  # so that all is had here
 
 REVISION = 5
 BACKTRACE = 'File "/srv/report.py", line 41, in rebuild\n    with ClusterMutex("nightly"):\n'
-
-
-def taker(name: str, runtime: Runtime, wall: float | None = None, **facts: Any) -> Holder:
-    """Return what a client writes that takes this lock, now or at the wall-clock time `wall`."""
-    wall = time.time() if wall is None else wall
-    holder = Holder(
-        *(name, str(uuid4()), "host", 7),
-        locked_at=wall,
-        expected_runtime=runtime.expected,
-        auto_unlock_after=runtime.auto_unlock,
-    )
-    return replace(holder.stamped(runtime.stamps(wall)), **facts)
 
 
 def found(values: Mapping[str, bytes | str | None], revision: int = REVISION) -> dict[str, Found]:

@@ -96,9 +96,14 @@ class Lock:
 
 
 class Model:
-    """The state of a store, and what each request does to it, at once."""
+    """The state of a store, and what each request does to it, at once.
 
-    def __init__(self) -> None:
+    Args:
+        apart: whether long backtraces of removals stand apart, once for all that have the same.
+    """
+
+    def __init__(self, *, apart: bool = True) -> None:
+        self._apart = apart
         self.revision = 1
         self.compacted = 0
         self.kept: dict[tuple[Kind, str, str], Change] = {}
@@ -312,11 +317,10 @@ class Model:
         ]
         return Done(self.write(*written))
 
-    @staticmethod
-    def _recorded(removal: Removal) -> Iterator[Entry]:
+    def _recorded(self, removal: Removal) -> Iterator[Entry]:
         """Return what is written of a removal; a long backtrace stands apart, once for all."""
         name, uuid = removal.holder.name, removal.holder.uuid or ""
-        record, backtrace = removal.split_backtrace()
+        record, backtrace = removal.split_backtrace() if self._apart else (removal, "")
         yield "removed", name, uuid, record.value().encode()
         yield "withdrawn", name, uuid, b""
         if backtrace:

@@ -32,7 +32,7 @@ FLOORS = (
     {"mutex", "aio"},
     {"__init__"},
     {"cli"},
-    {"testing"},
+    {"testing", "__main__"},
 )
 """The library from the bottom up: a file or folder imports from lower floors only."""
 

@@ -39,6 +39,7 @@ MENDED = {"protobuf": ("5.29.5", "6.31.1", "7.34.0"), "grpcio": ("1.66.0", "1.85
 MAY_IMPORT = {
     "lockclient": (),
     "lockclient.cli": ("command", "embedded"),
+    "lockclient.__main__": ("command",),
     "lockclient.testing": ("testing", "embedded"),
     "lockclient.instruments.prometheus": ("prometheus",),
     "lockclient.instruments.opentelemetry": ("opentelemetry",),

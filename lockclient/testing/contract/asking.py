@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
@@ -13,12 +15,23 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult, Taken
 from lockclient.stores.requests import Read, Request, Take, TakeOrQueue
-from tests.support.records import taker
 
 Ask = Callable[[Request], Outcome]
 NAME = "the/lock"
 NEVER: dict[str, Any] = {"auto_unlock_at": None, "auto_unlock_after": None}
 _numbers = count(1)
+
+
+def taker(name: str, runtime: Runtime, wall: float | None = None, **facts: Any) -> Holder:
+    """Return what a client writes that takes this lock, now or at the wall-clock time `wall`."""
+    wall = time.time() if wall is None else wall
+    holder = Holder(
+        *(name, str(uuid4()), "host", 7),
+        locked_at=wall,
+        expected_runtime=runtime.expected,
+        auto_unlock_after=runtime.auto_unlock,
+    )
+    return replace(holder.stamped(runtime.stamps(wall)), **facts)
 
 
 def holder(name: str = NAME, **facts: Any) -> Holder:

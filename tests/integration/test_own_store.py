@@ -1,0 +1,92 @@
+"""docs/stores-of-your-own.md: a store over SQLite, by an entry point and the suites."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import run_to_end
+from tests.support.soak import soaking
+
+EXAMPLE = Path(__file__).parents[1] / "support" / "own_store"
+STORE = EXAMPLE / "sqlite_locks.py"
+PAGE = Path(__file__).parents[2] / "docs" / "stores-of-your-own.md"
+MOST_LINES = 150
+SUITES = ("-p", "lockclient.testing.contract.plugin", "--pyargs", "lockclient.testing.contract")
+PROGRAM = """
+from lockclient import ClusterMutex
+with ClusterMutex("nightly", reason="totals") as held:
+    assert ClusterMutex("nightly").acquire(blocking=False) is None
+    input()
+    held.alive(force=True)
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of programs in which the store is installed, by its metadata."""
+    metadata = tmp_path / "sqlite_locks-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-locks\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(
+        "[clustermutex.stores]\nsqlite = sqlite_locks:open_store\n"
+    )
+    return {"PYTHONPATH": f"{tmp_path}:{EXAMPLE}"}
+
+
+@pytest.mark.parametrize(
+    "these", ["test_getting or test_having or test_service_store", *soaking("test")]
+)
+def test_it_keeps_the_contract(these: str, tmp_path: Path, installed: dict[str, str]) -> None:
+    """By the suites as they are shipped, warnings as errors."""
+    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error")
+    done = run_to_end(
+        *(*words, *SUITES, "--store", "sqlite_locks:subject", "-k", these),
+        folder=tmp_path,
+        env=installed,
+    )
+    assert "store: SQLite; no tests of: queue, watch, guard, lose_tickets" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_it_is_short_and_what_the_page_shows() -> None:
+    text = STORE.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert text in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
+    """For programs, the command and the suites; what a URL may hide is shown to nobody."""
+    env = {**installed, "CLUSTERMUTEX_URL": f"sqlite://{tmp_path}/locks.db"}
+    program = f"import subprocess, sys\n{PROGRAM}".replace(
+        "input()",
+        "print(subprocess.check_output("
+        "[sys.executable, '-m', 'lockclient', 'ls', '--json'], text=True))",
+    )
+    done = run_to_end(sys.executable, "-c", program, env=env)
+    assert '"nightly"' in done.stdout
+    assert '"totals"' in done.stdout
+    done = run_to_end(sys.executable, "-m", "lockclient", "doctor", env=env, status=None)
+    assert "answers, in" in done.stdout
+    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SUITES)
+    url = f"sqlite://{tmp_path}/{{}}.db"
+    these = ("--store", url, "-k", "test_a_free_lock_is_had or test_a_push_moves")
+    done = run_to_end(*words, *these, folder=tmp_path, env=env)
+    assert "lose_tickets, write" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("store", "text"),
+    [
+        ("sqlite:///x.db", "must have {}"),
+        ("nowhere", "must be a URL with {} in it, or module:function"),
+        ("nowhere:subject", "No module named"),
+        ("nothing://{}", "must begin with etcd"),
+    ],
+)
+def test_a_store_that_can_t_be_had_is_named(store: str, text: str, tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SUITES)
+    done = run_to_end(*words, "--store", store, folder=tmp_path, status=4)
+    assert text in done.stderr
