@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak simulate mutants bench lint format wire rules reference pictures clean
+.PHONY: demo test soak simulate mutants bench lint format wire rules reference runbook pictures site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -61,6 +61,10 @@ rules:
 reference: $(STAMP)
 	$(BIN)/python -m tests.support.command_reference docs/command.md
 	$(BIN)/python -m tests.support.api_reference
+
+# The runbook as the dashboard serves it; a test says when it is out of date.
+runbook: $(STAMP)
+	$(BIN)/python -m tests.support.rendered_runbook
 
 # The dashboard as the documentation shows it; look at them before they are committed.
 pictures: $(STAMP)

@@ -198,6 +198,8 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             share one: each would take the lock from the other.
         keepalive: push from the background instead of by `alive()`. A worker that hangs then looks
             alive for ever; or for as long as is said here by a duration.
+        max_hold: how long the lock is held at most, however often it is pushed: beyond that people
+            are alerted that it is held too long, and nothing is removed; None: nobody is.
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
         capture_backtrace: whether to record the stack that took the lock.
         release_at_exit: release what is still held as the interpreter ends; without it that is

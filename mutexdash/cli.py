@@ -42,7 +42,7 @@ _MAX_REMOVALS = 1000
 )  # fmt: skip
 @click.option(
     "--runbook-url", metavar="URL", default="", callback=read_link,
-    help="Where people read docs/runbook.md, for links to its sections.",
+    help="Where people read a runbook of yours; else the dashboard serves docs/runbook.md.",
 )  # fmt: skip
 @click.option(
     "--trace-url", metavar="URL", default="", callback=read_trace_url,

@@ -30,8 +30,9 @@ from unlocker.health import REQUEST_TIMEOUT_S, Health
 from unlocker.metrics import gauges
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
+from unlocker.metrics.held_too_long import HeldTooLong
 from unlocker.metrics.recent_removals import RecentRemovals
-from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, UNLOCKED
+from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, TOO_LONG, UNLOCKED
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
 from unlocker.rate_limit import RateLimit
@@ -95,6 +96,7 @@ class Unlocker:
         self._notifier = notifier or Notifier()
         self._notifications_off = notifications_off
         self._recent_removals = RecentRemovals(metrics.series_limits[UNLOCKED])
+        self._held_too_long = HeldTooLong(metrics.series_limits[TOO_LONG])
         self._table = table = Table(
             store,
             removals=MAX_LISTED,
@@ -177,6 +179,7 @@ class Unlocker:
         yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
         yield from self._recent_removals.gauges(self._table.removals())
         yield from self._unclaimed.gauges()
+        yield from self._held_too_long.gauges()
         yield from self._health.gauges()
         yield GaugeMetricFamily(
             "clustermutex_unlocker_notifications_off",
@@ -191,6 +194,7 @@ class Unlocker:
         """Take in what the table brought; called in the table's thread."""
         self._deadlines.update(changes)
         self._unclaimed.update(changes)
+        self._held_too_long.update(changes)
         self._observer.on_change(changes)
 
     def _on_removal(self, removals: list[Removal], found: bool) -> None:

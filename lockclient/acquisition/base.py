@@ -87,6 +87,7 @@ class BaseMutex(Generic[Held]):
         reason: str = "",
         identity: str | None = None,
         keepalive: bool | Duration = False,
+        max_hold: Duration | None = None,
         on_lost: OnLost | None = None,
         capture_backtrace: bool = True,
         release_at_exit: bool = False,
@@ -101,6 +102,8 @@ class BaseMutex(Generic[Held]):
         self._identity = None if identity is None else require_text("identity", identity, 1)
         self._owner = None if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
         self._labels = require_labels("labels", labels)
+        self._max_hold = None if max_hold is None else require_seconds("max_hold", max_hold)
+        self._keepalive = None if keepalive is False else True
         if on_lost is not None and not callable(on_lost):
             raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
         self._capture_backtrace = capture_backtrace
@@ -313,6 +316,8 @@ class BaseMutex(Generic[Held]):
             auto_unlock_at=stamps.auto_unlock_at,
             expected_runtime=runtime.expected,
             auto_unlock_after=runtime.auto_unlock,
+            max_hold=self._max_hold,
+            keepalive=self._keepalive,
             backtrace=backtrace or (capture() if self._capture_backtrace else None),
             client=_CLIENT,
             problems=NO_PROBLEMS,

@@ -42,6 +42,7 @@ from typing import Any, Final
 
 from lockclient.acquisition.held_state import HeldState
 from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
+from lockclient.model.backtrace import innermost_frame
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import is_predecessor, provably_runs
@@ -330,6 +331,7 @@ class Acquisition(HeldState):
             *(holder.reason, round(self._since, 3)),
             actor=holder.actor,
             within=self.within,
+            frame=innermost_frame(holder.backtrace),
         )
         return self._ask(TakeOrQueue(holder, ticket), now)
 

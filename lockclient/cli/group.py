@@ -26,6 +26,16 @@ _FOLDERS = {
 }
 
 
+_FIRST_STEPS = """\
+Most useful:
+  clustermutex ls                    who holds what, the most urgent first
+  clustermutex show NAME             one lock: its holder, queue and code
+  clustermutex run NAME -- COMMAND   run a command while holding a lock
+
+Nothing is set up yet? `clustermutex up` tries it out.
+All commands: clustermutex --help"""
+
+
 class _Commands(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(_FOLDERS)
@@ -66,6 +76,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
     Exit status: 0 success; 1 it could not be done; 2 the command line is wrong; 69 the store
@@ -84,6 +95,9 @@ class _Commands(click.Group):
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """Distributed locks that people can see and trust."""
+    if ctx.invoked_subcommand is None:
+        click.echo(_FIRST_STEPS)
+        return
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     if ctx.ensure_object(Session).url is None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.overview.verdict import DEADLOCK, HELD_TOO_LONG
 from lockclient.text.escaping import ascii_json
 
 MAX_NAMES_SHOWN = 5
@@ -23,8 +24,10 @@ COLOURS = {
     OVERDUE: "red",
     UNDECIDED: "cyan",
     BROKEN: "magenta",
+    DEADLOCK: "red",
+    HELD_TOO_LONG: "yellow",
 }
-"""Of the states of a lock."""
+"""Of the verdicts on a lock."""
 
 
 def cut_end(text: str, room: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
@@ -11,9 +11,11 @@ from typing import Any
 
 from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
+from lockclient.model.deadlocks import Deadlock, by_lock
 from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Listed
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.confusables import Looks
@@ -91,19 +93,27 @@ def followed_table(store: ServiceStore, **listeners: Any) -> Iterator[Table]:
 
 
 def listed_locks(
-    table: Table, wall: float, heads: Mapping[str, Ticket] | None = None
+    table: Table,
+    wall: float,
+    heads: Mapping[str, Ticket] | None = None,
+    deadlocks: Iterable[Deadlock] = (),
 ) -> list[Listed]:
-    """Return the locks of a table as listed at a wall-clock time; `heads` of `WaitQueues`."""
+    """Return the locks of a table as listed at a wall-clock time; the rest is of `WaitQueues`."""
     waiters, rows, looks = table.waiters(), table.rows(), Looks()
     nobody = 0 if table.can.queue else None
     for name in rows:
         looks.add(name)
-    firsts = heads or {}
-    return [
-        Listed(
-            *(row.holder, row.holder.state(wall), waiters.get(name, nobody)),
-            looks.like(name, rows.__contains__),
-            *(inf, None) if (first := firsts.get(name)) is None else (first.revision, first.since),
+    firsts, circles = heads or {}, by_lock(deadlocks)
+    listed = []
+    for name, row in rows.items():
+        stands, first = standing(row.holder, wall), firsts.get(name)
+        found = Listed(
+            *(row.holder, stands.state, waiters.get(name, nobody)),
+            like=looks.like(name, rows.__contains__),
+            head=inf if first is None else first.revision,
+            waits_since=None if first is None else first.since,
+            deadlock=circles[name].seen_from(name) if name in circles else (),
+            held_too_long=stands.held_too_long,
         )
-        for name, row in rows.items()
-    ]
+        listed.append(found)
+    return listed

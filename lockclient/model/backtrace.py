@@ -23,6 +23,9 @@ COMMANDS = tuple(
 )
 """And among them those of the command, and of tests: users of the library like any other."""
 
+FRAME_BYTES = 200
+"""And the one frame that a ticket has, the same way."""
+
 _CUT = "  [outer frames left out]\n"
 _CUT_SIZE = size_of(_CUT)
 
@@ -88,9 +91,28 @@ def calling_line() -> str | None:
 
 def innermost(backtrace: str | None) -> str | None:
     """Return the line of a captured backtrace that took the lock, as `report.py:7`."""
-    heads = _HEAD.findall(backtrace or "")
+    head = _innermost(backtrace)
+    return None if head is None else f"{head[0]}:{head[1]}"
+
+
+def innermost_frame(backtrace: str | None) -> str | None:
+    """Return the same with its function, as `report.py:7 in main`; of a long one the end."""
+    head = _innermost(backtrace)
+    if head is None:
+        return None
+    frame = f"{head[0]}:{head[1]} in {head[2]}"
+    if size_of(frame) <= FRAME_BYTES:
+        return frame
+    frame = frame[-FRAME_BYTES:]
+    while size_of(frame) > FRAME_BYTES - size_of("…"):
+        frame = frame[1:]
+    return f"…{frame}"
+
+
+def _innermost(backtrace: str | None) -> tuple[str, str, str] | None:
+    heads: list[tuple[str, str, str]] = _HEAD.findall(backtrace or "")
     named = [head for head in heads if head[0] != contextlib.__file__] or heads
-    return None if not named else f"{named[-1][0]}:{named[-1][1]}"
+    return named[-1] if named else None
 
 
 def _is_passed_on(filename: str) -> bool:
@@ -98,4 +120,4 @@ def _is_passed_on(filename: str) -> bool:
     return is_internal(filename) or filename == contextlib.__file__
 
 
-_HEAD = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
+_HEAD = re.compile(r'^  File "(.+)", line (\d+), in (.*)', re.MULTILINE)

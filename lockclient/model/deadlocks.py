@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 
-_TOLD = 5
+MAX_TOLD = 5
 """Waits of a circle that are told: it has two, nearly always."""
 
 
@@ -32,6 +32,11 @@ class Deadlock:
         """The locks, in the order of the waits."""
         return tuple(ticket.name for ticket in self.waits)
 
+    def seen_from(self, name: str) -> tuple[str, ...]:
+        """Return the locks in the order of the waits from that of this name on, five at most."""
+        place = self.names.index(name)
+        return (*self.names[place:], *self.names[:place])[:MAX_TOLD]
+
     @property
     def text(self) -> str:
         """Say in a sentence who has what and waits for what."""
@@ -41,7 +46,7 @@ class Deadlock:
         told = [
             f"{_process(wait)} has {has.name!r} and waits for {wait.name!r}"
             for has, wait in zip((self.waits[-1], *self.waits), self.waits, strict=False)
-        ][:_TOLD]
+        ][:MAX_TOLD]
         more = len(self.waits) - len(told)
         rest = f"; and {more} more in this circle" if more else ""
         return f"This may be a deadlock: {'; '.join(told)}{rest}."
@@ -85,3 +90,8 @@ def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[
             first = min(range(len(circle)), key=lambda place: circle[place].name)
             found.append(Deadlock((*circle[first:], *circle[:first])))
     return sorted(found, key=lambda deadlock: deadlock.names)
+
+
+def by_lock(found: Iterable[Deadlock]) -> dict[str, Deadlock]:
+    """Return the deadlock that each of these locks is in; it is in one."""
+    return {name: deadlock for deadlock in found for name in deadlock.names}

@@ -20,6 +20,7 @@ TIME: Final = "Unix seconds"
 SECONDS: Final = "seconds"
 NAMES: Final = "a list of names"
 TEXTS: Final = "an object of texts"
+FLAG: Final = "true or false"
 
 _UNITS: Final = (TIME, SECONDS, NAMES, TEXTS)
 
@@ -37,7 +38,7 @@ class Fact:
 
     Attributes:
         name: of the field of `Holder`, of the subkey, in JSON and in CSV.
-        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS`, `NAMES` or `TEXTS`.
+        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS`, `NAMES`, `TEXTS` or `FLAG`.
         place: `KEY`, a subkey of its own; `ABOUT`, in the subkey `about`; `KNOWN`, not written, but
             known of every lock.
         title: what people see beside it; empty: it has a place of its own, or is shown nowhere.
@@ -182,7 +183,9 @@ def of_kind(kind: str, item: Any) -> Any:
     if kind == TEXTS:
         texts = isinstance(item, dict) and all(isinstance(text, str) for text in item.values())
         return {writable(name): writable(text) for name, text in item.items()} if texts else None
-    if isinstance(item, bool) or not isinstance(item, (int, float)):
+    if kind == FLAG or isinstance(item, bool):
+        return item if kind == FLAG and isinstance(item, bool) else None
+    if not isinstance(item, (int, float)):
         return None
     if kind == SECONDS:
         return item if 0 < item <= MAX_DURATION_S else None

@@ -23,6 +23,7 @@ from lockclient.model.clocks import (
 from lockclient.model.fields import (
     ABOUT,
     COUNT,
+    FLAG,
     KEY,
     KNOWN,
     NAMES,
@@ -130,6 +131,14 @@ class Holder:
         SECONDS, ABOUT, "Unlocked after",
         "From a sign of life to `auto_unlock_at`; null: never, or unsaid.", absent=NEVER,
     )  # fmt: skip
+    max_hold: float | None = fact(
+        SECONDS, ABOUT, "Held at most",
+        "How long it is held at most, whoever pushes it; null: as long as it is pushed.",
+    )  # fmt: skip
+    keepalive: bool | None = fact(
+        FLAG, ABOUT, "Kept alive",
+        "Whether it is pushed from the background, so that a hung worker looks healthy.",
+    )  # fmt: skip
     needs: tuple[str, ...] | None = fact(
         NAMES, ABOUT, "Needs", "What who judges or removes the lock has to know of."
     )
@@ -153,6 +162,13 @@ class Holder:
         """
         signs = self.signs_of_life()
         return round(signs[0], 3) if signs and not disagreement(signs) else None
+
+    @property
+    def too_long_at(self) -> float | None:
+        """From when on it is held too long, Unix seconds by its holder's clock; None: never."""
+        if self.locked_at is None or self.max_hold is None:
+            return None
+        return self.locked_at + self.max_hold
 
     @property
     def allowed_silence(self) -> float | None:
@@ -427,5 +443,5 @@ _SHARED: Final = frozenset(
     )
 )
 """Texts that many locks have in common: one copy of each is kept for all of them."""
-_COMMON: Final = frozenset(("pid", "expected_runtime", "auto_unlock_after"))
+_COMMON: Final = frozenset(("pid", "expected_runtime", "auto_unlock_after", "max_hold"))
 """And numbers."""

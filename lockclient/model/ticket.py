@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, to_json
+from lockclient.model.backtrace import FRAME_BYTES
+from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_json
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A waiter in line for a lock. `revision` is the store's order: the line goes by it.
 
-    `within` is the uuid of the acquisition inside whose very block it waits, which is on its stack.
+    `within` is the uuid of the acquisition inside whose very block it waits, which is on its stack;
+    `frame` is the line of code that waits, `FRAME_BYTES` of it at most.
     """
 
     name: str
@@ -25,11 +27,15 @@ class Ticket:
     revision: int = 0
     actor: str | None = None
     within: str | None = None
+    frame: str | None = None
 
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
         """Build a ticket from its key and value; what can't be read is None."""
-        return cls(name, uuid, **json_facts(value, _TICKET), revision=revision)
+        said = json_facts(value, _TICKET)
+        if (frame := said["frame"]) is not None and size_of(frame) > FRAME_BYTES:
+            said["frame"] = None  # of a client that keeps to nothing
+        return cls(name, uuid, **said, revision=revision)
 
     def listed(self) -> Ticket:
         """Return the ticket as a list of very many has it: no text of it is long."""
@@ -44,8 +50,9 @@ class Ticket:
     def value(self) -> str:
         """Return the ticket's value in the store, JSON."""
         said = {key: getattr(self, key) for key in _TICKET}
-        if self.within is None:  # as nearly always
-            del said["within"]
+        for name in ("within", "frame"):
+            if said[name] is None:
+                del said[name]
         return to_json(said)
 
     def facts(self) -> dict[str, Any]:
@@ -61,4 +68,5 @@ _TICKET: Final = {
     "within": TEXT,
     "reason": TEXT,
     "since": TIME,
+    "frame": TEXT,
 }

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
-from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder
+from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.overview.lock_view import no_unlock, unlocks_at
+from lockclient.overview.verdict import DEADLOCK, Standing, shared_standing
 from lockclient.text.durations import duration, roughly
 from lockclient.text.escaping import apart
 from lockclient.text.timestamps import distance
@@ -19,7 +20,7 @@ from lockclient.text.timestamps import distance
 # ---------------------------------------------------------------- rows
 
 
-Urgency = tuple[int, bool, int, float, float]
+Urgency = tuple[int, int, int, float, float]
 
 
 class Sortable(Protocol):
@@ -42,7 +43,8 @@ class Listed(NamedTuple):
     """One lock in a list; `like` is another one whose name looks the same, or empty.
 
     `head` is what `urgency` asks for, `waiters` None where nobody knows who waits, and
-    `waits_since` when the first in line came (Unix seconds, on its own clock), if that is known.
+    `waits_since` when the first in the queue came (Unix seconds, on its own clock), if that is
+    known. `deadlock` is as `Deadlock.seen_from` has it.
     """
 
     holder: Holder
@@ -51,33 +53,49 @@ class Listed(NamedTuple):
     like: str = ""
     head: float = inf
     waits_since: float | None = None
+    deadlock: tuple[str, ...] = ()
+    held_too_long: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands."""
+        return shared_standing(self.state, bool(self.deadlock), self.held_too_long)
 
     @property
     def urgency(self) -> Urgency:
         """See `Sortable`."""
-        return urgency(self.holder, self.state, self.waiters or 0, self.head)
+        return urgency(self.holder, self.standing, self.waiters or 0, self.head)
 
 
-_URGENCY: Final = {OVERDUE: 0, BROKEN: 1, UNDECIDED: 2, ALERT: 3, OK: 4}
+MANY_WAITERS: Final = 5
+"""From so many on the number of waiters is coloured."""
+
+_FOR_A_PERSON: Final = {BROKEN: 0, UNDECIDED: 1, DEADLOCK: 2}
+_NEVER_REMOVED, _REMOVED_LATER = 3, 4
 
 
-def urgency(holder: Holder, state: str, waiters: int, head: float = inf) -> Urgency:
-    """Return what the most urgent lock has least of: overdue first, and the well ones last.
+def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf) -> Urgency:
+    """Return what the most urgent lock has least of: overdue first, and the healthy ones last.
 
-    Among those that are not well first the ones that only a person can free, because nothing else
-    will; then those for which most wait, and of these the one whose first waits longest; then by
-    the time left. Where all is well nobody is needed, and it goes by the time left alone.
+    The others go by what they cost people: those for which most wait. Of as many first the ones
+    that only a person can free, because nothing else will; then the one whose first waits longest;
+    then by the time left. Where all is well nobody is needed, and it goes by the time left alone.
+
+    Who may write tickets may forge waiters and deadlocks. So a lock that is overdue, which is told
+    from its own keys alone, stands above whatever they say.
 
     Args:
         head: the revision of the ticket that has waited longest, which no waiter's clock moves;
-            `inf` if it is not known, as of a line that was not read.
+            `inf` if it is not known, as of a queue that was not read.
     """
     due = unlocks_at(holder)
     left = inf if due is None else due
-    if state == OK:
-        return _URGENCY[OK], False, 0, inf, left
+    verdict = standing.verdict
+    if verdict == OK:
+        return 2, 0, 0, inf, left
     silent = holder.alert_at if due is None and holder.alert_at is not None else left
-    return _URGENCY[state], due is not None, -waiters, head, silent
+    freed = _FOR_A_PERSON.get(verdict, _NEVER_REMOVED if due is None else _REMOVED_LATER)
+    return int(standing.state != OVERDUE), -waiters, freed, head, silent
 
 
 # ---------------------------------------------------------------- cells
@@ -120,7 +138,7 @@ def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
     return f"{waiters}{longest}"
 
 
-STATE: Final = CellKind("state", lambda _, lock, __: lock.state)
+STATE: Final = CellKind("state", lambda _, lock, __: lock.standing.verdict)
 NAME: Final = CellKind("name", _name)
 PROCESS: Final = CellKind("process", _process)
 PROSE: Final = CellKind("prose", lambda text, _, __: text or "")
@@ -164,6 +182,7 @@ class Column(NamedTuple):
 COLUMNS: Final = (
     Column("state", "State", "STATE", STATE, lambda lock: lock.urgency),
     Column("name", "Lock", "NAME", NAME, lambda lock: lock.holder.name.casefold()),
+    Column("waiters", "Waiters", "WAIT", QUEUE, lambda lock: lock.waiters),
     Column("hostname", "Holder", "HOLDER", PROCESS, lambda lock: lock.holder.hostname),
     Column("reason", "Reason", "REASON", PROSE, lambda lock: lock.holder.reason or None),
     Column("locked_at", "Held for", "HELD", AGE, lambda lock: lock.holder.locked_at),
@@ -177,7 +196,6 @@ COLUMNS: Final = (
         *("auto_unlock_at", "Until auto-unlock", "UNLOCK", DEADLINE),
         lambda lock: unlocks_at(lock.holder),
     ),
-    Column("waiters", "Waiters", "WAIT", QUEUE, lambda lock: lock.waiters),
 )  # fmt: skip
 SORTS: Final = {column.key: column.value for column in COLUMNS}
 """What a list of locks can be sorted by."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lockclient.model.fields import COUNT, KNOWN, TEXT, Fact
+from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, TEXT, Fact
 from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_view import undecided
+from lockclient.overview.verdict import Standing
 
 _NOW: Final = (
     Fact("state", TEXT, KNOWN, "", f"One of {', '.join(STATES)}.", optional=False),
@@ -20,16 +21,27 @@ _NOW: Final = (
     ),
 )
 
-_WAITERS: Final = Fact(
-    *("waiters", COUNT, KNOWN, ""),
-    "How many wait for it; null: the store has no queue, so that nobody knows.",
-)
+_BESIDES: Final = (
+    Fact(
+        *("waiters", COUNT, KNOWN, ""),
+        "How many wait for it; null: the store has no queue, so that nobody knows.",
+    ),
+    Fact(
+        *("deadlock", NAMES, KNOWN, ""),
+        "The locks whose holders wait for each other, as it seems, this one first, five at most; "
+        "empty: it is in no deadlock.", optional=False,
+    ),
+    Fact(
+        *("held_too_long", FLAG, KNOWN, ""),
+        "Whether it is held for longer than `max_hold`.", optional=False,
+    ),
+)  # fmt: skip
 
 _TOLD: Final = tuple(fact for fact in FACTS if fact.told)
 
 _LISTED: Final = tuple(fact for fact in _TOLD if fact.listed)
 
-LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], _WAITERS)
+LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], *_BESIDES)
 """What programs are told of a lock in a list: which one it is, how it is, all else."""
 
 REMOVED_FACTS: Final = (*_LISTED, *REMOVAL_FACTS)
@@ -39,17 +51,38 @@ UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
 """And of a lock or a removal that is asked for by itself, besides."""
 
 
-def lock_facts(holder: Holder, state: str, waiters: int | None) -> dict[str, Any]:
-    """Return a lock for JSON as a list has it; `waiters` None: nobody knows who waits."""
-    now = {"state": state, "undecided": undecided(holder) or None, "waiters": waiters}
+def lock_facts(
+    holder: Holder, standing: Standing, waiters: int | None, deadlock: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return a lock for JSON as a list has it.
+
+    Args:
+        holder: who has it.
+        standing: how it stands.
+        waiters: how many wait; None: nobody knows.
+        deadlock: as `Deadlock.seen_from` has it.
+    """
+    now = {
+        "state": standing.state,
+        "undecided": undecided(holder) or None,
+        "waiters": waiters,
+        "deadlock": [*deadlock],
+        "held_too_long": standing.held_too_long,
+    }
     return _selected(LOCK_FACTS, holder.facts() | now)
 
 
-def whole_lock(holder: Holder, state: str, line: Sequence[Ticket] | None) -> dict[str, Any]:
-    """Return a lock for JSON with all that is known of it, its line included, if it has one."""
-    waiters = None if line is None else len(line)
-    listed, rest = lock_facts(holder, state, waiters), _selected(UNLISTED, holder.facts())
-    return listed | rest | {"queue": [ticket.facts() for ticket in line or ()]}
+def whole_lock(
+    holder: Holder,
+    standing: Standing,
+    queue: Sequence[Ticket] | None,
+    deadlock: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return a lock for JSON with all that is known of it, its queue included, if it has one."""
+    waiters = None if queue is None else len(queue)
+    listed = lock_facts(holder, standing, waiters, deadlock)
+    rest = _selected(UNLISTED, holder.facts())
+    return listed | rest | {"queue": [ticket.facts() for ticket in queue or ()]}
 
 
 def removal_facts(removal: Removal) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     bill-3                  somewhere in name, host or reason; or the pid, or a uuid's beginning
     host:bill-3             in the host's name; so lock:, reason: and owner:
     label:env=prod          among the holder's labels, and what it was taken for this time
-    state:overdue           in this state, or one that begins so
+    state:overdue           in this state, or one that begins so; or `deadlock`, `held-too-long`
     -host:bill-3 -retry     not that
     reason:"second attempt" a text with blanks
 
@@ -13,13 +13,14 @@ All of them must hold. A word with another colon in it is a word like any other,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from lockclient.model.holder import STATES, Holder
+from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.overview.verdict import VERDICTS
 from lockclient.text.confusables import told_apart
 
 _HEAD: Final = "(-?)(?:(host|state|lock|reason|owner|label):)?"
@@ -79,14 +80,14 @@ class Term:
         """Whether it may have been meant for a field that there is not."""
         return not self.field and _LOOKS_LIKE_A_FIELD.match(self.word) is not None
 
-    def holds(self, holder: Holder, text: str, state: str) -> bool:
+    def holds(self, holder: Holder, text: str, states: Collection[str]) -> bool:
         """Tell whether it is so for a holder, `text` being what is `searchable` of it."""
-        return self._found(holder, text, state) != self.without
+        return self._found(holder, text, states) != self.without
 
-    def _found(self, holder: Holder, text: str, state: str) -> bool:
+    def _found(self, holder: Holder, text: str, states: Collection[str]) -> bool:
         word = self.word
         if self.field == "state":
-            return state in self.states()
+            return any(state in states for state in self.states())
         if self.field:
             return word in (_FIELDS[self.field](holder) or "").casefold()
         if word in text:
@@ -98,7 +99,7 @@ class Term:
 
     def states(self) -> list[str]:
         """Return the states that it may ask for."""
-        return [state for state in STATES if state.startswith(self.word)]
+        return [state for state in VERDICTS if state.startswith(self.word)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +134,21 @@ class Search:
         """
         for term in self.terms:
             if term.field == "state" and not term.states():
-                states = ", ".join(STATES)
+                states = ", ".join(VERDICTS)
                 raise ValueError(f"No state is {term.word!r}: there are {states}.")
 
-    def finds(self, holder: Holder, state: str, *, also: str = "") -> bool:
-        """Tell whether all of it is so for a holder; `also` is a text that words may be in, too."""
+    def finds(self, holder: Holder, *states: str, also: str = "") -> bool:
+        """Tell whether all of it is so for a holder.
+
+        Args:
+            holder: who has the lock.
+            states: what it is found by (`Standing.words`).
+            also: a text that words may be in, too.
+        """
         if not self.terms:
             return True
         text = searchable(holder) + also.casefold()
-        return all(term.holds(holder, text, state) for term in self.terms)
+        return all(term.holds(holder, text, states) for term in self.terms)
 
     def finds_removal(self, removal: Removal) -> bool:
         """Tell the same for a removal: its state is how it went, and who did it and why count."""
@@ -151,12 +158,12 @@ class Search:
     def finds_ticket(self, ticket: Ticket) -> bool:
         """Tell the same for who waits: in no state."""
         waits = Holder(ticket.name, ticket.uuid, ticket.hostname, ticket.pid, reason=ticket.reason)
-        return self.finds(waits, "")
+        return self.finds(waits)
 
     def among(
-        self, items: Iterable[_Item], known: Callable[[_Item], tuple[Holder, str, str]]
+        self, items: Iterable[_Item], known: Callable[[_Item], tuple[Holder, str, Collection[str]]]
     ) -> list[_Item]:
-        """Return the items of which all of it is so; `known` are their holder, text and state."""
+        """Return the items of which all of it is so; `known` are their holder, text, states."""
         found = [*items]
         for term in self.terms:  # the next one looks at what is left only
             found = [item for item in found if term.holds(*known(item))]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 from lockclient.model.restore_marker import Restored
-from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
 from mutexdash.data.picture import GONE_SHOWN_S, Picture, Snapshot
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import WaiterPoller, Waits
+from mutexdash.data.waiters import NO_WAITS, WaiterPoller, Waits
 
 RESTORE_SHOWN_S = 86400.0
 """Seconds for which a restore of the store is told."""
@@ -38,7 +37,7 @@ class Moment(NamedTuple):
     updated_at: float
     away_since: float | None
     silent: bool
-    waits: Waits = Waits()
+    waits: Waits = NO_WAITS
     remarks: Sequence[str] = ()
 
     @property
@@ -142,27 +141,33 @@ class Live:
         if not self.table.ready():
             return None
         with self._lock:
-            waits = self._waiting.waits() if self._waiting is not None else Waits()
+            waits = self._waiting.waits() if self._waiting is not None else NO_WAITS
             wall = self._clock()
             # Before the picture is made, which shows all pushes up to that moment, or more.
             judged_at = self.table.judged_at(wall)
-            picture = self._newest(judged_at, waits.heads)
+            picture = self._newest(judged_at, waits)
         remarks = self._probe.remarks() if self._probe is not None else ()
         believed = self.updated_at(), self.away_since(), self.silent()
         return Moment(picture, wall, judged_at, *believed, waits, remarks)
 
-    def _newest(self, wall: float, heads: Mapping[str, Ticket]) -> Picture:
+    def _newest(self, wall: float, waits: Waits) -> Picture:
         picture, started = self._picture, time.monotonic()
         if picture is not None and started < self._good_until:
             return picture
         # Read before what they count: see `Snapshot.of`.
         # (A store that was restored may come to have a revision that it had before.)
-        shown = (self.table.revision, self.table.loads, self.history.version, heads)
+        shown = (
+            self.table.revision,
+            self.table.loads,
+            self.history.version,
+            waits.heads,
+            waits.knotted,
+        )
         if picture is not None and shown == self._shown and picture.good(wall):
             return picture
         ended = self.history.ended(wall - GONE_SHOWN_S)
         self._picture = None  # should the new one fail, nothing is made of half a picture
-        picture = self._picture = Picture(Snapshot.of(self.table, heads), wall, ended, picture)
+        picture = self._picture = Picture(Snapshot.of(self.table, waits), wall, ended, picture)
         self._shown = shown
         ended_at = time.monotonic()
         self._good_until = ended_at + self._rest * (ended_at - started)

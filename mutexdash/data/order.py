@@ -45,10 +45,10 @@ def _matching(rows: Sequence[Held], query: Query) -> Sequence[Held]:
     if query.state == WAITERS:
         rows = [held for held in rows if held.waiters]
     elif query.state:
-        rows = [held for held in rows if held.state == query.state]
+        rows = [held for held in rows if query.state in held.standing.words]
     if not query.text:
         return rows
-    return query.search.among(rows, lambda held: (held.holder, held.text, held.state))
+    return query.search.among(rows, lambda held: (held.holder, held.text, held.standing.words))
 
 
 def _first(rows: Sequence[Held], sort: str, count: int) -> Sequence[Held]:

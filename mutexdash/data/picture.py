@@ -16,16 +16,17 @@ from hashlib import blake2b
 from math import inf
 from operator import attrgetter
 
-from lockclient.model.holder import STATES
 from lockclient.model.removal import Removal
 from lockclient.model.restore_marker import Restored
 from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import VERDICTS, Standing
 from lockclient.text.confusables import Looks
 from mutexdash.data.order import select, urgency_of
 from mutexdash.data.query import Page, Query
 from mutexdash.data.rows import Ended, Held
+from mutexdash.data.waiters import NO_WAITS, Waits
 
 GONE_SHOWN_S = 6.0
 """Seconds for which a row that went is still shown."""
@@ -33,7 +34,7 @@ _MAX_GONE = 50
 """How many of them at most: where hundreds come and go in a second, nobody reads them."""
 
 _mark_of = attrgetter("mark")
-_state_of = attrgetter("state")
+_standing_of = attrgetter("standing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +53,11 @@ class Snapshot:
     revision: int
     restored: Restored | None = None
     heads: Mapping[str, Ticket] = field(default_factory=dict)
+    knotted: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, table: Table, heads: Mapping[str, Ticket] | None = None) -> Snapshot:
-        """Copy the table; `heads` is what is known of its lines, of `WaitQueues`."""
+    def of(cls, table: Table, waits: Waits = NO_WAITS) -> Snapshot:
+        """Copy the table; `waits` is what is known of its queues."""
         # The revision comes first: should a change get in between, the copy is newer than it
         # says, and is made again when somebody asks next. The other way round it would stay old.
         revision = table.revision
@@ -67,7 +69,8 @@ class Snapshot:
             table.recorded(),
             revision,
             table.restored(),
-            heads or {},
+            waits.heads,
+            waits.knotted,
         )
 
     def digest(self) -> bytes:
@@ -113,7 +116,7 @@ class Picture:
         self.looks = Looks()
         self._order: list[Held] = []
         self._total = 0
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[Standing] = Counter()
         if before is None or len(changed := self._changed(before, wall)) > len(snapshot.rows) / 20:
             self._rebuild(wall)
         else:
@@ -123,7 +126,10 @@ class Picture:
         if before is not None:  # see `_update`
             before.snapshot.rows.clear()
             before._known = {}
-        self.counts: Mapping[str, int] = {state: self._counts[state] for state in STATES}
+        self.counts: Mapping[str, int] = {
+            word: sum(count for stands, count in self._counts.items() if word in stands.words)
+            for word in VERDICTS
+        }
         self._tag = self._compute_etag()
 
     def _rebuild(self, wall: float) -> None:
@@ -132,13 +138,14 @@ class Picture:
             self._narrow_validity(held)
             self.looks.add(name)
         self._order = sorted(self._known.values(), key=urgency_of)
-        self._counts = Counter(map(_state_of, self._order))
+        self._counts = Counter(map(_standing_of, self._order))
         # A sum, because the order in which the table holds the rows says nothing.
         self._total = sum(map(_mark_of, self._order))
 
     def _held(self, name: str, row: Row, wall: float) -> Held:
         waiters, head = self.snapshot.waiters.get(name, 0), self.snapshot.heads.get(name)
-        return Held.of(row.holder, waiters, wall, head=head)
+        knotted = name in self.snapshot.knotted
+        return Held.of(row.holder, waiters, wall, head=head, deadlock=knotted)
 
     def _changed(self, before: Picture, wall: float) -> set[str]:
         """Return the names of the locks that are not what they were in the picture before."""
@@ -150,6 +157,7 @@ class Picture:
             if was is not now and was != now:
                 lines = was.keys() | now.keys()
                 changed |= {name for name in lines if was.get(name) != now.get(name)}
+        changed |= (old.knotted ^ new.knotted) & new.rows.keys()
         if not before.good(wall):
             held = before._known.items()
             changed |= {name for name, row in held if not row.since < wall <= row.until}
@@ -170,13 +178,13 @@ class Picture:
             if (old := self._known.pop(name, None)) is not None:
                 del self._order[bisect_left(self._order, urgency_of(old), key=urgency_of)]
                 self._total -= old.mark
-                self._counts[old.state] -= 1
+                self._counts[old.standing] -= 1
                 self.looks.discard(name)
             if (row := self.snapshot.rows.get(name)) is not None:
                 held = self._known[name] = self._held(name, row, wall)
                 insort(self._order, held, key=urgency_of)
                 self._total += held.mark
-                self._counts[held.state] += 1
+                self._counts[held.standing] += 1
                 self.looks.add(name)
                 self._narrow_validity(held)
         if not before.good(wall):
@@ -231,6 +239,11 @@ class Picture:
     def waiting(self) -> int:
         """How many clients wait for a lock."""
         return sum(self.snapshot.waiters.values())
+
+    @property
+    def in_order(self) -> Sequence[Held]:
+        """All locks that are held, the most urgent first."""
+        return self._order
 
     def on_host(self, hostname: str) -> list[Held]:
         """Return the locks that a host holds, the most urgent first."""

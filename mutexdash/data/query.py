@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lockclient.model.holder import STATES
 from lockclient.overview.columns import SORTS
 from lockclient.overview.search import Search
+from lockclient.overview.verdict import VERDICTS
 
 PER_PAGE: Final = 100
 MAX_PER_PAGE: Final = 1000
@@ -31,8 +31,8 @@ class Page(NamedTuple):
 
 
 WAITERS: Final = "waiters"
-FILTERS: Final = (*STATES, WAITERS)
-"""What `state` takes: a state, or `waiters` for the locks that somebody waits for."""
+FILTERS: Final = (*VERDICTS, WAITERS)
+"""What `state` takes: a verdict, or `waiters` for the locks that somebody waits for."""
 
 
 class BadParameter(ValueError):

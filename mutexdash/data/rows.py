@@ -13,6 +13,7 @@ from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Urgency, urgency
 from lockclient.overview.search import searchable
+from lockclient.overview.verdict import Standing, standing
 
 RELEASED: Final = "released"
 
@@ -56,7 +57,7 @@ class Held(NamedTuple):
     """One lock as a list shows it; tens of thousands are made and looked through at a time.
 
     Attributes:
-        state: holds while `since < now <= until` (Unix seconds).
+        standing: is so while `since < now <= until` (Unix seconds).
         ended: None as long as it is held.
         urgency: what the most urgent lock has least of.
         waits_since: when the one who waits longest came (Unix seconds, on its own clock), if known.
@@ -65,7 +66,7 @@ class Held(NamedTuple):
     """
 
     holder: Holder
-    state: str
+    standing: Standing
     waiters: int
     since: float
     until: float
@@ -76,6 +77,11 @@ class Held(NamedTuple):
     waits_since: float | None = None
 
     @property
+    def state(self) -> str:
+        """Its state."""
+        return self.standing.state
+
+    @property
     def key(self) -> str:
         """Tell this row from all others, also from another holder's of the same lock."""
         return f"{self.holder.name} {self.holder.uuid}"
@@ -83,19 +89,19 @@ class Held(NamedTuple):
     @classmethod
     def of(
         cls, holder: Holder, waiters: int, wall: float, ended: Ended | None = None,
-        head: Ticket | None = None,
+        head: Ticket | None = None, *, deadlock: bool = False,
     ) -> Held:  # fmt: skip
         """Return a lock as it is shown at the wall-clock time `wall`; `head` is of `WaitQueues`."""
-        state = holder.state(wall)
+        stands = standing(holder, wall, deadlock=deadlock)
         since, until = -inf, inf
-        for stamp in (holder.alert_at, holder.auto_unlock_at):
+        for stamp in (holder.alert_at, holder.auto_unlock_at, holder.too_long_at):
             if stamp is not None:
                 since, until = (stamp, until) if stamp < wall else (since, min(until, stamp))
         how = ended and (ended.how, ended.by, ended.why)
         first, waits_since = (inf, None) if head is None else (head.revision, head.since)
-        order, text = urgency(holder, state, waiters, first), searchable(holder)
-        # With its place in the order, which a line can move that is as long as it was.
-        told = _SHOWN(holder), state, waiters, how, order, waits_since
+        order, text = urgency(holder, stands, waiters, first), searchable(holder)
+        # With its place in the order, which a queue can move that is as long as it was.
+        told = _SHOWN(holder), stands.words, waiters, how, order, waits_since
         shown = repr(told).encode(errors="replace")
         mark = int.from_bytes(blake2b(shown, digest_size=7).digest(), "big")
-        return cls(holder, state, waiters, since, until, order, text, mark, ended, waits_since)
+        return cls(holder, stands, waiters, since, until, order, text, mark, ended, waits_since)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
+from lockclient.model.ticket import Ticket
+from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import Query
 from mutexdash.data.rows import RELEASED, Ended
+from mutexdash.data.waiters import Waits
 
 HELD: Final = "held"
 DEFAULT_SPAN_S: Final = 3600.0
 MAX_LANES: Final = 50
+MAX_WAITS: Final = 5
+"""Waiters that a lane shows, the first of the queue."""
 SPANS_S: Final = ((900, "15 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
 """How far back one may look, in seconds; each is divided by three without a rest."""
 _PARTS: Final = 3
@@ -36,7 +41,7 @@ class Span:
     """One holder's time with a lock, Unix seconds; `end` None is one that has it still.
 
     `how` is `held`, `released`, `auto-unlock` or `force-unlock`; `left` and `width` are parts of
-    the axis, 0 to 1.
+    the axis, 0 to 1; `verdict` is that of the list, of one that is held.
     """
 
     holder: Holder
@@ -47,7 +52,7 @@ class Span:
     width: float
     by: str = ""
     why: str = ""
-    state: str = ""
+    verdict: str = ""
 
     @property
     def begun(self) -> bool:
@@ -55,17 +60,28 @@ class Span:
         return self.holder.locked_at is not None
 
 
+class Wait(NamedTuple):
+    """Who waits since when, as a part of the axis, 0 to 1."""
+
+    ticket: Ticket
+    left: float
+
+
 @dataclass(slots=True)
 class Lane:
-    """One lock, its holders from the oldest to the newest."""
+    """One lock, its holders from the oldest to the newest, and the first who wait for it now."""
 
     name: str
     spans: list[Span] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes by name, between `begin` and `end` (Unix seconds); `more` had no room."""
+    """The lanes, in the list's order and then what is not held any more.
+
+    Between `begin` and `end` (Unix seconds); `more` had no room.
+    """
 
     begin: float
     end: float
@@ -81,7 +97,10 @@ class Lanes:
     def etag(self) -> str:
         """Name what is shown; the axis moves on every ten seconds."""
         shown = [
-            (lane.name, [(span.holder.uuid, span.how, span.state) for span in lane.spans])
+            (
+                *(lane.name, [(span.holder.uuid, span.how, span.verdict) for span in lane.spans]),
+                [wait.ticket.uuid for wait in lane.waits],
+            )
             for lane in self.lanes
         ]
         content = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
@@ -114,11 +133,15 @@ def lanes(
     for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
         row = live.table.row(name)
         held.pop(name, None)
-        if row is not None and search.finds(row.holder, row.holder.state(moment.judged_at)):
-            held[name] = row.holder
+        if row is not None:
+            stands = standing(row.holder, moment.judged_at)
+            if search.finds(row.holder, *stands.words):
+                held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
+    waits = _first_waits(moment.waits, chosen, begin, span)
     found = []
-    for name in sorted(chosen):
+    # As the list has them; of those that nobody holds any more, what ended last comes first.
+    for name in dict.fromkeys(name for name in (*urgent, *held, *ended) if name in chosen):
         lane = Lane(name)
         for holding in reversed(ended.get(name, ())):
             start = _start(holding.holder, begin, holding.at)
@@ -129,12 +152,27 @@ def lanes(
             holder = held[name]
             start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
-            lane.spans.append(
-                Span(holder, start, None, HELD, *place, state=holder.state(moment.judged_at))
-            )
+            knotted = name in moment.waits.knotted
+            verdict = standing(holder, moment.judged_at, deadlock=knotted).verdict
+            lane.spans.append(Span(holder, start, None, HELD, *place, verdict=verdict))
+        lane.waits = waits.get(name, [])
         found.append(lane)
     more = page.total + len(ended.keys() - held.keys()) - len(chosen)
     return Lanes(begin, end, found, max(0, more))
+
+
+def _first_waits(
+    waits: Waits, names: Collection[str], begin: float, span: float
+) -> dict[str, list[Wait]]:
+    """Return who waits for each of these locks now, those that have for longest."""
+    found: dict[str, list[Wait]] = {}
+    for row in waits.waits:
+        ticket = row.ticket
+        if ticket.name in names and ticket.since is not None:
+            lane = found.setdefault(ticket.name, [])
+            if len(lane) < MAX_WAITS:
+                lane.append(Wait(ticket, min(1.0, max(0.0, (ticket.since - begin) / span))))
+    return found
 
 
 def _chosen(ended: Sequence[str], held: Sequence[str], most: int) -> set[str]:
@@ -181,6 +219,13 @@ def span_text(span: Span, wall: float) -> str:
     why = f": {span.why}" if span.why else ""
     end = _ENDS.get(span.how, span.how)
     return plain(f"{who}, {when}, {end}{by}{why}")
+
+
+def wait_text(wait: Wait, wall: float) -> str:
+    """Say who waits for how long."""
+    ticket = wait.ticket
+    who = f"{ticket.hostname or 'unknown host'} : {'?' if ticket.pid is None else ticket.pid}"
+    return plain(f"{who} has waited for {duration(wall - (ticket.since or wall))}")
 
 
 def lane_text(lane: Lane, wall: float) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.deadlocks import Deadlock, deadlocks
+from lockclient.model.deadlocks import Deadlock, by_lock, deadlocks
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.overview.table import Table
@@ -38,16 +39,24 @@ class WaiterRow(NamedTuple):
 class Waits:
     """All that waits, the longest first, and who waits for each other; of `total` waiters.
 
-    `heads` and `unread` are those of `WaitQueues`; `knotted` are the locks that are in a deadlock,
-    as it seems.
+    `heads` and `unread` are those of `WaitQueues`.
     """
 
     waits: Sequence[WaiterRow] = ()
     deadlocks: Sequence[Deadlock] = ()
     total: int = 0
     heads: Mapping[str, Ticket] = field(default_factory=dict)
-    knotted: frozenset[str] = frozenset()
     unread: int = 0
+
+    @cached_property
+    def by_lock(self) -> Mapping[str, Deadlock]:
+        """The deadlock of each lock that is in one."""
+        return by_lock(self.deadlocks)
+
+    @cached_property
+    def knotted(self) -> frozenset[str]:
+        """The locks that are in a deadlock."""
+        return frozenset(self.by_lock)
 
     @classmethod
     def of(cls, lines: WaitQueues) -> Waits:
@@ -61,8 +70,7 @@ class Waits:
             WaiterRow(ticket, holders.get(ticket.name), ticket.uuid in stuck)
             for ticket in sorted(tickets, key=attrgetter("revision"))
         ]
-        knotted = frozenset(name for deadlock in found for name in deadlock.names)
-        return cls(waits, found, lines.total, lines.heads, knotted, lines.unread)
+        return cls(waits, found, lines.total, lines.heads, lines.unread)
 
     def tag(self) -> str:
         """Name what is shown."""
@@ -83,7 +91,15 @@ class Waits:
 
     def about(self, name: str) -> Deadlock | None:
         """Return the deadlock that a lock is in."""
-        return next((deadlock for deadlock in self.deadlocks if name in deadlock.names), None)
+        return self.by_lock.get(name)
+
+    def circle(self, name: str) -> Sequence[str]:
+        """Return the locks of the deadlock that a lock is in, that one first; empty: it is not."""
+        deadlock = self.about(name)
+        return () if deadlock is None else deadlock.seen_from(name)
+
+
+NO_WAITS: Final = Waits()
 
 
 class WaiterPoller(Loop):

@@ -9,9 +9,13 @@ from urllib.parse import quote
 
 from lockclient.model.holder import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder
 from lockclient.model.ticket import Ticket
+from lockclient.overview.verdict import DEADLOCK, HELD_TOO_LONG, Standing
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 """What `ssh` may be given: nothing that it would take for an option, nor for a user."""
+
+_POD: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})")
+"""A namespace and a pod, as Kubernetes names them: no shell reads more into them."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
 """What every shell takes for itself, and no program for an option."""
@@ -25,8 +29,9 @@ _SECTIONS: Final = {
     OVERDUE: "LockOverdue",
     UNDECIDED: "LockUndecided",
     BROKEN: "BrokenLock",
+    DEADLOCK: "LockDeadlock",
+    HELD_TOO_LONG: "LockHeldTooLong",
 }
-_DEADLOCK: Final = "LockDeadlock"
 
 
 class Remedy(NamedTuple):
@@ -36,10 +41,10 @@ class Remedy(NamedTuple):
     command: str
 
 
-def runbook(state: str, deadlock: object = None) -> list[str]:
-    """Return the sections of the runbook about a lock in this state; none if all is well."""
-    stuck = [_DEADLOCK] if deadlock else []
-    return [*stuck, _SECTIONS[state]] if state in _SECTIONS else stuck
+def runbook_sections(standing: Standing) -> list[str]:
+    """Return the sections of the runbook about a lock that stands so; none if all is well."""
+    words = dict.fromkeys((standing.verdict, *standing.words))
+    return [_SECTIONS[word] for word in words if word in _SECTIONS]
 
 
 def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
@@ -70,7 +75,11 @@ def visits(head: Ticket) -> Iterator[Remedy]:
 
 def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Remedy]:
     host = who.hostname or ""
-    if _HOST.fullmatch(host):
+    pod = _POD.fullmatch((isinstance(who, Holder) and who.container) or "")
+    if pod:
+        namespace, name = pod.groups()
+        yield Remedy(f"Go to the pod of {whose}.", f"kubectl exec -n {namespace} -it {name} -- sh")
+    elif _HOST.fullmatch(host):
         yield Remedy(f"Go to the host of {whose}.", f"ssh {host}")
     if who.pid is not None:
         yield Remedy(process, f"ps -o pid,stat,lstart,args -p {who.pid}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from flask import Blueprint, Response, abort, current_app, jsonify, request
 
 from lockclient.overview.lock_json import lock_facts, removal_facts, whole_lock
+from lockclient.overview.verdict import standing
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
@@ -38,10 +39,13 @@ def locks() -> Response:
     if (same := unchanged(moment.etag())) is not None:
         return same
     page, snapshot = moment.picture.select(query), moment.picture.snapshot
-    line = dashboard().store.can.queue  # without one nobody knows who waits
+    queue = dashboard().store.can.queue  # without one nobody knows who waits
     answer = jsonify(
         locks=[
-            lock_facts(held.holder, held.state, held.waiters if line else None)
+            lock_facts(
+                *(held.holder, held.standing, held.waiters if queue else None),
+                moment.waits.circle(held.holder.name),
+            )
             for held in page.items
         ],
         total=page.total,
@@ -70,8 +74,9 @@ def lock(name: str | None = None) -> Response:
         abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
     if whole.holder is None:
         abort(404, f"Nobody holds the lock {name!r}.")
-    state = whole.holder.state(moment.judged_at)
-    facts = whole_lock(whole.holder, state, whole.line.first)
+    circle = moment.waits.circle(name)
+    stands = standing(whole.holder, moment.judged_at, deadlock=bool(circle))
+    facts = whole_lock(whole.holder, stands, whole.line.first, circle)
     facts["waiters"] = whole.line.waiting if board.store.can.queue else None
     return tagged(jsonify(facts), whole.etag)
 

@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from lockclient.model.holder import STATES
 from lockclient.service.metrics import gauge_by_label, votes_gauge
 from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
@@ -79,7 +80,8 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     if moment is None:
         return
     picture = moment.picture
-    yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", picture.counts)
+    states = {state: picture.counts[state] for state in STATES}
+    yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", states)
     yield GaugeMetricFamily(
         "mutexdash_waiters",
         "Clients in the queue for a lock; 0 in a store without queues.",

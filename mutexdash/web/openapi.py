@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
-from lockclient.model.fields import COUNT, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
+from lockclient.model.fields import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import STATES
 from lockclient.overview.columns import SORTS
 from lockclient.overview.lock_json import LOCK_FACTS, REMOVED_FACTS, UNLISTED
@@ -20,6 +20,7 @@ _TYPES: Final[Mapping[str, Mapping[str, Any]]] = {
     SECONDS: {"type": "number"},
     NAMES: {"type": "array", "items": {"type": "string"}},
     TEXTS: {"type": "object", "additionalProperties": {"type": "string"}},
+    FLAG: {"type": "boolean"},
 }
 _QUEUE: Final = {
     "type": "array",

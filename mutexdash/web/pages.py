@@ -8,20 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
+from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.model.retention import RECORD_RETENTION
-from lockclient.overview.columns import COLUMNS, QUEUE
+from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
 from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
 from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
-from lockclient.text.durations import duration, parse_duration, roughly
+from lockclient.overview.verdict import standing
+from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import meant, plain
 from lockclient.text.timestamps import utc
+from mutexdash.data.hosts import select_hosts
 from mutexdash.data.live import Moment
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import MAX_PER_PAGE, BadParameter, Page, Query
@@ -33,11 +37,12 @@ from mutexdash.data.timeline import (
     span_text,
     tick,
     ticks,
+    wait_text,
 )
 from mutexdash.markup.backtrace import read_backtrace
 from mutexdash.markup.escaping import iso, visible
 from mutexdash.markup.links import linked
-from mutexdash.markup.remedies import remedies, runbook, visits
+from mutexdash.markup.remedies import remedies, runbook_sections, visits
 from mutexdash.web.context import cached, dashboard, name_asked_for, tagged, unchanged
 from mutexdash.web.exports import read_removal
 from mutexdash.web.urls import (
@@ -47,6 +52,7 @@ from mutexdash.web.urls import (
     list_url,
     lock_url,
     removal_url,
+    span_url,
     unlock_url,
 )
 
@@ -117,6 +123,16 @@ def host() -> Response:
     return tagged(page, tag)
 
 
+@blueprint.get("/hosts")
+def hosts() -> Response:
+    """Show all hosts that hold locks or wait for some."""
+    query = _query("q", "page")
+    moment = dashboard().moment()
+    tag = f"{moment.etag()}-{moment.waits.tag()}"
+    rows = partial(select_hosts, moment.picture.in_order, moment.waits)
+    return cached(tag, lambda: _render_list("hosts.html", moment, query, rows))
+
+
 @blueprint.get("/waiting")
 def waiting() -> Response:
     """Show who waits for what, over all locks."""
@@ -161,6 +177,19 @@ def timeline() -> Response:
         ticks=ticks(shown),
     )  # fmt: skip
     return tagged(page, tag)
+
+
+@blueprint.get("/runbook")
+def runbook() -> str:
+    """Show what to do about each alert; also while nobody knows anything of the locks."""
+    return render_template("runbook.html", text=_runbook_text())
+
+
+@cache
+def _runbook_text() -> Markup:
+    # Rendered by `make runbook` from a file of ours, without raw HTML: nobody else writes it.
+    path = Path(__file__).parents[1] / "runbook.html"
+    return Markup(path.read_text(encoding="utf-8"))  # noqa: S704
 
 
 def _query(*taken: str) -> Query:
@@ -222,6 +251,8 @@ def _common() -> dict[str, Any]:
         "lines_of": fact_rows,
         "no_unlock": no_unlock,
         "undecided": undecided,
+        "standing": standing,
+        "many_waiters": MANY_WAITERS,
         "record_retention": RECORD_RETENTION,
         "needs_sentence": needs_sentence,
         "no_record": NO_RECORD,
@@ -230,6 +261,7 @@ def _common() -> dict[str, Any]:
         "unlock_url": unlock_url,
         "removal_url": removal_url,
         "host_url": host_url,
+        "span_url": span_url,
         "list_url": list_url,
     }
 
@@ -240,15 +272,17 @@ for _filter in (
         plain,
         duration,
         roughly,
+        period,
         utc,
         fact_text,
         iso,
         alert_query,
         lane_text,
         span_text,
+        wait_text,
         tick,
     ),
-    *(linked, domain, remedies, runbook, visits),
+    *(linked, domain, remedies, runbook_sections, visits),
 ):
     blueprint.add_app_template_filter(_filter)
 blueprint.add_app_template_filter(read_backtrace, "frames")

@@ -10,9 +10,11 @@ from urllib.parse import quote, urlencode
 from flask import request, url_for
 from werkzeug.routing import BaseConverter
 
-from lockclient.model.removal import Removal
+from lockclient.model.holder import Holder
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.text.confusables import told_apart
 from mutexdash.data.query import Query
+from mutexdash.data.timeline import Span
 
 
 def lock_url(name: str) -> str:
@@ -39,8 +41,19 @@ def _named(endpoint: str, name: str) -> str:
 
 def removal_url(gone: Removal) -> str:
     """Return the address of one removal's page."""
-    parameters = urlencode({"name": gone.holder.name, "uuid": gone.holder.uuid or ""})
+    return _removal_url(gone.holder)
+
+
+def _removal_url(holder: Holder) -> str:
+    parameters = urlencode({"name": holder.name, "uuid": holder.uuid or ""})
     return f"{url_for('pages.removal')}?{parameters}"
+
+
+def span_url(span: Span) -> str:
+    """Return the address of what says more about a span: the removal that ended it, or the lock."""
+    if span.how in (AUTO_UNLOCK, FORCE_UNLOCK):
+        return _removal_url(span.holder)
+    return lock_url(span.holder.name)
 
 
 def host_url(hostname: str) -> str:

@@ -54,6 +54,14 @@ def spent(run: Callable[[], object]) -> float:
     return sum(after[2:4]) - sum(before[2:4])
 
 
+def test_alone_it_says_the_three_most_useful_commands(settings: Settings) -> None:
+    said = piped(settings).stdout
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("  clustermutex")] == [
+        *("ls", "show", "run"),
+    ]
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_rich_is_loaded_for_a_terminal_only(settings: Settings, tmp_path: Path) -> None:
     """Without it everything but a terminal's table works, and that says what to install."""
     (tmp_path / "rich.py").write_text("raise ModuleNotFoundError('none', name='rich')\n")

@@ -56,12 +56,8 @@ def test_piped_it_is_plain_lines(held: Settings) -> None:
     titles, *rows = _rows(said)
     assert titles == [
         "STATE",
-        "NAME",
-        "HOLDER",
-        "REASON",
-        "HELD",
-        "SILENT",
-        *("ALERT", "UNLOCK", "WAIT"),
+        *("NAME", "WAIT", "HOLDER", "REASON", "HELD"),
+        *("SILENT", "ALERT", "UNLOCK"),
     ]
     assert [row[0] for row in rows] == ["alert", "ok", "ok"]
     assert rows[0][1] == "nightly report"
@@ -116,7 +112,8 @@ def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
         *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
         "identity",
         *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
-        *("auto_unlock_after", "needs", "fencing_token", "waiters"),
+        *("auto_unlock_after", "max_hold", "keepalive", "needs", "fencing_token", "waiters"),
+        *("deadlock", "held_too_long"),
     ]
 
 
@@ -161,8 +158,8 @@ def test_broken_and_eternal_locks_are_listed(settings: Settings, etcdctl: Etcdct
         etcdctl("put", f"{locks}/plain/{key}", value)
     etcdctl("put", f"{locks}/odd/auto_unlock_at", "soon")
     _, odd, plain = _rows(called(settings, "ls").stdout)
-    assert (odd[:3], odd[7]) == (["broken", "odd", "h:?"], "unknown")
-    assert (plain[:3], plain[7]) == (["ok", "plain", "h:?"], "never")
+    assert (odd[:4], odd[8]) == (["broken", "odd", "0", "h:?"], "unknown")
+    assert (plain[:4], plain[8]) == (["ok", "plain", "0", "h:?"], "never")
 
 
 # ---------------------------------------------------------------- ls --watch

@@ -132,7 +132,7 @@ def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore)
 def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
     """A line for people, in colour, until Ctrl-C; only of the locks that were asked for."""
     with ClusterMutex("there", store=store):
-        with in_terminal(settings, "watch", "--initial", "the") as terminal:
+        with in_terminal(settings, "watch", "--initial", "the", columns=80) as terminal:
             terminal.wait_for("held")
             with ClusterMutex("foreign", store=store), ClusterMutex("them", store=store):
                 terminal.wait_for("taken")
@@ -142,7 +142,10 @@ def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
             text = terminal.text
         said, *lines = [line for line in text.splitlines() if line.strip("^C\n ")]
         assert said == "Events appear here. Ctrl-C ends this."
-        assert [line.split()[1:3] for line in lines] == [
+        assert max(map(len, lines)) <= 80, "broken at words"
+        first = [line for line in lines if line[0].isdigit()]
+        assert all(line.startswith(" " * 20) for line in lines if line not in first)
+        assert [line.split()[1:3] for line in first] == [
             ["held", "there"],
             ["taken", "them"],
             ["released", "them"],

@@ -21,7 +21,7 @@ RUNBOOK = CHECKOUT / "docs/runbook.md"
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yml"))
 WANTED = {
     *("LockPastAlert", "LockOverdue", "LockAutoUnlocked", "LockLineLong", "LockFreeWithWaiters"),
-    "LockDeadlock",
+    *("LockDeadlock", "LockHeldTooLong"),
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
     *("UnlockerPictureStale", "DashboardDown", "Watchdog"),

@@ -74,7 +74,7 @@ def test_two_processes_that_wait_for_each_other_are_found_and_freed(
             both = f"pid {process.pid}, has '{has}' and waits for '{wants}'"
             assert both in said
             assert both in piped(settings, "show", has).stdout
-        assert json.loads(piped(settings, "show", "y", "--json").stdout)["deadlock"] == ["x", "y"]
+        assert json.loads(piped(settings, "show", "y", "--json").stdout)["deadlock"] == ["y", "x"]
         examined = piped(settings, "doctor", "--listen", "0", status=2).stdout
         assert "warning  locks     This may be a deadlock: " in examined
         with when_ready(mutexdash(settings)) as board:

@@ -24,7 +24,9 @@ MAX_LISTED = 100
 """Locks past their alert, and client hosts, that get series of their own: what comes from outside
 must not fill Prometheus. The locks beyond are counted, and the counts ring."""
 
-KINDS = PAST_ALERT, SKEWS, UNLOCKED, FREE = "past-alert", "skew", "auto-unlocked", "free"
+KINDS = PAST_ALERT, SKEWS, UNLOCKED, FREE, TOO_LONG = (
+    *("past-alert", "skew", "auto-unlocked", "free", "held-too-long"),
+)
 """Of series whose labels come from locks; each has a `SeriesLimit`."""
 
 NEW_AN_HOUR: Final = 100

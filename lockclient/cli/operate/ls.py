@@ -34,11 +34,11 @@ from lockclient.cli.store_access import (
 )
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.deadlocks import Deadlock
-from lockclient.model.holder import STATES
 from lockclient.overview import columns
 from lockclient.overview.columns import SORTS, Listed, in_order
 from lockclient.overview.lock_json import LOCK_FACTS, lock_facts
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import VERDICTS
 from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
@@ -95,9 +95,10 @@ class Choice(NamedTuple):
 
     def view(self, store: ServiceStore, table: Table, queues: WaitQueues, wall: float) -> ListView:
         """Return what there is to see at a wall-clock time."""
-        locks = filter(self.includes, listed_locks(table, wall, queues.heads))
+        deadlocks = queues.deadlocks()
+        locks = filter(self.includes, listed_locks(table, wall, queues.heads, deadlocks))
         found = in_order(locks, self.sort)
-        return ListView(found, queues.deadlocks(), store.warnings_for_display())
+        return ListView(found, deadlocks, store.warnings_for_display())
 
 
 ViewAt = Callable[[float], ListView]
@@ -115,7 +116,9 @@ ViewAt = Callable[[float], ListView]
     help=f"Sort by one of {', '.join(SORTS)}; with - in front the other way round. "
     "[default: state, the most urgent first]",
 )
-@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only locks in this state.")
+@click.option(
+    "--state", type=click.Choice(VERDICTS), multiple=True, help="Only locks that are found so."
+)
 @json_option
 @store_options
 @with_facts(lock_facts=LOCK_FACTS)
@@ -160,7 +163,9 @@ def ls(
     search = parse_search(text)
 
     def choose(lock: Listed) -> bool:
-        return (not state or lock.state in state) and search.finds(lock.holder, lock.state)
+        found_by = lock.standing.words
+        chosen = not state or not set(state).isdisjoint(found_by)
+        return chosen and search.finds(lock.holder, *found_by)
 
     with opened_store(settings) as store:
         (_watch_list if watch else _print_list)(store, Choice(choose, sort), as_json=as_json)
@@ -190,8 +195,8 @@ def cells(locks: list[Listed], wall: float) -> list[list[object]]:
 
 def summary(table: Table, locks: list[Listed]) -> str:
     """Return the line below the table."""
-    counts = Counter(lock.state for lock in locks)
-    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    counts = Counter(lock.standing.verdict for lock in locks)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     held = len(table.rows())
     what = counted(held, "lock")
     if len(locks) < held:
@@ -201,9 +206,9 @@ def summary(table: Table, locks: list[Listed]) -> str:
     waiting = sum(table.waiters().values())
     unlockers = len(table.unlockers())
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
-    # Without a line nobody knows who waits.
+    # Without a queue nobody knows who waits.
     waiters = f" {waiting} waiting;" if table.can.queue else ""
-    text = f"{what}{': ' if states else ''}{states};{waiters} {watched}."
+    text = f"{what}{': ' if verdicts else ''}{verdicts};{waiters} {watched}."
     alike = sum(1 for lock in locks if lock.like)
     looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
     return f"{text}{looks}"
@@ -211,7 +216,10 @@ def summary(table: Table, locks: list[Listed]) -> str:
 
 def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> dict[str, Any]:
     return {
-        "locks": [lock_facts(*lock[:3]) for lock in seen.locks],
+        "locks": [
+            lock_facts(lock.holder, lock.standing, lock.waiters, lock.deadlock)
+            for lock in seen.locks
+        ],
         "total": len(seen.locks),
         "revision": table.revision,
         "server_time": wall,

@@ -18,12 +18,13 @@ from lockclient.cli.store_access import (
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
-from lockclient.model.holder import FACTS, Holder
+from lockclient.model.holder import FACTS, OK, Holder
 from lockclient.model.lock_name import check_name
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
 from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, undecided
+from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
@@ -60,9 +61,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     {more}
         queue      a list of who waits, the next one first: uuid, hostname, pid,
                    thread, reason, since (Unix seconds), revision, actor,
-                   within (the holder inside whose own block it waits)
-        deadlock   a list of names of locks, this one among them, whose holders
-                   wait for each other, as it seems; else empty
+                   within (the holder inside whose own block it waits),
+                   frame (the line of code that waits)
         remarks    of a store of several servers: on how few of them it stands,
                    if not on all; else empty
     """
@@ -76,10 +76,10 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
                 click.echo("\n".join(_waiters(seen.waiters, now)))
             raise click.ClickException(_not_held_text(store, seen, name))
     if as_json:
-        stuck = deadlock.names if deadlock else ()
+        circle = deadlock.seen_from(name) if deadlock else ()
+        stands = standing(holder, now, deadlock=deadlock is not None)
         remarks = [seen.warning] if seen.warning else []
-        more = {"deadlock": stuck, "remarks": remarks}
-        print_json(whole_lock(holder, holder.state(now), waiters) | more)
+        print_json(whole_lock(holder, stands, waiters, circle) | {"remarks": remarks})
         return
     for line in lock_lines(holder, waiters, now, like, deadlock):
         click.echo(line)
@@ -164,8 +164,13 @@ def lock_lines(
     Args:
         waiters: None: nobody knows who waits, since the store has no line.
     """
-    state, name = holder.state(wall), apart(holder.name) if like else plain(holder.name)
-    yield f"{click.style(name, bold=True)}  {click.style(state, COLOURS[state])}"
+    stands = standing(holder, wall, deadlock=deadlock is not None)
+    name = apart(holder.name) if like else plain(holder.name)
+    words = dict.fromkeys((stands.verdict, *stands.words))
+    told = ", ".join(
+        click.style(word, COLOURS[word]) for word in words if word != OK or len(words) == 1
+    )
+    yield f"{click.style(name, bold=True)}  {told}"
     if like:
         yield _line("looks like", f"{like}, which is held, too")
     for fault in holder.faults():
@@ -225,6 +230,8 @@ def _waiters(line: tuple[Ticket, ...], wall: float) -> Iterator[str]:
         reason = f", for {ticket.reason!r}" if ticket.reason else ""
         since = "" if ticket.since is None else f", for {duration(wall - ticket.since)} now"
         yield _line(f"{number:>{_LABEL_WIDTH}}.", f"{process_text(ticket)}{reason}{since}")
+        if ticket.frame:
+            yield _line("", f"at {ticket.frame}")
 
 
 def _backtrace(holder: Holder) -> Iterator[str]:

@@ -14,9 +14,10 @@ import click
 
 from lockclient.cli.operate.show import process_text
 from lockclient.cli.options import json_option, parse_search, store_options
-from lockclient.cli.output import COLOURS, on_terminal, print_json
+from lockclient.cli.output import COLOURS, on_terminal, print_json, wrapped
 from lockclient.cli.store_access import check_reachable, followed_table, opened_store
 from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.deadlocks import Deadlock, by_lock
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.model.ticket import Ticket
@@ -24,6 +25,7 @@ from lockclient.overview.lock_json import lock_facts, removal_facts
 from lockclient.overview.rows import Transition
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import standing
 from lockclient.overview.waiters import MOST, WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
@@ -69,7 +71,9 @@ class LogRow:
         """Tell whether it is among what is searched for."""
         if isinstance(self.who, Ticket):
             return search.finds_ticket(self.who)
-        return self.who is None or search.finds(self.who, self.who.state(time.time()))
+        if self.who is None:
+            return True
+        return search.finds(self.who, *standing(self.who, time.time()).words)
 
 
 @click.command()
@@ -125,10 +129,13 @@ def _print(event: LogRow, *, as_json: bool) -> None:
     if as_json:
         print_json({"time": wall, "event": event.kind, **event.facts}, line=True)
         return
-    at = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    now = datetime.fromtimestamp(wall, timezone.utc)
+    # Lines on a terminal are for who sits before it, and have to fit.
+    whole = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    at = now.strftime("%H:%M:%SZ") if on_terminal() else whole
     kind = click.style(event.kind.ljust(_KIND_WIDTH), _COLOURS.get(event.kind))
-    name = "" if event.who is None else f"  {told_apart(event.who.name)}"
-    click.echo(f"{at}  {kind}{name}  {plain(event.text)}")
+    name = "" if event.who is None else f"{told_apart(event.who.name)}  "
+    click.echo(f"{at}  {kind}  {wrapped(name + plain(event.text), len(at) + _KIND_WIDTH + 4)}")
 
 
 # ---------------------------------------------------------------- from the table to events
@@ -173,6 +180,7 @@ class _EventSource:
         self._states: dict[str, str] = {}
         self._removed: set[tuple[str, str | None]] = set()
         self._unreachable = False
+        self._deadlocks: dict[str, Deadlock] = {}
         self._seen_waiters = SeenWaiters(initial=initial)
 
     def read(self, news: _News) -> Iterator[LogRow]:
@@ -235,11 +243,12 @@ class _EventSource:
 
     def check_waiters(self, lines: WaitQueues) -> Iterator[LogRow]:
         """Yield who waits now, and who does no more and did not get the lock."""
+        self._deadlocks = by_lock(lines.deadlocks())
         for kind, ticket in self._seen_waiters.compare(lines):
             row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
             facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
             if row is not None and row.held:
-                facts = lock_facts(row.holder, self._state(row.holder), waiters)
+                facts = self._facts(row.holder, waiters)
             reason = f", for {ticket.reason!r}" if ticket.reason else ""
             waited = "" if ticket.since is None else f" {duration(time.time() - ticket.since)}"
             more = (
@@ -268,9 +277,15 @@ class _EventSource:
         return holder.state(self._table.judged_at(time.time()))
 
     def _event(self, kind: str, holder: Holder, text: str) -> LogRow:
-        state = self._state(holder)
         waiters = self._table.waiters().get(holder.name, 0) if self._table.can.queue else None
-        return LogRow(kind, holder, text, lock_facts(holder, state, waiters))
+        return LogRow(kind, holder, text, self._facts(holder, waiters))
+
+    def _facts(self, holder: Holder, waiters: int | None) -> dict[str, Any]:
+        deadlock = self._deadlocks.get(holder.name)
+        circle = deadlock.seen_from(holder.name) if deadlock else ()
+        judged_at = self._table.judged_at(time.time())
+        stands = standing(holder, judged_at, deadlock=deadlock is not None)
+        return lock_facts(holder, stands, waiters, circle)
 
     def _removal(self, removal: Removal) -> LogRow:
         by = f"by {removal.removed_by or 'unknown'}: {removal.why}"

@@ -34,6 +34,11 @@ lock_options = with_options(
         help="How long without a sign of life until the unlocker removes the lock.  "
         "[default: three times --expected-runtime]",
     ),
+    click.option(
+        "--max-hold",
+        type=Duration(),
+        help="How long the lock is held at most: beyond that people are alerted, whoever pushes.",
+    ),
     click.option("--quiet", is_flag=True, help="Say nothing of what is waited for."),
     click.option("--reason", default="", help="What the lock is used for."),
     click.option(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import click
 
+from lockclient.cli.output import wrapped
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.stack import Stack
@@ -26,6 +27,8 @@ from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay
 
 CHAPTER_TIMEOUT_S = 60.0
 """Seconds after which something that was promised counts as not having happened."""
+_INDENT = 11
+"""Characters before each sentence, where the first line has its time."""
 
 
 class StoryFailed(Exception):
@@ -55,7 +58,8 @@ def demo(exit_after_story: bool, store: str) -> None:
             raise click.ClickException(f"The story did not go as promised: {error}") from error
         if not exit_after_story:
             click.echo(f"\nLook at it: {click.style(stack.dashboard, bold=True)}")
-            click.echo("Two locks are still held, one of them past its alert. Ctrl-C ends it all.")
+            held = "Two locks are still held, one of them past its alert. Ctrl-C ends it all."
+            click.echo(wrapped(held, 0))
             stay(stack)
     click.echo("Everything has ended.")
 
@@ -103,18 +107,18 @@ class Story:
     def _show_lines(self, *names: str) -> None:
         for name in names:
             lock = self._wait_for(partial(self._lock, name), f"{name} on the dashboard")
-            click.echo(f"           {name:<15} pid {lock['pid']:<8} {_where(lock['backtrace'])}")
+            self._add(f"{name}, pid {lock['pid']}: {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
         if not self._has_queue:
-            for number in ("2", "3"):
+            for number in ("1", "2"):
                 self._start_worker(number)
                 self._wait_for_log(number, "waits", f"waiter {number} to wait")
-            self._say("Two more want deploy/prod. There is no line here: they look, and listen.")
+            self._say("Two more want deploy/prod. There is no queue here: they look, and listen.")
             return
-        for number in ("2", "3", "4"):
+        for number in ("1", "2", "3"):
             self._start_worker(number)
-            self._wait_for(partial(self._in_line, int(number) - 1), f"waiter {number} in line")
+            self._wait_for(partial(self._queued, int(number)), f"waiter {number} in the queue")
         self._say("Three more want deploy/prod and queue for it, first come, first served.")
 
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
@@ -126,7 +130,7 @@ class Story:
         doomed.wait()
         self._say(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
         no_lease = "a lock has no lease, and " if self._has_queue else ""
-        click.echo(f"           {no_lease}only silence up to its time frees it.")
+        self._add(f"{no_lease}only silence up to its time frees it.")
 
     def _alert(self) -> None:
         def alerted() -> bool:
@@ -139,7 +143,7 @@ class Story:
             "the unlocker's metric of that alert",
         )
         self._say("“invoice run” is past its alert: its holder called no alive() for 4 s.")
-        click.echo("           People are alerted; the lock stays. Prometheus sees it at /metrics.")
+        self._add("People are alerted; the lock stays. Prometheus sees it at /metrics.")
 
     def _auto_unlock(self) -> None:
         removal = self._wait_for(self._removal, "the auto-unlock of the dead holder's lock")
@@ -147,14 +151,14 @@ class Story:
         if late < 0:
             raise StoryFailed(f"deploy/prod was removed {-late:.1f} s before its time.")
         self._say(f"The unlocker removed deploy/prod, {late:.1f} s after its time was up:")
-        click.echo(f"           {removal['why']}")
+        self._add(removal["why"])
 
     def _hand_over(self) -> None:
         if not self._has_queue:
             self._hand_over_in_any_order()
             return
         tokens = []
-        for number in ("2", "3", "4"):
+        for number in ("1", "2", "3"):
             self._wait_for_log(number, "took", f"waiter {number}")
             tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
             self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
@@ -162,7 +166,7 @@ class Story:
             raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the queue.")
 
     def _hand_over_in_any_order(self) -> None:
-        waiting = ["2", "3"]
+        waiting = ["1", "2"]
         while waiting:
             took = self._wait_for(
                 lambda: next((role for role in waiting if "took" in self._log_text(role)), None),
@@ -170,8 +174,8 @@ class Story:
             )
             waiting.remove(took)
             self._say(f"Waiter {took} has deploy/prod now: a release wakes the next waiter.")
-        self._start_worker("4")  # it keeps the lock, so that it comes after them
-        self._wait_for_log("4", "took", "one more worker")
+        self._start_worker("3")  # it keeps the lock, so that it comes after them
+        self._wait_for_log("3", "took", "one more worker")
         self._say("A fourth worker has deploy/prod now, and keeps it.")
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
@@ -180,16 +184,14 @@ class Story:
             said = self._log_text("steady")
             raise StoryFailed(f"the worker that calls alive() ended badly: {said}")
         self._say("The worker of nightly-report called alive() all along, finished and released:")
-        click.echo(
-            "           it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted."
-        )
+        self._add("it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted.")
 
     # ------------------------------------------------------------ what is seen
 
     def _lock(self, name: str) -> dict[str, Any] | None:
         return self._get(f"/api/locks/{quote(name, safe='')}")
 
-    def _in_line(self, count: int) -> bool:
+    def _queued(self, count: int) -> bool:
         lock = self._lock("deploy/prod")
         return lock is not None and len(lock["queue"]) == count
 
@@ -225,7 +227,10 @@ class Story:
 
     def _say(self, sentence: str) -> None:
         at = time.monotonic() - self._began
-        click.echo(f"{click.style(f'[{at:5.1f} s]', fg='cyan')}  {sentence}")
+        click.echo(f"{click.style(f'[{at:5.1f} s]', fg='cyan')}  {wrapped(sentence, _INDENT)}")
+
+    def _add(self, sentence: str) -> None:
+        click.echo(" " * _INDENT + wrapped(sentence, _INDENT))
 
     def _wait_for(self, condition: Callable[[], Any], what: str) -> Any:
         until = time.monotonic() + CHAPTER_TIMEOUT_S

@@ -58,10 +58,10 @@ def deploy_and_die() -> None:
 
 
 def deploy_after(number: str) -> None:
-    """Wait in line for the lock of the one that is killed; the last one keeps it."""
+    """Queue for the lock of the one that is killed; the last one keeps it."""
     mutex = ClusterMutex(
         "deploy/prod",
-        reason=f"roll out 2.4.{number}",
+        reason=f"roll out 2.4.{int(number) + 1}",
         expected_runtime=60,
         auto_unlock_after=3600,
         keepalive=True,
@@ -69,7 +69,7 @@ def deploy_after(number: str) -> None:
     print("waits", flush=True)
     with mutex as held:
         _say_taken(held)
-        time.sleep(1 if number != "4" else 3600)
+        time.sleep(1 if number != "3" else 3600)
     print("released", flush=True)
 
 

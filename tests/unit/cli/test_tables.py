@@ -13,13 +13,13 @@ from lockclient.cli.operate.tables import Column, rich_table
 from lockclient.cli.output import cut_process
 
 LONG = [
-    *("alert", "terraform/shop-production-eu-west-1", "ci-runner-3:30415"),
+    *("alert", "terraform/shop-production-eu-west-1", "12 · 15 min", "ci-runner-3:30415"),
     *("https://ci.example.org/shop/builds/1234567890", "12 min 3 s", "7 min 10 s"),
-    *("2 min 10 s ago", "in 14 min 59 s", "12 · 15 min"),
+    *("2 min 10 s ago", "in 14 min 59 s"),
 ]
 SHORT = [
-    *("ok", "backup", "db:1", "nightly base backup of shop-db", "2 min 3 s", "9 s"),
-    *("in 3 min 10 s", "never", "0"),
+    *("ok", "backup", "0", "db:1", "nightly base backup of shop-db", "2 min 3 s", "9 s"),
+    *("in 3 min 10 s", "never"),
 ]
 
 
@@ -37,18 +37,21 @@ def test_states_and_times_are_never_cut(width: int) -> None:
     for row, line in zip([LONG, SHORT], lines, strict=True):
         assert len(line) <= width
         assert line.startswith(row[0])
-        waits = row[8] if width > 100 else row[8].partition(" ")[0]
-        spare = row[5:7] if width > 150 else row[5:6] if width > 100 else []  # the first to go
-        times = [row[4], *spare, row[7], waits]
+        assert f" {row[2] if width > 100 else row[2].partition(' ')[0]} " in line
+        spare = row[6:8] if width > 150 else row[6:7] if width > 100 else []  # the first to go
+        times = [row[5], *spare, row[8]]
         assert line.split()[-len(" ".join(times).split()) :] == " ".join(times).split()
         left = ["SILENT", "ALERT"][: len(spare)]
-        assert titles.split()[-3 - len(left) :] == ["HELD", *left, "UNLOCK", "WAIT"]
+        assert titles.split()[-2 - len(left) :] == ["HELD", *left, "UNLOCK"]
+        assert titles.split()[:3] == ["STATE", "NAME", "WAIT"]
 
 
 def test_what_may_be_shortened_is_and_then_left_out() -> None:
     assert "REASON" not in told(ls.COLUMNS, [LONG], 80)[0]
     line = told(ls.COLUMNS, [LONG], 80)[1]
-    assert "terraform/…eu-west-1  ci-runner-3:30415" in line, "names in their middle, pids never"
+    assert "terraform/…eu-west-1    12  ci-runner-3:30415" in line, (
+        "names in their middle, pids never"
+    )
     assert "nightly base bac" in told(ls.COLUMNS, [SHORT], 80)[1]
     assert "HOLDER" not in told(ls.COLUMNS, [LONG], 60)[0]
     assert "https://ci.example.org/shop/builds/1234567890" in told(ls.COLUMNS, [LONG], 200)[1]
@@ -57,6 +60,7 @@ def test_what_may_be_shortened_is_and_then_left_out() -> None:
 def test_no_two_names_look_alike() -> None:
     """Which differ in their middle only: they take more lines."""
     rows = [[*LONG], [*LONG], [*SHORT]]
+    assert len(rows[0]) == len(ls.COLUMNS)
     rows[0][1], rows[1][1] = "deploy/service-1/eu-west/prod", "deploy/service-2/eu-west/prod"
     lines = told(ls.COLUMNS, rows, 80)
     assert "".join(line[7:].split("  ")[0] for line in lines[1:3]) in rows[0][1]

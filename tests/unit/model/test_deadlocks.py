@@ -178,7 +178,7 @@ def test_a_deadlock_is_on_both_locks_pages_with_both_backtraces(board: Board) ->
         assert text.count("clustermutex force-unlock") == 2, "commands for both holders"
         html = board.html(f"/lock/{name}")
         assert 'href="https://r.example#lockdeadlock"' in html
-        assert f"<title>Deadlock? · {name}" in html
+        assert f"<title>Deadlock?: {name}" in html
     board.shows("/lock/other", but=("deadlock",))
     for path in ("/", "/waiting"):
         board.shows(path, "2 clients each hold a lock and wait for the next one's: x, y.")
@@ -233,7 +233,7 @@ def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
             name, f"w{number}", hostname=f"ci-{number + 2}.example.com", pid=60 + number,
             reason=f"release {number}", since=1.0,
         )  # fmt: skip
-    parts = ("held by ci-1 : 5", "nobody just now", "1–3 of 3 waiters")
+    parts = ("held by ci-1 : 5", "nobody at the moment", "1–3 of 3 waiters")
     text = board.shows("/waiting", *parts)
     places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
     assert places == sorted(places)

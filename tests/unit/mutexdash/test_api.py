@@ -14,7 +14,8 @@ from tests.support.records import BACKTRACE
 LOCK_KEYS = [
     *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
     *("identity", "client", "locked_at", "alive_at", "alert_at", "auto_unlock_at"),
-    *("expected_runtime", "auto_unlock_after", "needs", "fencing_token", "waiters"),
+    *("expected_runtime", "auto_unlock_after", "max_hold", "keepalive", "needs"),
+    *("fencing_token", "waiters", "deadlock", "held_too_long"),
 ]
 
 
@@ -89,7 +90,7 @@ def test_one_lock_has_its_backtrace_and_its_line(board: Board) -> None:
     assert lock["waiters"] == 2
     assert [ticket["uuid"] for ticket in lock["queue"]] == ["w1", "w2"]
     facts = {"hostname": "h1", "pid": 1, "reason": "me, too", "since": 5.0}
-    nothing = {"thread": None, "actor": None, "within": None}
+    nothing = {"thread": None, "actor": None, "within": None, "frame": None}
     assert lock["queue"][0] == {"uuid": "w1", "revision": 3, **facts, **nothing}
 
 

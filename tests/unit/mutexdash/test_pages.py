@@ -126,7 +126,7 @@ def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
     board.shows(
         "/lock/stuck",
         *("Free, and 1 client waits for it", "next-1 : 3", "ssh next-1", "py-spy dump --pid 3"),
-        "docs/runbook.md#lockfreewithwaiters",
+        "LockFreeWithWaiters",
         but=("force-unlock", "was never taken"),
     )
     board.store.take("stuck")

@@ -162,7 +162,14 @@ def test_the_timeline_has_a_lane_for_each_lock_and_words_for_each_colour(board: 
     html = board.html("/timeline?span=900")
     assert re.search(r'aria-label="worker-1 : 4711, from .* for 1 min \d+ s, still held"', html)
     assert re.search(r'aria-label="worker-1 : 4711, from .* for 1 min \d+ s, released"', html)
-    assert re.search(r'class="span released">\s*<title>worker-1 : 4711, .* released</title>', html)
+    assert re.search(r'class="span released" href="/lock/went" [^>]*>\s*<title>worker-1 : ', html)
+    board.store.take("late", held_for=400)
+    board.store.wait("late", "w", hostname="h", pid=3, since=time.time() - 60)
+    html = board.html("/timeline?span=900")
+    assert re.search(r'class="span held alert" href="/lock/late"', html)
+    assert re.search(r'aria-label="h : 3 has waited for 1 min', html)
+    order = [html.index(f'data-key="{name}"') for name in ("late", "held", "went")]
+    assert order == sorted(order), "as the list has them"
     words = ("15 min ago", "10 min ago", "now", "held", "released", "auto-unlocked")
     board.shows("/timeline?span=900", *words)
     board.shows("/timeline?q=nothing", "No lock matches.")
@@ -238,7 +245,7 @@ def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:
         since = time.time() - 900 + number
         board.store.wait("deploy/prod", f"w{number}", hostname="h", pid=1, since=since)
     commands = ("ssh ci-3.example.com", "ps -o", "py-spy dump --pid 4711", "-- deploy/prod")
-    text = board.shows("/lock/deploy%2Fprod", *commands, "docs/runbook.md#lockpastalert")
+    text = board.shows("/lock/deploy%2Fprod", *commands, "LockPastAlert")
     assert re.search(r"auto-unlock in 8 min \d+ s\. 6 wait, the longest 15 min \d+ s\.", text)
     board.shows("/", "6 waiting · the longest 15 min")
     board.store.take("well")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from lockclient.cli.operate.force_unlock import force_unlock
 from lockclient.model.holder import Holder
-from mutexdash.markup.remedies import remedies, runbook
+from lockclient.overview.verdict import Standing
+from mutexdash.markup.remedies import remedies, runbook_sections
 from tests.deploy.test_rules import WANTED
 
 URL = "etcd://10.0.0.7:2379/clustermutex"
@@ -48,12 +49,30 @@ def test_a_host_that_is_none_is_not_gone_to(host: str) -> None:
     assert not any(command.startswith("ssh") for command in commands(replace(STUCK, hostname=host)))
 
 
+@pytest.mark.parametrize(
+    ("container", "first"),
+    [
+        ("shop/web-7d9f5b6c4d-x2x4q", "kubectl exec -n shop -it web-7d9f5b6c4d-x2x4q -- sh"),
+        ("0123456789ab", "ssh "),
+        ("shop/-it; rm -rf", "ssh "),
+        ("-n/web", "ssh "),
+        ("a/b/c", "ssh "),
+        (None, "ssh "),
+    ],
+)
+def test_a_holder_in_a_pod_is_gone_to_by_kubectl(container: str | None, first: str) -> None:
+    command = next(iter(commands(replace(STUCK, container=container))))
+    assert command.startswith(first)
+    assert ("kubectl" in command) == first.startswith("kubectl")
+
+
 def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:
     sections = {name.lower() for name in WANTED}
     for state in ("alert", "overdue", "undecided", "broken"):
-        assert {name.lower() for name in runbook(state, deadlock=True)} < sections
-    assert runbook("ok") == []
-    assert runbook("ok", deadlock=True) == ["LockDeadlock"]
+        assert {name.lower() for name in runbook_sections(Standing(state, True, True))} < sections
+    assert runbook_sections(Standing("ok")) == []
+    assert runbook_sections(Standing("ok", deadlock=True)) == ["LockDeadlock"]
+    assert runbook_sections(Standing("ok", held_too_long=True)) == ["LockHeldTooLong"]
 
 
 SHELLS = {

@@ -24,7 +24,7 @@ import mutexdash
 from lockclient.cli.operate import ls, removed
 from lockclient.cli.operate.show import lock_lines
 from lockclient.cli.operate.show import show as show_command
-from lockclient.model.fields import COUNT, KNOWN, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
+from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.overview import columns
@@ -41,6 +41,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     SECONDS: lambda number: 7000.0 + number,
     NAMES: lambda number: (f"need-{number}", "other"),
     TEXTS: lambda number: {f"label-{number}": "said"},
+    FLAG: lambda number: True,
 }
 TITLED = [fact for fact in FACTS if fact.title]
 TOLD = [fact for fact in FACTS if fact.told]
@@ -219,7 +220,7 @@ def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
 def test_every_cell_is_a_column_s() -> None:
     (cells,) = ls.cells([Listed(WHOLE, "ok", 3, waits_since=NOW - 903)], NOW)
     assert len(cells) == len(COLUMNS)
-    assert cells[-1] == "3 · 15 min"
+    assert cells[2] == "3 · 15 min"
 
 
 # ---------------------------------------------------------------- what is undecided
@@ -308,14 +309,22 @@ def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
 
 
 STUCK: list[tuple[str, str, float | None, int, float, float]] = [
-    # name, state, auto-unlock in, waiters, alert, revision of the first ticket
+    # name, verdict, auto-unlock in, waiters, alert, revision of the first ticket
+    ("late-waited-for", "overdue", -1, 2, -50, 50),
+    ("late-alone", "overdue", -1, 0, -50, inf),
+    ("forged-or-not", "deadlock", 900, 999, 50, 60),
+    ("thirty", "alert", 900, 30, -10, 40),
+    ("broken-six", "broken", None, 6, -10, 55),
     ("person-six", "alert", None, 6, -10, 50),
-    ("person-old", "alert", None, 0, -500, inf),
-    ("person-new", "alert", None, 0, -20, inf),
     ("six-for-long", "alert", 900, 6, -10, 20),
     ("six", "alert", 800, 6, -10, 30),
+    ("six-too-long", "held-too-long", 800, 6, 10, 45),
     ("six-not-read", "alert", 100, 6, -10, inf),
     ("one", "alert", 900, 1, -10, 10),
+    ("nobody-broken", "broken", None, 0, -10, inf),
+    ("nobody-deadlock", "deadlock", 900, 0, 50, inf),
+    ("person-old", "alert", None, 0, -500, inf),
+    ("person-new", "alert", None, 0, -20, inf),
     ("soon", "alert", 100, 0, -10, inf),
     ("late", "alert", 700, 0, -500, inf),
     ("well-soon", "ok", 100, 0, 50, inf),
@@ -324,14 +333,20 @@ STUCK: list[tuple[str, str, float | None, int, float, float]] = [
 ]
 
 
-def test_the_most_urgent_is_what_only_a_person_can_free_then_what_most_wait_for() -> None:
-    """And of those for which equally many wait, the one whose first waits longest."""
+def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an_overdue() -> None:
+    """Of those that as many wait for, what only a person can free, then who has waited longest."""
     locks = []
-    for name, state, after, waiters, alert, head in STUCK:
+    for name, verdict, after, waiters, alert, head in STUCK:
         times: dict[str, Any] = {"alert_at": NOW + alert, "expected_runtime": 1000.0}
         if after is not None:
             times |= {"auto_unlock_at": NOW + after, "auto_unlock_after": 1000 - alert + after}
-        locks.append(Listed(Holder(name, "u", "h", **times), state, waiters, head=head))
+        holder = Holder(name, "u", "h", **times)
+        state = "ok" if verdict in ("deadlock", "held-too-long") else verdict
+        knot = (name, "other") if verdict == "deadlock" else ()
+        too_long = verdict == "held-too-long"
+        lock = Listed(holder, state, waiters, "", head, deadlock=knot, held_too_long=too_long)
+        assert lock.standing.verdict == verdict
+        locks.append(lock)
     found = in_order(reversed(locks), "state")
     assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 

@@ -85,7 +85,7 @@ def test_among_many_the_same_are_found() -> None:
     other = Holder("other", "u", "bill-3", 12, reason="x")
     for text in ("bill", "host:bill-3 -4711", "-bill", "state:ok"):
         search = Search.read(text)
-        among = search.among([LOCK, other], lambda held: (held, text_of(held), "ok"))
+        among = search.among([LOCK, other], lambda held: (held, text_of(held), ("ok",)))
         assert among == [lock for lock in (LOCK, other) if search.finds(lock, "ok")]
 
 

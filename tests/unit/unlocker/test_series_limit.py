@@ -18,6 +18,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.overview.rows import Row, Transition
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import WaitQueue
 from tests.unit.unlocker.test_metrics import SILENT, past_alert
@@ -26,6 +27,7 @@ from unlocker.metrics import series_limit
 from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.gauges import past_alert_gauges
+from unlocker.metrics.held_too_long import HeldTooLong
 from unlocker.metrics.recent_removals import COUNTED_S, MAX_COUNTED, SHOWN_S, RecentRemovals
 from unlocker.metrics.series_limit import (
     FREE,
@@ -34,6 +36,7 @@ from unlocker.metrics.series_limit import (
     MAX_LISTED,
     NEW_AN_HOUR,
     PAST_ALERT,
+    TOO_LONG,
     UNLOCKED,
     SeriesLimit,
 )
@@ -58,6 +61,7 @@ class Store:
                 *past_alert_gauges(PastAlert(self.past_alert, {}), (), limits[PAST_ALERT]),
                 *self.recent.gauges(self.removals),
                 *self.free.gauges(),
+                *self.held_too_long.gauges(),
             )
         )
 
@@ -70,6 +74,12 @@ class Store:
             Removal(holder, time.time(), "me", "auto-unlock", "") for holder in holders
         ]
         self.recent.add(self.removals, found=False)
+        rows = [
+            Row(replace(holder, locked_at=1.0, max_hold=2.0, fencing_token=5), 0.0, found=False)
+            for holder in holders
+        ]
+        self.held_too_long = HeldTooLong(self.metrics.series_limits[TOO_LONG])
+        self.held_too_long.update(Transition(row.holder.name, None, row, live=True) for row in rows)
         self.heads = {name: Ticket(name, "u", name, revision=self.loads) for name in names}
         for name in names:
             self.metrics.skews.note(name, 9.0)
@@ -117,7 +127,8 @@ def test_fresh_labels_make_no_more_series_than_a_hundred_sets_an_hour(
         found |= series(samples)
     counts = Counter(name for name, *_ in found)
     assert {*counts.values()} == {NEW_AN_HOUR}
-    assert len(counts) == 7, "of past alert, its end and who; removed; free and who; skew"
+    named = "of past alert, its end and who; removed; free and who; skew; too long and who"
+    assert len(counts) == 9, named
     # They ring by their number.
     assert value(samples, "clustermutex_locks_unlisted", state="alert") == MAX_LISTED
     assert value(samples, "clustermutex_locks_auto_unlocked_unlisted") == 21 * MAX_LISTED
@@ -141,7 +152,9 @@ def test_what_is_shown_stays_shown() -> None:
         store.past_alert = [*store.past_alert[1:], mine]
         later = series(store.scrape())
         own = {key for key in first if ("name", mine.row.holder.name) in key}
-        assert {key for key in own if "unlocked" not in key[0]} <= later
+        assert {
+            key for key in own if "unlocked" not in key[0] and "too_long" not in key[0]
+        } <= later
 
 
 def test_two_names_that_are_shown_alike_do_not_end_the_scrape() -> None:

@@ -1,0 +1,51 @@
+"""The verdict on a lock, which people see first: its state, or what is worse than a healthy one.
+
+A lock in a deadlock, and one that is held for longer than it says (`max_hold`), may be pushed all
+the time: its state is `ok`, and nobody gets any further. So that is the verdict then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from lockclient.model.holder import OK, STATES, Holder
+
+DEADLOCK: Final = "deadlock"
+HELD_TOO_LONG: Final = "held-too-long"
+VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
+"""What people ask for by `state:` and `--state`; `state` in JSON is one of `STATES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a lock stands at a moment; `deadlock` as far as it seems.
+
+    Attributes:
+        verdict: the one word for it. Broken, undecided and overdue are told beside a deadlock.
+        words: all that it is found by.
+    """
+
+    state: str
+    deadlock: bool = False
+    held_too_long: bool = False
+    verdict: str = field(init=False)
+    words: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        late = HELD_TOO_LONG if self.held_too_long and self.state == OK else self.state
+        more = ((DEADLOCK, self.deadlock), (HELD_TOO_LONG, self.held_too_long))
+        object.__setattr__(self, "verdict", DEADLOCK if self.deadlock else late)
+        object.__setattr__(self, "words", (self.state, *(word for word, so in more if so)))
+
+
+shared_standing: Final = lru_cache(maxsize=64)(Standing)
+"""Returns the one copy of a standing: there are a few for tens of thousands of locks."""
+
+
+def standing(holder: Holder, wall: float, *, deadlock: bool = False) -> Standing:
+    """Return how a lock stands at a wall-clock time, Unix seconds."""
+    too_long_at = holder.too_long_at
+    too_long = too_long_at is not None and wall > too_long_at
+    return shared_standing(holder.state(wall), deadlock, too_long)

@@ -1,0 +1,58 @@
+"""All hosts that hold locks or wait for some, the one with the most urgent lock first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lockclient.model.holder import OK
+from lockclient.overview.verdict import Standing
+from mutexdash.data.query import Page, Query
+from mutexdash.data.rows import Held
+from mutexdash.data.waiters import Waits
+
+
+class HostRow(NamedTuple):
+    """A host.
+
+    Attributes:
+        hostname: its name.
+        held: how many locks it holds.
+        unhealthy: of how many of these the verdict is not OK.
+        waiting: how many of its clients wait, of those that are read.
+        worst: how its most urgent lock stands; None: it holds none.
+    """
+
+    hostname: str
+    held: int
+    unhealthy: int
+    waiting: int
+    worst: Standing | None
+
+
+def select_hosts(locks: Iterable[Held], waits: Waits, query: Query) -> Page:
+    """Return a page of the hosts in whose names each word is found.
+
+    Args:
+        locks: that are held, the most urgent first.
+        waits: who waits.
+        query: what is asked for.
+    """
+    held, unhealthy, worst = Counter[str](), Counter[str](), dict[str, Standing]()
+    for lock in locks:
+        if (hostname := lock.holder.hostname) is not None:
+            held[hostname] += 1
+            unhealthy[hostname] += lock.standing.verdict != OK
+            worst.setdefault(hostname, lock.standing)
+    waiting = Counter(wait.ticket.hostname for wait in waits.waits if wait.ticket.hostname)
+    words = query.text.casefold().split()
+    found = [
+        HostRow(
+            hostname, held[hostname], unhealthy[hostname], waiting[hostname], worst.get(hostname)
+        )
+        for hostname in dict.fromkeys((*worst, *waiting))
+        if all(word in hostname.casefold() for word in words)
+    ]
+    start = (query.page - 1) * query.per_page
+    return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
