@@ -110,7 +110,7 @@ def test_json_is_the_same_as_the_dashboard_s(held: Settings) -> None:
     lock = next(listed for listed in said["locks"] if listed["name"] == "deploy/prod")
     assert list(lock) == [
         *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
-        "identity",
+        *("identity", "owner", "labels", "context", "user", "container"),
         *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
         *("auto_unlock_after", "max_hold", "keepalive", "needs", "fencing_token", "waiters"),
         *("deadlock", "held_too_long"),

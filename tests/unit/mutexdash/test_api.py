@@ -13,7 +13,8 @@ from tests.support.records import BACKTRACE
 
 LOCK_KEYS = [
     *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
-    *("identity", "client", "locked_at", "alive_at", "alert_at", "auto_unlock_at"),
+    *("identity", "owner", "labels", "context", "user", "container", "client", "locked_at"),
+    *("alive_at", "alert_at", "auto_unlock_at"),
     *("expected_runtime", "auto_unlock_after", "max_hold", "keepalive", "needs"),
     *("fencing_token", "waiters", "deadlock", "held_too_long"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import click
@@ -17,8 +18,10 @@ from lockclient.model.holder import STATES
 from lockclient.model.ticket import Ticket
 from lockclient.mutex import ClusterMutex
 from lockclient.overview.verdict import Standing
+from lockclient.stores.requests import TakeOrQueue
 from tests.support.dashboard_fakes import Board
 from tests.support.memory_store import MemoryStore
+from tests.support.processes import wait_until
 
 FRAME = "/srv/app/jobs.py:41 in rebuild"
 
@@ -154,20 +157,27 @@ def test_a_deadlock_s_page_shows_where_each_one_waits(board: Board) -> None:
     assert board.get("/api/locks/x").json["queue"][0]["frame"] == FRAME
 
 
-def test_a_ticket_has_the_line_that_waits_unless_no_backtrace_is_wanted() -> None:
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_ticket_has_the_line_that_waits_unless_no_backtrace_is_wanted(captured: bool) -> None:
     store = MemoryStore()
+    waiter = ClusterMutex("a", store=store, capture_backtrace=captured)
+
+    def the_code_that_waits() -> None:
+        with waiter:
+            pass
+
+    def tickets() -> list[Ticket]:
+        return [request.ticket for request in store.asked if isinstance(request, TakeOrQueue)]
+
     with ClusterMutex("a", store=store):
-        for captured in (True, False):
-            waiter = ClusterMutex("a", store=store, capture_backtrace=captured)
-            assert waiter.acquire(timeout=0.01) is None
-            tickets = [request.ticket for request in store.asked if hasattr(request, "ticket")]
-            frame = tickets[-1].frame
-            assert (frame is not None) == captured
-            assert frame is None or frame.endswith(f" in {FRAMES_CODE}")
-            assert ("frame" in tickets[-1].value()) == captured
-
-
-FRAMES_CODE = test_a_ticket_has_the_line_that_waits_unless_no_backtrace_is_wanted.__name__
+        thread = threading.Thread(target=the_code_that_waits)
+        thread.start()
+        wait_until(tickets, what="the ticket")
+    thread.join(60)
+    frame = tickets()[0].frame
+    assert (frame is not None) == captured
+    assert frame is None or frame.endswith(" in the_code_that_waits")
+    assert ("frame" in tickets()[0].value()) == captured
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n")))
