@@ -169,6 +169,8 @@ class World:
             oldest = min(line, key=lambda uuid: line[uuid], default=who)
             own = isinstance(request, Claim) and request.ticket_revision == line.get(who)
             _hold(oldest == who and (not line or own), f"{who} overtook {oldest}")
+        pushed = isinstance(request, Push) and self.stamps() != stamps
+        _hold(not pushed or who == before, f"{who} pushed the lock of {before}")
         stamp = self.etcd.kept.get(OF.subkey("alert_at"))
         if before == after and alert is not None and stamp is not None and before != FOREIGN:
             _hold(float(stamp.value or 0) >= float(alert.value or 0), f"{who} put stamps back")

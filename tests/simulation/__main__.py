@@ -7,6 +7,7 @@ out steps as long as the same rule breaks; its token replays it. Status 0: none 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -95,4 +96,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # what the library does at the end would wait in threads that are no more
