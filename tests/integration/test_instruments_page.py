@@ -1,0 +1,74 @@
+"""docs/instruments.md and docs/frameworks.md: what needs no framework, run as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.setup.processes import end
+from lockclient.stores.etcd.store import EtcdStore
+from tests.acceptance.shells import environment, remove
+from tests.support.processes import run_to_end, wait_until
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(page: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+USE = """
+with ClusterMutex("x") as held:
+    logging.getLogger("app").warning("inside")
+    print(held.record.owner, held.record.labels, held.record.context, held.record.fencing_token)
+from lockclient import instruments
+instruments.flush(30)
+"""
+
+
+@pytest.mark.parametrize("block", blocks("instruments.md"))
+def test_it_runs(block: str, settings: Settings) -> None:
+    program = f"import logging\nfrom lockclient import ClusterMutex\n{block}{USE}"
+    done = run_to_end(
+        *(sys.executable, "-W", "error", "-c", program), env={"CLUSTERMUTEX_URL": settings.url()}
+    )
+    said = f"{done.stdout}{done.stderr}"
+    assert "Traceback" not in said
+    assert ("team-billing {'env': 'prod'}" in said) == ("team-billing" in block)
+    assert ("r-17" in said) == ("r-17" in block)
+    assert ("WARNING x inside" in said) == ("HeldLockFilter" in block)
+
+
+def test_one_leads_and_the_next_follows(
+    settings: Settings, store: EtcdStore, tmp_path: Path
+) -> None:
+    program = tmp_path / "leader.py"
+    program.write_text(blocks("frameworks.md")[0])
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    pods = []
+    try:
+        for log in logs:
+            with log.open("w") as out:
+                pods.append(
+                    subprocess.Popen(
+                        [sys.executable, program],
+                        env={**environment(settings), "POD_NAME": log.stem},
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+            if log is logs[0]:
+                wait_until(lambda: "I am the leader" in logs[0].read_text(), what="a leader")
+        wait_until(ClusterMutex("leader", store=store).waiters, what="the other one in the queue")
+        remove(store, "leader")
+        wait_until(lambda: "not the leader any more" in logs[0].read_text(), what="its word")
+        wait_until(lambda: "I am the leader" in logs[1].read_text(), what="the other one")
+    finally:
+        for pod in pods:
+            end(pod)
