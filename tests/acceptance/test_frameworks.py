@@ -1,0 +1,145 @@
+"""docs/frameworks.md with the real packages, in an environment of their own: for `make soak`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockclient import Settings
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+_, API, TASKS, JOBS, COMMAND = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+NEEDS = ("fastapi", "httpx", "celery", "apscheduler<4", "django", "gevent", "eventlet")
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the frameworks, and this library with its extra."""
+    folder = tmp_path_factory.mktemp("frameworks")
+    found = folder / "bin" / "python"
+    for words in (
+        (sys.executable, "-m", "venv", folder),
+        (found, "-m", "pip", "install", "-q", *NEEDS, f"{CHECKOUT}[prometheus]"),
+    ):
+        subprocess.run(words, check=True, timeout=600)
+    return found
+
+
+def run(python: Path, folder: Path, settings: Settings, program: str, *words: str) -> str:
+    """Run a program beside the recipe, and return what it said."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [python, "program.py", *words],
+        cwd=folder,
+        env={**os.environ, "CLUSTERMUTEX_URL": settings.url()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return f"{done.stdout}{done.stderr}"
+
+
+def test_fastapi(python: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text(API)
+    program = """
+import time
+from fastapi.testclient import TestClient
+import api
+from lockclient import ClusterMutex
+with TestClient(api.app) as client:
+    while (leader := ClusterMutex("shop-worker").holder()) is None:
+        time.sleep(0.1)
+    print("leader", leader.owner, client.post("/orders/7").status_code)
+    with ClusterMutex("order/8"):
+        print(client.post("/orders/8").status_code)
+    print("clustermutex_client_held 1.0" in client.get("/metrics").text)
+print(ClusterMutex("shop-worker").holder())
+"""
+    said = run(python, tmp_path, settings, program)
+    assert "leader team-shop 200\n409\nTrue\nNone\n" in said, said
+
+
+def test_celery(python: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    program = """
+from celery.contrib.testing.worker import start_worker
+from tasks import app, rebuild
+from lockclient import ClusterMutex
+app.conf.update(broker_url="memory://", result_backend="cache+memory://")
+with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
+    print(rebuild.delay(3).get(timeout=60))
+    with ClusterMutex("report"):
+        print(rebuild.delay(3).get(timeout=60))
+"""
+    said = run(python, tmp_path, settings, program)
+    assert "done\nskipped\n" in said, said
+
+
+def test_apscheduler(python: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    program = """
+import time
+from lockclient import ClusterMutex
+with ClusterMutex("nightly"):
+    import jobs
+    time.sleep(3)
+time.sleep(3)
+"""
+    said = run(python, tmp_path, settings, program)
+    assert re.match(r"(skipped\n)+(ran\n)+", said), said
+
+
+def test_django(python: Path, settings: Settings, tmp_path: Path) -> None:
+    commands = tmp_path / "shop" / "management" / "commands"
+    commands.mkdir(parents=True)
+    for package in (commands, commands.parent, commands.parent.parent):
+        (package / "__init__.py").touch()
+    (commands / "migrate_once.py").write_text(COMMAND)
+    program = """
+import sys
+import django
+from django.conf import settings
+from django.core.management import call_command
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "shop"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+)
+django.setup()
+call_command("migrate_once")
+call_command("migrate_once")
+"""
+    said = run(python, tmp_path, settings, program)
+    assert "Applying contenttypes.0001_initial... OK" in said, said
+    assert "No migrations to apply." in said
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ("from gevent import monkey; monkey.patch_all()", "gevent.monkey has replaced"),
+        ("import eventlet; eventlet.monkey_patch()", "eventlet.patcher has replaced"),
+        (
+            "from gevent import monkey\n"
+            "monkey.patch_all(thread=False, threading=False, queue=False)",
+            "released",
+        ),
+    ],
+)
+def test_green_threads_work_or_are_refused(
+    patch: str, said: str, python: Path, settings: Settings, tmp_path: Path
+) -> None:
+    program = f"""{patch}
+from lockclient import ClusterMutex
+with ClusterMutex("x", timeout=10) as held:
+    held.alive(force=True)
+print("released")
+"""
+    assert said in run(python, tmp_path, settings, program)
