@@ -18,6 +18,9 @@ class HeldLockFilter(logging.Filter):
     This library's own records name the lock that they are about, with or without this.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
         if getattr(record, "lock", None) is None:
