@@ -143,7 +143,7 @@ def _made(thing: type) -> str | None:
     stars = next((n for n, word in enumerate(words) if word.kind is word.KEYWORD_ONLY), None)
     if stars is not None:
         lines.insert(stars, "*")
-    return "(\n" + "".join(f"    {line},\n" for line in lines) + ")"
+    return "(\n" + "".join(f"    {line},\n" for line in lines) + ")" if lines else "()"
 
 
 class _Written(str):
