@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -139,7 +140,9 @@ def _made(thing: type) -> str | None:
     if thing in _GIVEN or getattr(thing, "_is_protocol", False) or thing is stores.Deadline:
         return None
     words = list(inspect.signature(thing).parameters.values())
-    lines = [str(word.replace(annotation=_plain(word))) for word in words]
+    lines = [
+        str(word.replace(annotation=_plain(word), default=_default(word.default))) for word in words
+    ]
     stars = next((n for n, word in enumerate(words) if word.kind is word.KEYWORD_ONLY), None)
     if stars is not None:
         lines.insert(stars, "*")
@@ -159,12 +162,18 @@ def _plain(parameter: inspect.Parameter) -> Any:
     return _Written(note) if isinstance(note, str) else note
 
 
+def _default(value: Any) -> Any:
+    if value is os.environ:
+        return _Written("os.environ")
+    return _Written(json.dumps(value)) if isinstance(value, str) else value  # as ruff has quotes
+
+
 def _signature(function: Any) -> str:
     found = inspect.signature(function)
     words = [
         word.replace(
             annotation=inspect.Parameter.empty,
-            default=_Written("os.environ") if word.default is os.environ else word.default,
+            default=_default(word.default),
         )
         for word in found.parameters.values()
         if word.name not in ("self", "cls")
