@@ -66,6 +66,10 @@ reference: $(STAMP)
 runbook: $(STAMP)
 	$(BIN)/python -m tests.support.rendered_runbook
 
+# The documents as a site in site/, built strictly: each link and anchor leads somewhere.
+site: $(VENV)/.docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # The dashboard as the documentation shows it; look at them before they are committed.
 pictures: $(STAMP)
 	$(BIN)/python -m tests.browser.pictures
@@ -92,9 +96,13 @@ $(DEMO): pyproject.toml constraints.txt
 	$(call install,embedded)
 	@touch $@
 
+$(VENV)/.docs-installed: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
+	@touch $@
+
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-wire artifacts build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-wire artifacts build dist site *.egg-info

@@ -1,4 +1,4 @@
-"""README.md: its programs, as they stand, in a directory where nothing else is."""
+"""README.md and docs/start.md: their programs, as they stand, in a directory of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.support.processes import wait_until
 from tests.support.terminal import environment
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+PAGE = (CHECKOUT / "docs/start.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 QUICKER = """
@@ -27,6 +28,11 @@ def quicker(sleep):
 
 time.sleep, asyncio.sleep = quicker(time.sleep), quicker(asyncio.sleep)
 """
+
+
+def test_the_readme_is_short_and_has_the_first_program() -> None:
+    assert len(README) <= 9000
+    assert PROGRAMS[0] in README
 
 
 def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:

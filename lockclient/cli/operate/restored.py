@@ -26,7 +26,7 @@ def restored(settings: Settings) -> None:
     by a banner for a day. Nothing is removed by it, and doing it once too often only keeps
     abandoned locks for longer.
 
-    docs/operations.md says what else belongs to a restore.
+    docs/running-etcd.md says what else belongs to a restore.
     """
     with opened_store(settings) as store:
         marker = Restored(secrets.token_hex(8), round(time.time(), 3), person()[:300])
