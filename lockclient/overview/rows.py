@@ -231,7 +231,8 @@ def updated(
     if row is None:
         holder = Holder.read(name, values, backtrace=False)
     else:
-        holder = row.holder.updated(values, backtrace=False)
+        # A store that is looked at tells the uuid with each push: it is no other acquisition.
+        holder = _remembering(row.holder.updated(values, backtrace=False), row.holder)
     # Without a uuid nothing else is kept but a hostname, and what is wrong.
     if not holder.fencing_token and holder.hostname is None and not holder.problems:
         return None
@@ -262,4 +263,7 @@ def _remembering(holder: Holder, former: Holder) -> Holder:
         return holder
     seen = former.about_seen or holder.about_seen
     first = holder.first_distance if former.first_distance is None else former.first_distance
-    return replace(holder, about_seen=seen, first_distance=None if seen else first)
+    first = None if seen else first
+    if (seen, first) == (holder.about_seen, holder.first_distance):
+        return holder
+    return replace(holder, about_seen=seen, first_distance=first)
