@@ -187,7 +187,7 @@ class TestDashboard:
                 for word in ("etcd", "Fencing", "waiting</span>", "in line"):
                     assert word not in page, (path, word)
             assert "test_pages_and_api" in _get(service, "/lock/deploy%2Fprod")
-            assert "no line" in _get(service, "/lock/deploy%2Fprod")
+            assert "no queue" in _get(service, "/lock/deploy%2Fprod")
             assert "it was old" in _get(service, "/removed")
             assert "File old" in _get(service, f"/removal?name=old&uuid={uuid}")
             lock = json.loads(_get(service, "/api/locks/deploy%2Fprod"))

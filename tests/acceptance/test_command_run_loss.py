@@ -112,7 +112,7 @@ def test_the_command_may_go_on_without_its_lock(start: Start, store: EtcdStore) 
     with start(*words) as run:
         run.up()
         remove(store, NAME)
-        wait_until(lambda: "goes on" in run.said, what="the loss")
+        wait_until(lambda: "continues" in run.said, what="the loss")
         run.go(3)
 
 

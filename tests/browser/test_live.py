@@ -382,7 +382,7 @@ def test_two_viewers_see_the_same(dash: Dashboard, story: Story, viewer: Viewer)
         story.hold("shared", hostname="host-1")
         for page in (ann, ben):
             expect(page.get_by_role("link", name="shared")).to_be_visible(timeout=SOON)
-        expect(ben.locator(".lane[role=img]")).to_have_attribute(
+        expect(ben.locator(".lane[role=group]")).to_have_attribute(
             "aria-label", re.compile("host-1 : 4711, from .* still held"), timeout=SOON
         )
         expect(ben.locator(".span.held title").last).to_have_text(re.compile("still held"))

@@ -123,9 +123,9 @@ def test_what_arrives_late_does_not_bring_a_lock_to_life_that_was_another_s(
         late = HeldBack(store, monkeypatch)
         assert isinstance(push(store, uuid, token, 2.0), Done)
         assert len(late.commands) == 2
-        wait_until(lambda: stands(five, store) == [0] * 5, what="its end")
+        wait_until(lambda: has(other) is None, what="its end")
         unlock(other, take(other)[0])
-        assert late.arrives() == {"late"}
+        assert late.arrives() <= {"late", "refused"}  # where its end is on record
         assert stands(five, store) == [0] * 5
 
 

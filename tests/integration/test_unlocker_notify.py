@@ -412,7 +412,7 @@ def test_it_is_told_that_an_unlocker_is_blind_and_that_it_sees_again(
     """Without a claim, as the store takes none; and once, though it is noted afterwards."""
     start(settings=Settings(endpoints=(own_etcd.endpoint,)))
     with frozen(own_etcd):
-        webhook.told("unlocker@", "can't do its work", "does not answer")
+        webhook.told("unlocker@", "can't do its work")
     webhook.told("unlocker@", "does its work again")
     assert len(webhook.lines("can't do its work")) == 1
 

@@ -20,12 +20,14 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs import diagnosis as gcs
 from lockclient.stores.gcs import listing
 from lockclient.stores.valkey import diagnosis as valkey
+from lockclient.testing.contract.asking import NAME
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
 from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
 from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space
 from tests.support.etcd_cluster import Cluster
+from tests.support.locks import take
 
 Case = Callable[[Bench], Iterator[Settings]]
 CASES: dict[str, tuple[str, Case]] = {}
@@ -161,7 +163,7 @@ def _member_away(bench: Bench) -> Iterator[Settings]:
 
 
 @finds(etcd.judge_members, "raises an alarm")
-@finds(etcd.judge_rights, "the rest can't be told: etcd is out of space.")
+@finds(etcd.judge_rights, "the rest is unknown: etcd is out of space.")
 def _no_space(bench: Bench) -> Iterator[Settings]:
     yield bench.restarted()
     exhaust_space(bench.own)
@@ -240,9 +242,9 @@ def _never_compacted(bench: Bench) -> Iterator[Settings]:
 @finds(etcd.judge_latency, "Look at etcd's disks")
 def _slow_member(bench: Bench) -> Iterator[Settings]:
     bench.patch.setattr(etcd, "TRANSACTIONS", 3)
-    bench.patch.setattr(etcd, "LATENCY_WARNING_S", 0.5)  # as slow as no machine of the tests is
+    bench.patch.setattr(etcd, "LATENCY_WARNING_S", 0.35)  # as slow as no machine of the tests is
     yield bench.through_relay
-    bench.relay.delay = 0.3  # each way
+    bench.relay.delay = 0.2  # each way
     yield bench.through_relay
 
 
@@ -280,7 +282,17 @@ def _one_of_three_is_down(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds(valkey._sum, "no lock can be had")
+@finds(doctor_checks.thin_locks, "held on 2 of 3 servers.")
+def _lost_by_one(bench: Bench) -> Iterator[Settings]:
+    servers = bench.servers(3)
+    with servers.store() as store:
+        take(store)
+        yield Settings(location=servers.place())
+        servers.all[0].command("DEL", store.keys.lock(NAME))
+        yield Settings(location=servers.place())
+
+
+@finds(valkey._sum, "no lock can be acquired")
 @finds(valkey._server, "is new to this keyspace")
 def _new_keyspace(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)

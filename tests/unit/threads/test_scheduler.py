@@ -158,7 +158,7 @@ class TestRefusedThreads:
         workers.submit(lambda: done.append(1))
         wait_until(lambda: done)
         assert left() == 0
-        assert caplog.text.count("The system refuses a thread") == 1
+        assert caplog.text.count("The system refuses to start a thread") == 1
 
     def test_the_clock_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who needs it is told; a job is kept, and runs as soon as it can be started."""
