@@ -81,7 +81,10 @@ class Basic:
 
     def user(self, request: Request) -> str | None:
         """Return the name that was given with its password."""
-        given = request.authorization
+        try:
+            given = request.authorization
+        except ValueError:  # Werkzeug decodes base64, and expects ASCII
+            given = None
         user, password = (given.username, given.password) if given else (None, None)
         if given is None or given.type != "basic" or user is None or password is None:
             raise Unauthorized("Log in to see the locks.", www_authenticate=_CHALLENGE)

@@ -47,6 +47,7 @@ class Garbage:
     def __init__(self, every: int) -> None:
         self.collected: Counter[str] = Counter()
         self.places: set[tuple[str, CodeType, int]] = set()
+        self._places_of: Counter[str] = Counter()
         self._dropped: list[str] = []
         self._ready: Queue[tuple[str, list[Any]]] = Queue(AHEAD)
         self._every = every
@@ -82,7 +83,8 @@ class Garbage:
             place = (thread, code, frame.f_lasti)
             if place not in self.places:
                 self.places.add(place)
-                if len(self.places) % self._every:
+                self._places_of[thread] += 1
+                if self._places_of[thread] % self._every != 1 % self._every:  # its first, too
                     return self.trace
                 sys.settrace(None)
                 name, box = self._ready.get(timeout=GENEROUS_S)

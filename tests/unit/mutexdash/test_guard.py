@@ -213,7 +213,13 @@ PATHS = ("/", "/lock/a", "/removed", "/removed.csv", "/api/locks", "/api/openapi
 
 @pytest.mark.parametrize("path", PATHS)
 def test_basic_shows_nothing_without_a_password(guarded: Board, path: str) -> None:
-    for headers in ({}, login("ann", "wrong"), login("eve", "x"), {"Authorization": "Basic ???"}):
+    for headers in (
+        {},
+        login("ann", "wrong"),
+        login("eve", "x"),
+        {"Authorization": "Basic ???"},
+        {"Authorization": "Basic \xff"},
+    ):
         answer = guarded.get(path, **headers)
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
