@@ -174,15 +174,17 @@ def test_people_are_told_on_how_few_servers_a_lock_is(five: Servers) -> None:
     with five.store() as store:
         uuid, token = take(store)
         empty(five.all[3:], store)
-        assert read(store).warning == f"{NAME!r}: held on 3 of 5 servers."
+        # A server that is slow to answer once could not be asked, which is said, too.
+        thin = f"{NAME!r}: held on 3 of 5 servers."
+        wait_until(lambda: read(store).warning == thin, what="a reading that all have answered")
         with following(store):
             wait_until(lambda: store.thin_locks() == {NAME: 3}, what="what a look has found")
             settings = Settings(location=store.location)
-            assert "held on 3 of 5 servers." in called(settings, "show", NAME).stdout
+            assert "held on 3 of 5 servers" in called(settings, "show", NAME).stdout
             found = " ".join(
                 called(settings, "doctor", "--listen", "0", status=None).stdout.split()
             )
             assert f"1 lock ('{NAME}') held on 3 of 5 servers." in found
             assert isinstance(push(store, uuid, token), Done)
-            assert not read(store).warning
+            wait_until(lambda: not read(store).warning, what="that all have it again")
             wait_until(lambda: not store.thin_locks(), what="the next look")
