@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from valkey.exceptions import ResponseError
 
 from lockclient import ClusterMutex
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import new_connection
 from lockclient.testing.contract.asking import holder
 from tests.support.locks import ask, has, take
 from tests.support.valkey_servers import Servers, as_user, running
@@ -84,7 +83,7 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
             assert one.holder() is not None
         assert waiting.acquire(timeout=5)
         waiting.release()
-    with pytest.raises(ResponseError, match=r"(?i)no permission"):
+    with pytest.raises(ErrorReply, match=r"(?i)no permission"):
         as_user(place, servers.all[0].endpoint, "CONFIG", "GET", "requirepass")
     assert "hints" not in caplog.text
 
@@ -92,20 +91,13 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
 def test_its_user_hears_who_lets_go(servers: Servers) -> None:
     """Patterns are compared literally: a wider one would not do."""
     run(servers, examples()["ACL"][0])
-    connection = new_connection(
-        servers.place(user="locks", password="secret"), servers.all[0].endpoint
-    )
-    connection.connect()
-    try:
-        for word, what in (
-            ("SUBSCRIBE", KeyNames(ROOT).channel(NAME)),
-            ("PSUBSCRIBE", KeyNames(ROOT).channels),
-        ):
-            connection.send_command(word, what)
-            kind, told, _ = connection.read_response()
-            assert (kind.decode(), told.decode()) == (word.lower(), what)
-    finally:
-        connection.disconnect()
+    place = servers.place(user="locks", password="secret")
+    for word, what in (
+        ("SUBSCRIBE", KeyNames(ROOT).channel(NAME)),
+        ("PSUBSCRIBE", KeyNames(ROOT).channels),
+    ):
+        kind, told, _ = as_user(place, servers.all[0].endpoint, word, what)
+        assert (kind.decode(), told.decode()) == (word.lower(), what)
 
 
 def test_its_keys_and_fields_are_ours(servers: Servers) -> None:

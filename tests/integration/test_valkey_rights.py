@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from valkey.exceptions import ResponseError
 
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable
 from lockclient.model.clocks import Stamps
@@ -18,6 +17,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.requests import Push, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.testing.contract.asking import holder, removal
@@ -154,7 +154,7 @@ def test_no_other_key_is_in_reach(servers: Servers, kind: str) -> None:
     """Neither another prefix nor a command that is not needed, nor anybody's password."""
     servers.command("SET", "other", "secret")
     for command in ("GET other", "KEYS *", "FLUSHALL", "CONFIG SET a b", "CONFIG GET requirepass"):
-        with pytest.raises(ResponseError, match=r"(?i)no permission"):
+        with pytest.raises(ErrorReply, match=r"(?i)no permission"):
             ask_as(servers, kind, *command.split())
 
 
@@ -171,7 +171,7 @@ def test_who_only_looks_sends_no_script_and_writes_nothing(servers: Servers) -> 
         ("SCRIPT", "LOAD", endless),
         ("PUBLISH", f"{servers.root}/released/a", "x"),
     ):
-        with pytest.raises(ResponseError, match=r"(?i)no permission"):
+        with pytest.raises(ErrorReply, match=r"(?i)no permission"):
             ask_as(servers, "dashboard", *words)
 
 
@@ -186,7 +186,7 @@ def test_no_number_makes_a_function_run_for_long(servers: Servers, number: str) 
         (lua_scripts.LIST.function, "1", *told, "0", "", number, "live"),
         (lua_scripts.LEFT.function, "1", told[0], "0", "", number),
     ):
-        with suppress(ResponseError):
+        with suppress(ErrorReply):
             ask_as(servers, "dashboard", "FCALL_RO", *words)
     assert monotonic() - began < 5
     assert servers.command("PING") == [True] * 3

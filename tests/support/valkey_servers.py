@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import uuid4
 from lockclient.cli.setup.store_server import StoreServer
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import new_connection
+from lockclient.stores.valkey.wire.connection import Connection
 from tests.support.processes import needed
 
 
@@ -154,13 +154,8 @@ class Servers:
 
 def as_user(place: ValkeyLocation, endpoint: str, *words: str) -> Any:
     """Send a server one command as the user of a location; return what it answers."""
-    connection = new_connection(place, endpoint)
-    connection.connect()
-    try:
-        connection.send_command(*words)
-        return connection.read_response()
-    finally:
-        connection.disconnect()
+    with closing(Connection(place, endpoint)) as connection:
+        return connection.command(*words)
 
 
 @contextmanager

@@ -7,19 +7,23 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from valkey import exceptions as valkey
-
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.valkey.location import ValkeyLocation
 
-MalformedReply = valkey.InvalidResponse
-"""What came is no answer of a server's: another program is at its address, or in between."""
-Unanswered = (valkey.ConnectionError, valkey.TimeoutError, OSError, MalformedReply)
+Unanswered = OSError
 """What a connection fails with; what was sent by it may have been done, or may be yet."""
-ErrorReply = valkey.ResponseError
-"""What a server answers with that does not do it."""
-UnknownScript = valkey.NoScriptError
-"""It does not know a script by its name."""
+
+
+class MalformedReply(ConnectionError):
+    """What came is no answer of a server's: another program is at its address, or in between."""
+
+
+class ErrorReply(Exception):
+    """What a server answers with that does not do it; with all that it says of it."""
+
+
+class UnknownScript(ErrorReply):
+    """It does not know a script by its name."""
 
 
 class VoteFailure(NamedTuple):
@@ -140,7 +144,7 @@ def server_error(text: str) -> Exception:
 
 def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFailure:
     """Return what any error means; with a location it came as a connection was opened."""
-    if isinstance(error, valkey.ResponseError):
+    if isinstance(error, ErrorReply):
         return classify_refusal(error)
     found = classify_broken(error)
     if location is None or found.reason not in _MAYBE_TLS[location.tls]:
@@ -149,17 +153,16 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
     return found._replace(reason=f"{found.reason}: {hint}")
 
 
-def classify_refusal(error: valkey.ResponseError) -> VoteFailure:
+def classify_refusal(error: ErrorReply) -> VoteFailure:
     """Return what a server's refusal means."""
     text = " ".join(str(error).split())
-    if isinstance(error, valkey.NoPermissionError) or _NO_PERMISSION.search(text):
+    if _NO_PERMISSION.search(text):
         return VoteFailure(f"{_MAY_NOT} ({_cut(_PERMISSION_NOISE.sub('', text))})", permanent=True)
-    kinds = {valkey.OutOfMemoryError: "OOM", valkey.ReadOnlyError: "READONLY"}
-    code = next((code for kind, code in kinds.items() if isinstance(error, kind)), "")
-    return _known(f"{code} {text}".strip()) or VoteFailure(_cut(text), permanent=True)
+    known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
+    return next(known, None) or VoteFailure(_cut(text), permanent=True)
 
 
-def may_run_no_script(error: valkey.ResponseError) -> bool:
+def may_run_no_script(error: ErrorReply) -> bool:
     """Tell whether an answer means that this user may send no script, whatever is in it."""
     return bool(_NO_PERMISSION.search(str(error))) and "'evalsha'" in str(error)
 
@@ -169,19 +172,8 @@ def classify_broken(error: Exception) -> VoteFailure:
     if isinstance(error, MalformedReply):
         return VoteFailure("it answers, and not as Valkey does")
     text = " ".join(str(error).split())
-    found = _known(text)
-    if found is not None:
-        return found
-    if isinstance(error, valkey.AuthenticationError | valkey.NoPermissionError):
-        return VoteFailure(_cut(text), permanent=True)
     reasons = (why for pattern, why in _BY_CONNECTION_ERROR.items() if re.search(pattern, text))
     return VoteFailure(next(reasons, "") or _cut(text) or type(error).__name__)
-
-
-def _known(text: str) -> VoteFailure | None:
-    return next(
-        (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text)), None
-    )
 
 
 def _cut(text: str) -> str:

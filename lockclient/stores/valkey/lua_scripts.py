@@ -44,16 +44,16 @@ NUMBERS: Final = ("take", "push", "expiry")
 
 
 class Script(NamedTuple):
-    """A script, and the name under which a server keeps it.
+    """A script, and the name under which a server keeps it; none: it is a plain command.
 
     One that `votes` is told besides which process it is taken for, and the keyspace's `terms`.
     One that writes nothing is a `function`, too, by this name, for who may send no script.
     """
 
     source: str
-    sha: str
-    votes: bool
-    function: str
+    sha: str = ""
+    votes: bool = False
+    function: str = ""
 
 
 _PAST: Final = """
@@ -282,17 +282,6 @@ end
 return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[4])[2]}
 """)
 
-TELL: Final = _script("""
--- ARGV channel, uuid
-redis.call('PUBLISH', ARGV[1], ARGV[2])
-return {'told'}
-""")
-
-RECORD: Final = _script("""
--- KEYS record; ARGV record, for how long: unless somebody has told how it went
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
-return {'done'}
-""")
 
 UNRECORD: Final = _script("""
 -- KEYS record; ARGV record, what stands instead (or empty), for how long: a removal that came to
@@ -405,11 +394,10 @@ redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5])
 return {'written'}
 """)
 
-FORGET: Final = _script("""
--- KEYS any that is over
-redis.call('DEL', KEYS[1])
-return {'done'}
-""")
+
+TELL: Final = Script("PUBLISH")  # channel, uuid
+SET: Final = Script("SET")
+FORGET: Final = Script("DEL")
 
 _READING: Final = (READ, LIST, LEFT, SHOW)
 

@@ -76,7 +76,7 @@ SERVICES_NEED = ("click", "flask", "waitress", "prometheus_client", "apscheduler
 SPEAKS = {
     "lockclient.stores.etcd": ("grpc", "google.protobuf", "etcd3"),
     "lockclient.stores.gcs": ("google.auth", "requests"),
-    "lockclient.stores.valkey": ("valkey",),
+    "lockclient.stores.valkey": ("libvalkey",),
 }
 """The stores' folders, and the libraries that only they may use."""
 ANSWERS = "unlocker.notifications.recipients"

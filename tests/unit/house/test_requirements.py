@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from setuptools.config.pyprojecttoml import load_file  # type: ignore[import-untyped]
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from valkey.connection import Connection as PlainConnection
 
 from tests.unit.house.test_layout import CHECKOUT, SOURCES, imports_of, lies_in
 
@@ -117,7 +116,7 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
 # ---------------------------------------------------------------- what is used though it is private
 
 
-@pytest.mark.parametrize(("extra", "name"), [("gcs", "urllib3"), ("valkey", "valkey")])
+@pytest.mark.parametrize(("extra", "name"), [("gcs", "urllib3")])
 def test_the_next_major_version_is_not_allowed(extra: str, name: str) -> None:
     allowed = requirements(extra)[name].specifier
     assert not [major for major in ("3.0", "7.0", "8.0") if major in allowed]
@@ -134,8 +133,3 @@ def test_urllib3_makes_its_sockets_by_new_conn(kind: type[HTTPConnection]) -> No
 
     with pytest.raises(OSError, match="asked for a socket"):
         Refusing("localhost", 1).connect()
-
-
-def test_valkey_has_its_socket_as_sock() -> None:
-    """Who waits for several servers at once has to have it."""
-    assert PlainConnection(host="127.0.0.1", port=1)._sock is None  # type: ignore[no-untyped-call]

@@ -1,29 +1,24 @@
 """Connection to one server: opened, identified by its process, and asked scripts.
 
-valkey-py's connections, until they are let in, and nothing else of it. (redis-py would do as well;
-it tries again by itself unless it is kept from it, in each edition otherwise, and valkey-py is the
-one that both servers' own people look after.) Its client and its pool are left out: they send again
-what nobody answered, and hide from which process an answer came. What is not known of a request,
-here decides who counts the votes. Scripts are asked on the socket itself, by `resp`.
+By sockets of the standard library and libvalkey's parser: clients and pools send again what nobody
+answered, and hide from which process an answer came. What is not known of a request, here decides
+who counts the votes.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
-
-from valkey.connection import Connection as PlainConnection
-from valkey.connection import SSLConnection
+from typing import Any, Final, NamedTuple
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
-from lockclient.stores.valkey.wire import resp
+from lockclient.stores.valkey.wire.resp import AnswerReader, packed
 
 CONNECT_TIMEOUT_S = 1.0
 """Seconds that a server has to let a client in."""
@@ -33,7 +28,7 @@ _READ_BYTES = 65536
 
 
 class Command(NamedTuple):
-    """What is asked of a server: a script with its keys and arguments."""
+    """What is asked of a server: a script, or a plain command, with its keys and arguments."""
 
     script: Script
     keys: tuple[str, ...]
@@ -45,18 +40,23 @@ class Command(NamedTuple):
         """Return it as the process of that name is sent it: by the script's name, or `whole`, or
         as a function that was loaded there, if it is one."""
         script = self.script
+        if not script.sha:
+            return packed((script.source, *self.keys, *self.args))
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
         if by_function and script.function:
             first = ("FCALL_RO", script.function)
         told = (run_id, fingerprint) if script.votes else ()
-        return resp.packed((*first, str(len(self.keys)), *self.keys, *told, *self.args))
+        return packed((*first, str(len(self.keys)), *self.keys, *told, *self.args))
 
 
 class Reply(NamedTuple):
-    """What a script answered: a word, and what follows it."""
+    """What a script answered: a word, and what follows it; of a plain command, that it is done."""
 
     kind: str
     rest: list[Any]
+
+
+DONE: Final = Reply("done", [])
 
 
 class Vouched(NamedTuple):
@@ -97,15 +97,18 @@ class Connection:
         self.version = ""
         self._by_function = False
         self._location = location
-        self._connection = new_connection(location, endpoint)
-        self._connection.connect()
-        # Of valkey-py this alone is not public: who waits for several has to have it.
-        self._socket = self._connection._sock
-        self._socket.settimeout(0)  # it is polled; else each call is two of the system
-        self._reader = resp.reader()
-        self.fd: int = self._socket.fileno()
+        self._reader = AnswerReader()
+        self._socket = _open_socket(location, endpoint)
+        self.fd = self._socket.fileno()
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
+        if location.password is not None:
+            user = () if location.user is None else (location.user,)
+            try:
+                self.command("AUTH", *user, location.password)
+            except BaseException:
+                self.close()
+                raise
 
     def identify(self, keys: KeyNames, vouched: Vouched) -> None:
         """Find out which process this is, and see to it that it votes when it may.
@@ -161,22 +164,28 @@ class Connection:
 
     def command(self, *words: str) -> Any:
         """Send a command and wait for its answer."""
-        self._socket.settimeout(CONNECT_TIMEOUT_S)
-        try:
-            self._connection.send_command(*words)
-            return self._connection.read_response()
-        finally:
-            with suppress(OSError):  # if it broke, it is closed
-                self._socket.settimeout(0)
+        until = self.send_words(*words)
+        while not (answers := self._answer()):
+            self._await_more(until)
+        return answers[0]
 
     def ask(self, command: Command) -> Reply:
         """Send a script and wait for its answer."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
         self.send(command, until)
-        while (answer := self.read(command, until)) is None:
-            if not self._poll.poll(1000 * until.remaining()):
-                raise TimeoutError("no answer in time")
-        return answer
+        while (reply := self.read(command, until)) is None:
+            self._await_more(until)
+        return reply
+
+    def _await_more(self, until: Deadline) -> None:
+        if not self._poll.poll(1000 * until.remaining()):
+            raise TimeoutError("no answer in time")
+
+    def send_words(self, *words: str) -> Deadline:
+        """Send a command; return until when it is to be answered."""
+        until = Deadline.after(CONNECT_TIMEOUT_S)
+        self._send(packed(words), until)
+        return until
 
     def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
         """Send a script. It may take until then, if the server reads no more for now."""
@@ -185,6 +194,9 @@ class Connection:
             whole=whole,
             by_function=self._by_function,
         )
+        self._send(data, until)
+
+    def _send(self, data: bytes, until: Deadline) -> None:
         try:
             sent = self._socket.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError):
@@ -194,6 +206,26 @@ class Connection:
             self._socket.sendall(data[sent:])
             self._socket.settimeout(0)
 
+    def receive(self) -> list[Any]:
+        """Return the answers of which the last part has come by now; errors are among them."""
+        try:
+            # A record of TLS is 16 kB at most: none of it is left where nobody polls for it.
+            data = self._socket.recv(_READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return []
+        if not data:
+            raise ConnectionResetError("the connection was closed by server")
+        return self._reader.read(data)
+
+    def _answer(self) -> list[Any]:
+        """Return the one answer that is waited for; none: it is not all there yet."""
+        answers = self.receive()
+        if len(answers) > 1:
+            raise errors.MalformedReply("it sent an answer to no request")
+        if answers and isinstance(answers[0], errors.ErrorReply):
+            raise answers[0]
+        return answers
+
     def read(self, command: Command, until: Deadline) -> Reply | None:
         """Return the answer, as far as something has come; None: it is not all there yet.
 
@@ -201,51 +233,39 @@ class Connection:
         `SCRIPT FLUSH` make it forget), once more until that deadline.
         """
         try:
-            # A record of TLS is 16 kB at most: none of it is left where nobody polls for it.
-            data = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return None
-        if not data:
-            raise ConnectionResetError("the connection was closed by server")
-        reply = resp.read(self._reader, data)
-        if reply is resp.UNFINISHED:
-            return None
-        if isinstance(reply, errors.UnknownScript):
+            answers = self._answer()
+        except errors.UnknownScript:
             self.send(command, until, whole=True)
             return None
-        if isinstance(reply, Exception):
-            raise reply
-        return Reply(reply[0].decode(), reply[1:])
+        if not answers:
+            return None
+        reply = answers[0]
+        return Reply(reply[0].decode(), reply[1:]) if command.script.sha else DONE
 
     def close(self) -> None:
         """Close it. What was sent may still be done."""
-        self._connection.disconnect()
+        self._socket.close()
 
 
-def new_connection(location: ValkeyLocation, endpoint: str) -> Any:
-    """Return a connection that is not open yet."""
+def _open_socket(location: ValkeyLocation, endpoint: str) -> socket.socket:
+    """Return a socket that is connected, to be polled: with a time limit each call is two."""
     host, _, port = endpoint.rpartition(":")
-    how: dict[str, Any] = {
-        "host": host.strip("[]"),
-        "port": int(port),
-        "username": location.user,
-        "password": location.password,
-        "socket_timeout": CONNECT_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "encoding_errors": "replace",
-        "lib_name": None,  # two requests less for each connection
-        "lib_version": None,
-        "parser_class": resp.BoundedParser,
-    }
-    if not location.tls:
-        return PlainConnection(**how)  # type: ignore[no-untyped-call]
-    return SSLConnection(  # type: ignore[no-untyped-call]
-        **how,
-        ssl_check_hostname=True,
-        ssl_ca_certs=location.cacert,
-        ssl_certfile=location.cert,
-        ssl_keyfile=location.key,
-    )
+    host = host.strip("[]")
+    opened = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+    try:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if location.tls:
+            context = ssl.create_default_context()
+            if location.cacert is not None:
+                context.load_verify_locations(location.cacert)
+            if location.cert is not None:
+                context.load_cert_chain(location.cert, location.key)
+            opened = context.wrap_socket(opened, server_hostname=host)
+        opened.settimeout(0)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _unusable(info: Mapping[str, str]) -> str:

@@ -109,10 +109,11 @@ class ServerPool:
         return connections
 
     def give_back(self, i: int, connection: Connection) -> None:
-        if self.closed or len(self._idle[i]) >= _MAX_IDLE_CONNECTIONS:
-            connection.close()
-        else:
-            self._idle[i].append(connection)
+        idle = self._idle[i]
+        idle.append(connection)  # first, so that who closes all finds it
+        if self.closed or len(idle) > _MAX_IDLE_CONNECTIONS:
+            with suppress(IndexError):
+                idle.pop().close()
 
     def connect_in_background(self, pending: PendingConnections) -> None:
         """Have connections opened, each by a thread of its server's: one that hangs delays none."""
@@ -145,25 +146,19 @@ class ServerPool:
         Raises:
             ServerUnusable: there is none, or none to a server that gives locks.
         """
-        connection, began = None, monotonic()
+        began = monotonic()
         try:
             connection = Connection(self.location, self.endpoints[i])
-            connection.identify(self.keys, vouched)
-            if (took := monotonic() - began) > SLOW_CONNECT_S:  # its answers would be late as well
-                raise ServerUnusable(VoteFailure(f"it is slow: it took {took:.1f} s to let us in"))
-            with self._run_ids_lock:  # two names of one server may be opened at a time
-                run_id = connection.run_id
-                twin = next((server for server, at in self._run_ids.items() if at == run_id), i)
-                if twin != i:
-                    reason = f"it is the same server as {self.endpoints[twin]}"
-                    raise ServerUnusable(VoteFailure(reason, permanent=True))
-                new, self._last_run_ids[i] = self._last_run_ids.get(i) != run_id, run_id
-                self._run_ids[i], self._durable[i] = run_id, connection.durable
-        except (ServerUnusable, errors.ErrorReply, *errors.Unanswered) as error:
-            if connection is not None:
+            try:
+                connection.identify(self.keys, vouched)
+                if (took := monotonic() - began) > SLOW_CONNECT_S:  # so would be its answers
+                    reason = f"it is slow: it took {took:.1f} s to let us in"
+                    raise ServerUnusable(VoteFailure(reason))
+                new = self._note_process(i, connection)
+            except BaseException:
                 connection.close()
-            if isinstance(error, ServerUnusable):
                 raise
+        except (errors.ErrorReply, errors.Unanswered) as error:
             raise ServerUnusable(errors.classify(error, self.location)) from error
         if not connection.durable and new:
             log.warning(
@@ -173,6 +168,18 @@ class ServerPool:
             )
         self.note_quarantine(i, connection.quarantine_s)
         return connection
+
+    def _note_process(self, i: int, connection: Connection) -> bool:
+        """Note which process is there; return whether it is another one than before."""
+        run_id = connection.run_id
+        with self._run_ids_lock:  # two names of one server may be opened at a time
+            twin = next((server for server, at in self._run_ids.items() if at == run_id), i)
+            if twin != i:
+                reason = f"it is the same server as {self.endpoints[twin]}"
+                raise ServerUnusable(VoteFailure(reason, permanent=True))
+            new, self._last_run_ids[i] = self._last_run_ids.get(i) != run_id, run_id
+            self._run_ids[i], self._durable[i] = run_id, connection.durable
+        return new
 
     def open_all(
         self, vouched: Vouched = NOTHING_VOUCHED
@@ -224,7 +231,7 @@ class ServerPool:
             if connection is None:  # whatever kept it: else it would stay absent for ever
                 again = min(2 * pause, _MAX_PROBE_PAUSE_S)
                 scheduler.shared.after(again, partial(self._schedule_probe, i, again))
-        self._idle[i].append(connection)
+        self.give_back(i, connection)
         self.failures.pop(i, None)
         since = self._down_since.pop(i, None)
         if since is not None:

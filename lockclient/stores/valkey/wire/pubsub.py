@@ -17,7 +17,7 @@ from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import new_connection
+from lockclient.stores.valkey.wire.connection import Connection
 from lockclient.stores.valkey.wire.turns import Waiter, Waiters
 from lockclient.stores.valkey.wire.wakeup import WakeUp
 from lockclient.threads import scheduler
@@ -37,8 +37,6 @@ _SPREAD: Final = 2.0
 _MAX_SPREAD_S: Final = 0.5
 """Of those that are told of a release each waits for any time up to that of so many rounds for each
 of the others, and no longer than this."""
-_MAX_MESSAGES: Final = 100
-"""Messages of one server that are read before all else has its turn."""
 
 
 class HintSubscription(Waiter):
@@ -171,18 +169,19 @@ class PubSub:
     def _wait(self, wakeup: WakeUp) -> None:
         poll = select.poll()
         poll.register(wakeup.fd, select.POLLIN)
-        connected = [subscriber for subscriber in self._subscribers if subscriber.fd >= 0]
-        for subscriber in connected:
-            poll.register(subscriber.fd, select.POLLIN)
-        full = any(subscriber.more for subscriber in connected)
-        ready = {fd for fd, _ in poll.poll(0 if full else 1000 * _RECONNECT_PAUSE_S / 2)}
-        for subscriber in connected:
-            if subscriber.fd in ready or subscriber.more:
-                self._deliver(subscriber)
+        connections = {}
+        for subscriber in self._subscribers:
+            if (connection := subscriber.connection) is not None:
+                connections[connection.fd] = subscriber, connection
+                poll.register(connection.fd, select.POLLIN)
+        for fd, _ in poll.poll(1000 * _RECONNECT_PAUSE_S / 2):
+            if fd in connections:
+                subscriber, connection = connections[fd]
+                self._deliver(subscriber.read(connection))
 
-    def _deliver(self, subscriber: _Subscriber) -> None:
+    def _deliver(self, messages: list[tuple[str, str, bytes]]) -> None:
         hinted: dict[str, int] = {}  # once, however many have let go of it meanwhile
-        for kind, channel, payload in subscriber.read():
+        for kind, channel, payload in messages:
             if (waiters := self._subscriptions.get(channel)) is None:
                 continue
             if kind in ("subscribe", "back"):
@@ -211,14 +210,11 @@ class _Subscriber:
     """A connection that listens to one server."""
 
     def __init__(self, servers: Broadcast, i: int) -> None:
-        self.fd = -1
+        self.connection: Connection | None = None
         self.confirmed: set[str] = set()
-        self.more = False
-        """Whether it has said more than was read, so that nothing need come for it to be read."""
         self._last_message_at = 0.0
         self._proof_asked_at: float | None = None
         self._endpoint = servers.endpoints[i]
-        self._connection = new_connection(servers.location, self._endpoint)
         self._all = servers.keys.channels
         self._servers = servers
         self._server = i
@@ -232,34 +228,34 @@ class _Subscriber:
 
         And not for one to a server that is away: the hints of all others would wait as long.
         """
+        connection = self.connection
         if not self._servers.reachable(self._server):
-            if self.fd >= 0:  # most likely its way is cut: there is a new one when it is back
-                self.close()
+            if connection is not None:  # most likely its way is cut: there is a new one when it is
+                self.close()  # back
             return
-        if self.fd < 0 and not (wanted and monotonic() >= self._next_try):
+        if connection is None and not (wanted and monotonic() >= self._next_try):
             return
         try:
-            if self.fd < 0:
-                self._connection.connect()
-                self.fd = self._connection._sock.fileno()
-                self._last_message_at = monotonic()
-            self._prove()
+            if connection is None:
+                connection = Connection(self._servers.location, self._endpoint)
+                self.connection, self._last_message_at = connection, monotonic()
+            self._prove(connection)
             for command, channels in (
                 ("SUBSCRIBE", wanted.keys() - self._subscribed),
                 ("UNSUBSCRIBE", self._subscribed - wanted.keys()),
             ):
                 patterns = channels & {self._all}
                 if channels - patterns:
-                    self._connection.send_command(command, *channels - patterns)
+                    connection.send_words(command, *channels - patterns)
                 if patterns:
-                    self._connection.send_command(f"P{command}", *patterns)
+                    connection.send_words(f"P{command}", *patterns)
             self._subscribed = set(wanted)
             self.confirmed &= self._subscribed
             self._interrupted &= self._subscribed
-        except (*errors.Unanswered, errors.ErrorReply) as error:
+        except (errors.Unanswered, errors.ErrorReply) as error:
             self._disconnected(error)
 
-    def _prove(self) -> None:
+    def _prove(self, connection: Connection) -> None:
         """See to it that the server has said something lately, or fail: a connection that was cut
         without a word looks like one on which nothing happens.
 
@@ -274,25 +270,24 @@ class _Subscriber:
             self._proof_asked_at = now
             channel = next(iter(self._subscribed))
             command = "PSUBSCRIBE" if channel == self._all else "SUBSCRIBE"
-            self._connection.send_command(command, channel)
+            connection.send_words(command, channel)
         elif self._proof_asked_at is not None and now > self._proof_asked_at + _PROOF_TIMEOUT_S:
             raise TimeoutError("it says nothing any more")
 
-    def read(self) -> list[tuple[str, str, bytes]]:
+    def read(self, connection: Connection) -> list[tuple[str, str, bytes]]:
         """Return what was told: kind, channel or pattern, and what was said."""
         messages: list[tuple[str, str, bytes]] = []
-        self.more, self._last_message_at, self._proof_asked_at = False, monotonic(), None
+        self._last_message_at, self._proof_asked_at = monotonic(), None
         try:
-            for _ in range(_MAX_MESSAGES):
-                words, channel, *_, payload = self._connection.read_response()
+            for answer in connection.receive():
+                if isinstance(answer, errors.ErrorReply):
+                    raise answer
+                words, channel, *_, payload = answer
                 kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
                 if kind == "subscribe":
                     kind = self._confirmed(channel)
                 messages.append((kind, channel, payload if isinstance(payload, bytes) else b""))
-                if not self._connection.can_read(0):
-                    return messages
-            self.more = True
-        except (*errors.Unanswered, errors.ErrorReply) as error:
+        except (errors.Unanswered, errors.ErrorReply) as error:
             self._disconnected(error)
         return messages
 
@@ -316,7 +311,8 @@ class _Subscriber:
 
     def close(self) -> None:
         """Listen no more."""
-        self._connection.disconnect()
+        if self.connection is not None:
+            self.connection.close()
         self._interrupted |= self._subscribed
-        self.fd, self.more, self._proof_asked_at = -1, False, None
+        self.connection, self._proof_asked_at = None, None
         self._subscribed, self.confirmed = set(), set()
