@@ -29,9 +29,8 @@ from lockclient.stores.service_protocol import ServiceStore
 from unlocker.metrics.series_limit import (
     HEAD_LABELS,
     MAX_LISTED,
-    NEW_AN_HOUR,
     SeriesLimit,
-    holder_labels,
+    unlisted_gauge,
 )
 
 NORMAL_HANDOVER_S = 15.0
@@ -171,19 +170,14 @@ class UnclaimedLocks:
             "The first waiter for such a lock, which does not take it.",
             labels=HEAD_LABELS,
         )
-        offset, names = time.time() - monotonic(), set[str]()
-        for name, lock in late[:MAX_LISTED]:
-            shown, *who = labels = holder_labels(lock.head or Ticket(name, ""))
-            # Two samples of one name, which two locks may look like, would end a whole scrape.
-            if shown not in names and self.labels.admit(labels):
-                names.add(shown)
-                since.add_metric([shown], lock.since + offset)
-                if lock.head is not None:
-                    info.add_metric([shown, *who], {})
+        offset = time.time() - monotonic()
+        first = ((lock.head or Ticket(name, ""), lock) for name, lock in late[:MAX_LISTED])
+        listed = list(self.labels.admitted(first))
+        for labels, lock in listed:
+            since.add_metric(labels[:1], lock.since + offset)
+            if lock.head is not None:
+                info.add_metric(labels, {})
         yield from (since, info)
-        yield GaugeMetricFamily(
-            "clustermutex_locks_free_with_waiters_unlisted",
-            f"Such locks that have no series of their own: beyond {MAX_LISTED}, or beyond "
-            f"{NEW_AN_HOUR} new ones in an hour.",
-            len(late) - len(names),
+        yield unlisted_gauge(
+            "clustermutex_locks_free_with_waiters_unlisted", len(late) - len(listed)
         )

@@ -311,10 +311,8 @@ class Holding:
 
     @staticmethod
     def _tell_of(lost: LockLost, held: Told | None) -> None:
-        try:
-            log.error(
-                "%s", lost, extra=naming(lost)
-            )  # first: who is called back may end the process
+        try:  # the log first: who is called back may end the process
+            log.error("%s", lost, extra=naming(lost))
             log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:

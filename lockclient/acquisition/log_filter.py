@@ -8,6 +8,8 @@ import socket
 from lockclient.acquisition.holding import Holding, own
 from lockclient.acquisition.ownership import current_scope
 
+_HOSTNAME = socket.gethostname()
+
 
 class HeldLockFilter(logging.Filter):
     """Gives each record `lock`, `uuid` and `hostname`: of the lock that the caller's context holds.
@@ -36,7 +38,7 @@ def held_lock_fields() -> dict[str, str | None]:
     """
     held = _innermost()
     name, uuid = (None, None) if held is None else (held.acquisition.name, held.acquisition.uuid)
-    return {"lock": name, "uuid": uuid, "hostname": socket.gethostname()}
+    return {"lock": name, "uuid": uuid, "hostname": _HOSTNAME}
 
 
 def _innermost() -> Holding | None:

@@ -137,6 +137,7 @@ _ACTS_IN_CHATS: Final = re.compile(
     # Mentions: inside of a word (`unlocker@web-1`) it is one of everybody, or none.
     r"|(?<![0-9A-Za-z])@|@(?![0-9A-Za-z])|@(?=(?i:everyone|here|channel|all|room)\b)"
     r"|_(?![0-9A-Za-z])|(?<![0-9A-Za-z])_"  # inside of a word it is no style anywhere
+    r"|:(?=//[^\s/?#]*@)"  # `https://good@evil/` leads to evil: it is no link at all
     r"|&(?=[#\w])|\\(?=[!-/:-@\[-`{-~])"  # entities, and what takes a sign's meaning from it
 )
 

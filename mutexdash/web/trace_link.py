@@ -36,9 +36,12 @@ def read_trace_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
 def trace_link(url: str, holder: Holder) -> str:
     """Return the address with what a holder says in its places; empty if it says not all of it."""
     said = {**(holder.labels or {}), **(holder.context or {})}
-    if not url or any(
-        not 0 < len(said.get(name, "")) <= _MAX_CHARS for name in _PLACE.findall(url)
-    ):
+    if not url or not all(_is_id(said.get(name, "")) for name in _PLACE.findall(url)):
         return ""
     # Anybody may have written it: with nothing left as it is that means something in an address.
     return _PLACE.sub(lambda place: quote(said[place[1]], safe=""), url)
+
+
+def _is_id(text: str) -> bool:
+    """Tell whether this may stand in an address; a browser takes dots alone for a folder above."""
+    return 0 < len(text) <= _MAX_CHARS and text not in (".", "..")

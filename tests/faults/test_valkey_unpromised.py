@@ -37,6 +37,14 @@ def given_again(store: ValkeyStore) -> None:
         take(another, holder(**NEVER))
 
 
+def given_again_only_if(kept: bool, store: ValkeyStore) -> None:
+    if kept:
+        given_again(store)
+    else:
+        with closing(ValkeyStore(store.location)) as another:
+            assert not votes(another)
+
+
 def past(server: Server) -> str:
     return str(server.command("INFO", "replication")["master_replid2"]).strip("0")
 
@@ -97,11 +105,7 @@ def test_a_backup_that_is_put_back(one: Servers, tmp_path: Path, kept: bool) -> 
         shutil.rmtree(server.folder)
         shutil.copytree(tmp_path / "backup", server.folder)
         server.start()
-        if kept:
-            given_again(store)
-        else:
-            with closing(ValkeyStore(store.location)) as another:
-                assert not votes(another)
+        given_again_only_if(kept, store)
 
 
 def test_a_policy_that_evicts_is_seen_by_new_connections_alone(one: Servers) -> None:
@@ -137,11 +141,7 @@ def test_a_disk_that_has_lost_its_last_writes_is_started_with_what_is_left(
         with log.open("r+b") as file:
             file.truncate(before + 20)  # in the middle of a write: `aof-load-truncated yes`
         server.start()
-        if kept:
-            given_again(store)
-        else:
-            with closing(ValkeyStore(store.location)) as another:
-                assert not votes(another)
+        given_again_only_if(kept, store)
 
 
 def test_a_lock_without_an_end_is_forgotten_by_servers_that_were_emptied(one: Servers) -> None:

@@ -14,7 +14,6 @@ import pytest
 from lockclient import (
     AsyncClusterMutex,
     ClusterMutex,
-    LockLost,
     LockTimeout,
     StoreUnavailable,
     default_store,
@@ -38,9 +37,9 @@ from lockclient.instruments import (
 )
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.threads import log_queue
-from tests.integration.test_loss import remove
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_store import etcd_store
+from tests.support.locks import lose
 from tests.support.processes import wait_until
 
 Names = Callable[[], list[str]]
@@ -147,12 +146,7 @@ def test_a_cancelled_wait(recorder: Recorder, store: EtcdStore) -> None:
 
 
 def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: EtcdStore) -> None:
-    mutex = ClusterMutex("x", store=store)
-    held = mutex.acquire()
-    assert held is not None
-    remove(store, mutex)
-    with pytest.raises(LockLost):
-        held.release()
+    lose(store, ClusterMutex("x", store=store))
     wait_until(lambda: Lost in recorder.kinds("x"), what="the loss")
     assert recorder.kinds("x") == [Asked, Acquired, Lost]
     lost = recorder.of("x")[-1]

@@ -20,11 +20,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from prometheus_client import CollectorRegistry
 
-from lockclient import ClusterMutex, LockLost, Settings, default_store, instruments
+from lockclient import ClusterMutex, Settings, default_store, instruments
 from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
 from lockclient.instruments.prometheus import PrometheusInstrument
 from lockclient.stores.etcd.store import EtcdStore
-from tests.integration.test_loss import remove
+from tests.support.locks import lose
 from tests.support.processes import run_to_end, wait_until
 
 
@@ -39,12 +39,7 @@ def use_it(store: EtcdStore) -> None:
     with ClusterMutex("jobs/1", store=store) as held:
         held.alive(force=True)
         assert ClusterMutex("jobs/1", store=store).acquire(blocking=False) is None
-    mutex = ClusterMutex("jobs/2", store=store)
-    lost = mutex.acquire()
-    assert lost is not None
-    remove(store, mutex)
-    with pytest.raises(LockLost):
-        lost.release()
+    lost = lose(store, ClusterMutex("jobs/2", store=store))
     wait_until(lambda: lost._holding.observation._over, what="that it is told of its loss")  # type: ignore[union-attr]
     instruments.flush(30)
 

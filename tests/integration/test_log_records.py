@@ -15,12 +15,11 @@ from lockclient import (
     AsyncClusterMutex,
     ClusterMutex,
     HeldLockFilter,
-    LockLost,
     held_lock_fields,
 )
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.threads.log_queue import get_logger
-from tests.integration.test_loss import remove
+from tests.support.locks import lose
 from tests.support.processes import wait_until
 
 Fields = Callable[[logging.LogRecord], tuple[object, ...]]
@@ -32,12 +31,7 @@ def fields(record: logging.LogRecord) -> tuple[object, ...]:
 
 
 def test_the_library_s_own(store: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
-    mutex = ClusterMutex("x", store=store)
-    held = mutex.acquire()
-    assert held is not None
-    remove(store, mutex)
-    with pytest.raises(LockLost):
-        held.release()
+    held = lose(store, ClusterMutex("x", store=store))
     wait_until(lambda: caplog.records, what="the loss in the log")
     assert {fields(record) for record in caplog.records} == {("x", held.uuid, HOST)}
     get_logger("lockclient.threads.pool").warning("about none")

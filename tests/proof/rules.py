@@ -119,11 +119,17 @@ def stamps_rise(history: History) -> Iterator[str]:
 # ---------------------------------------------------------------- what clients say beside it
 
 
+def _end_known_at(history: History) -> dict[str, float]:
+    """Return when each holder began to release its lock, or learned that it was lost."""
+    first: dict[str, float] = {}
+    for line in (*history.by_what["release"], *history.by_what["lost"]):
+        first[line.uuid] = min(line.at, first.get(line.uuid, math.inf))
+    return first
+
+
 def unlocked_by_holder(history: History) -> Iterator[str]:
     """A lock goes without a record only by its own holder's hand."""
-    begun: dict[str, float] = {}
-    for line in (*history.by_what["release"], *history.by_what["lost"]):
-        begun[line.uuid] = min(line.at, begun.get(line.uuid, math.inf))
+    begun = _end_known_at(history)
     for reign in history.reigns.all:
         had = history.acquired.get(reign.uuid)
         if not reign.ended or reign.record is not None or reign.heir or had is None:
@@ -137,9 +143,7 @@ def unlocked_by_holder(history: History) -> Iterator[str]:
 
 def loss_is_told(history: History) -> Iterator[str]:
     """A holder hears of its loss within the stated time, or as its own time runs out."""
-    told: dict[str, float] = {}
-    for line in (*history.by_what["release"], *history.by_what["lost"]):
-        told[line.uuid] = min(line.at, told.get(line.uuid, math.inf))
+    told = _end_known_at(history)
     for reign in history.reigns.all:
         had = history.acquired.get(reign.uuid)
         if had is None:

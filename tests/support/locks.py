@@ -13,7 +13,9 @@ from os import environ
 from threading import Barrier, Thread
 from typing import Any
 
-from lockclient import ClusterMutex, Settings
+import pytest
+
+from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
@@ -77,6 +79,16 @@ def remove(store: MutexStore, holder: Holder, why: str = "it hangs", who: str = 
     removal = Removal(holder, time.time(), who, "force-unlock", why)
     assert isinstance(ask(store, Remove(removal, None)), Done)
     return removal
+
+
+def lose(store: MutexStore, mutex: ClusterMutex) -> HeldLock:
+    """Acquire, have the lock taken away by a person, and be told of it by the release."""
+    lost = mutex.acquire()
+    assert lost is not None
+    remove(store, held(store, mutex.name))
+    with pytest.raises(LockLost):
+        lost.release()
+    return lost
 
 
 def left_nothing(store: MutexStore) -> None:

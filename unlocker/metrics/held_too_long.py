@@ -17,7 +17,12 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Transition
-from unlocker.metrics.series_limit import MAX_LISTED, NEW_AN_HOUR, SeriesLimit, holder_labels
+from unlocker.metrics.series_limit import (
+    HOLDER_LABELS,
+    MAX_LISTED,
+    SeriesLimit,
+    unlisted_gauge,
+)
 
 
 @dataclass(eq=False)
@@ -62,20 +67,12 @@ class HeldTooLong:
         info = InfoMetricFamily(
             "clustermutex_lock_held_too_long",
             "Who holds such a lock.",
-            labels=["name", "hostname", "pid", "reason"],
+            labels=HOLDER_LABELS,
         )
-        names = set[str]()
-        for at, holder in nsmallest(MAX_LISTED, late, key=lambda item: item[0]):
-            shown, *_ = labels = holder_labels(holder)
-            # Two samples of one name, which two locks may look like, would end a whole scrape.
-            if shown not in names and self.limit.admit(labels):
-                names.add(shown)
-                since.add_metric([shown], at)
-                info.add_metric([*labels], {})
+        first = nsmallest(MAX_LISTED, late, key=lambda item: item[0])
+        listed = list(self.limit.admitted((holder, at) for at, holder in first))
+        for labels, at in listed:
+            since.add_metric(labels[:1], at)
+            info.add_metric(labels, {})
         yield from (since, info)
-        yield GaugeMetricFamily(
-            "clustermutex_locks_held_too_long_unlisted",
-            f"Such locks that have no series of their own: beyond {MAX_LISTED}, or beyond "
-            f"{NEW_AN_HOUR} new ones in an hour.",
-            len(late) - len(names),
-        )
+        yield unlisted_gauge("clustermutex_locks_held_too_long_unlisted", len(late) - len(listed))

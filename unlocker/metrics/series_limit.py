@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from prometheus_client.core import GaugeMetricFamily
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.fields import pairs
@@ -32,6 +34,8 @@ KINDS = PAST_ALERT, SKEWS, UNLOCKED, FREE, TOO_LONG = (
 NEW_AN_HOUR: Final = 100
 """Sets that no scrape of the last hour had: so many at once, and so many an hour from then on."""
 HOUR_S: Final = 3600.0
+
+_Item = TypeVar("_Item")
 
 
 class SeriesLimit:
@@ -73,6 +77,31 @@ class SeriesLimit:
             self._shown[labels] = now
             self._shown.move_to_end(labels)
             return True
+
+    def admitted(
+        self, found: Iterable[tuple[Holder | Ticket, _Item]]
+    ) -> Iterator[tuple[tuple[str, ...], _Item]]:
+        """Yield, with their labels, those of at most `MAX_LISTED` that a scrape may show.
+
+        Two locks may look alike, and two samples of one name would end a whole scrape: the first
+        is shown.
+        """
+        names = set[str]()
+        for who, item in found:
+            labels = holder_labels(who)
+            if labels[0] not in names and self.admit(labels):
+                names.add(labels[0])
+                yield labels, item
+
+
+def unlisted_gauge(name: str, number: int) -> GaugeMetricFamily:
+    """Return the gauge that counts the locks which have no series of their own."""
+    return GaugeMetricFamily(
+        name,
+        f"Such locks that have no series of their own: beyond {MAX_LISTED}, or beyond "
+        f"{NEW_AN_HOUR} new ones in an hour.",
+        number,
+    )
 
 
 HEAD_LABELS: Final = ("name", "hostname", "pid", "reason")

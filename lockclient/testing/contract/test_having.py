@@ -27,6 +27,17 @@ from lockclient.testing.contract.subject import Subject
 from lockclient.testing.waiting import wait_until
 
 
+def taken_and_written(
+    subject: Subject, ask: Ask, stamp: str, value: bytes | None
+) -> tuple[Holder, int]:
+    """Take the lock, and have another hand write one of its stamps; return holder and token."""
+    mine = holder()
+    token = take(ask, mine).token
+    assert subject.write is not None
+    subject.write(NAME, stamp, value)
+    return mine, token
+
+
 class TestHolding:
     def test_a_push_moves_the_stamps_and_nothing_else(self, ask: Ask) -> None:
         """Its stamps are read afterwards, and when they were written; the token stays."""
@@ -192,10 +203,7 @@ class TestLatePushes:
         self, subject: Subject, ask: Ask, value: bytes
     ) -> None:
         """A later time by hand, or by another clock, silences nobody."""
-        mine = holder()
-        token = take(ask, mine).token
-        assert subject.write is not None
-        subject.write(NAME, "alert_at", value)
+        mine, token = taken_and_written(subject, ask, "alert_at", value)
         touched = seen(ask).holder
         assert touched is not None
         stamps = Stamps(250.0, 350.0)
@@ -215,10 +223,7 @@ class TestLatePushes:
         self, subject: Subject, ask: Ask, stamp: str, value: bytes | None
     ) -> None:
         """By the next push, or where every write moves the lock's version, the one after it."""
-        mine = holder()
-        token = take(ask, mine).token
-        assert subject.write is not None
-        subject.write(NAME, stamp, value)
+        mine, token = taken_and_written(subject, ask, stamp, value)
         assert seen(ask).holder != taken(mine, token)
         stamps = Stamps(250.0, 350.0)
         pushed = ask(Push(NAME, mine.uuid or "", stamps, token))
@@ -243,10 +248,7 @@ class TestRemoving:
         self, subject: Subject, ask: Ask, stamp: str, value: bytes | None
     ) -> None:
         """A foreign client's push, a person who gives it more time, or less."""
-        mine = holder()
-        token = take(ask, mine).token
-        assert subject.write is not None
-        subject.write(NAME, stamp, value)
+        mine, token = taken_and_written(subject, ask, stamp, value)
         self.refused(ask, mine, (token, token))
         found = seen(ask).holder
         assert found is not None

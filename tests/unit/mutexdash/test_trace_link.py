@@ -33,6 +33,7 @@ def test_what_others_wrote_can_lead_nowhere_else() -> None:
         {"trace_id": "4bf9"},
         {"trace_id": "", "span_id": "1"},
         {"trace_id": "4" * 201, "span_id": "1"},
+        {"trace_id": "..", "span_id": "1"},
     ],
 )
 def test_there_is_none_where_something_is_missing(context: dict[str, str] | None) -> None:

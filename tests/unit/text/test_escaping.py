@@ -216,6 +216,7 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
     [
         ("nightly_report-7/a.b", "nightly_report-7/a.b"),
         ("https://ops.example/T-1?a=1", "https://ops.example/T-1?a=1"),
+        ("https://ops.example@evil/x", r"https\x3a//ops.example@evil/x"),
         ("@all ann@host a@everyone a@", r"\x40all ann@host a\x40everyone a\x40"),
         ("<!channel> <http://e|x>", r"\x3c!channel\x3e \x3chttp://e\x7cx\x3e"),
         ("![x](http://e) **b** `c`", r"!\x5bx\x5d(http://e) \x2a\x2ab\x2a\x2a \x60c\x60"),
