@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak simulate mutants bench lint format wire rules reference runbook pictures site clean
+.PHONY: demo test soak faults peers simulate mutants bench lint format wire rules reference runbook pictures site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -23,6 +23,16 @@ soak: $(STAMP)
 	$(MAKE) test PYTEST_ARGS="-m '' $(PYTEST_ARGS)"
 	CLUSTERMUTEX_TEST_ETCD=embedded $(MAKE) test PYTEST_ARGS="--ignore=tests/faults $(PYTEST_ARGS)"
 	.ci/matrix
+
+# Real servers and programs, broken by a seed: FAULTS_ARGS="--seconds 600 --seed 7".
+faults: $(STAMP)
+	$(BIN)/python -m tests.breaking etcd $(FAULTS_ARGS)
+	$(BIN)/python -m tests.breaking valkey $(FAULTS_ARGS)
+	$(BIN)/python -m tests.breaking bucket $(FAULTS_ARGS)
+
+# The table beside the peers; Debian's libzookeeper-java, etcd-client and redis-server are needed.
+peers: $(VENV)/.bench-installed
+	$(BIN)/python -m tests.breaking.peers $(PEERS_ARGS)
 
 # Clients and unlockers on virtual time: SIMULATE_ARGS="--seconds 600 --seed 7", or --replay TOKEN.
 simulate: $(STAMP)

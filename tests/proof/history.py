@@ -18,7 +18,8 @@ monotonic ones of one machine.
 | `full` | harness | seconds: for so long etcd takes no write |
 | `settled` | harness | all trouble is over, and the last client has ended |
 | `limits` | harness | see `Limits` |
-| `written` | recorder | revision, key, value (null: deleted), lease |
+| `counted` | register | call: the value, lock, revision: the token, key: `plain` or `fenced` |
+| `written` | recorder | revision, key, value (null: deleted), lease, seconds: by which it is late |
 """
 
 from __future__ import annotations

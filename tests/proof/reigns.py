@@ -27,6 +27,7 @@ class Reign:
         stamps: what was written as `alert_at`: revision, time, text.
         record: of its removal, if there was one at the very revision of its end.
         heir: who replaced it without a deletion in between.
+        lag: seconds by which the recorder may have seen one of its writes late.
     """
 
     lock: str
@@ -41,6 +42,7 @@ class Reign:
     ended_at: float = math.inf
     record: dict[str, Any] | None = None
     heir: str = ""
+    lag: float = 0.0
 
     @property
     def auto_unlock(self) -> float | None:
@@ -70,7 +72,10 @@ class Reigns:
         self._root = root.rstrip("/") + "/"
         self._now: dict[str, Reign] = {}
         self._tickets: dict[str, dict[str, int]] = {}
-        events = sorted((line for line in lines if line.what == "written"), key=_REVISION)
+        ours = (
+            line for line in lines if line.what == "written" and line.key.startswith(self._root)
+        )
+        events = sorted(ours, key=_REVISION)
         for _, step in groupby(events, key=_REVISION):
             self._apply({self._key(line): line for line in step})
 
@@ -87,6 +92,7 @@ class Reigns:
             reign = self._now.get(key[1]) if key[0] == "locks" else None
             if reign is not None and key[2] == "alert_at" and line.value is not None:
                 reign.stamps.append((line.revision, line.at, line.value))
+                reign.lag = max(reign.lag, line.seconds or 0.0)
             tickets = self._tickets.setdefault(key[1], {}) if key[0] == "queue" else {}
             if line.value is None:
                 self.left.pop(key, None)
@@ -99,6 +105,7 @@ class Reigns:
         before = self._now.pop(lock, None)
         if before is not None:
             before.ended, before.ended_at = line.revision, line.at
+            before.lag = max(before.lag, line.seconds or 0.0)
             before.heir = line.value or ""
             before.record = _said(step.get(("removed", lock, before.uuid))) or None
         if line.value is None:

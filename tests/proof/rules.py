@@ -15,6 +15,8 @@ from tests.proof.history import Line
 from tests.proof.reigns import Reign
 
 Rule = Callable[[History], Iterator[str]]
+COUNTERS = "/counters/"
+"""Where clients count in etcd, by transactions with a lock's guard."""
 
 
 # ---------------------------------------------------------------- what etcd's events alone say
@@ -56,7 +58,7 @@ def no_early_removal(history: History) -> Iterator[str]:
             continue
         after = reign.auto_unlock
         silent = reign.ended_at - reign.last_push(reign.ended_at)
-        if after is None or silent < after * (1 - limits.drift) - limits.lag:
+        if after is None or silent < after * (1 - limits.drift) - limits.lag - reign.lag:
             yield (
                 f"{reign.lock} of {reign.uuid} was removed at {reign.ended} after {silent:.3f} s "
                 f"of silence; it allows {after}"
@@ -87,8 +89,9 @@ def brake(history: History) -> Iterator[str]:
 
 def queue_order(history: History) -> Iterator[str]:
     """Who stands in line gets the lock in its turn, and nobody overtakes the line."""
+    heirs = {reign.heir for reign in history.reigns.all}
     for reign in history.reigns.all:
-        inherits = any(other.heir == reign.uuid for other in history.reigns.all)
+        inherits = reign.uuid in heirs
         foreign = not reign.about.get("client")
         if reign.oldest and reign.ticket != reign.oldest and not inherits and not foreign:
             yield (
@@ -149,7 +152,7 @@ def loss_is_told(history: History) -> Iterator[str]:
         if had is None:
             continue
         gone_at = max(reign.ended_at, had.at)
-        limit = history.limits.told_within + history.limits.lag
+        limit = history.limits.told_within + history.limits.lag + reign.lag
         by = math.inf
         if reign.ended and history.quiet(had.process, gone_at - RECONNECTED_S, gone_at + limit):
             by = gone_at + limit
@@ -193,6 +196,40 @@ def no_overlap(history: History) -> Iterator[str]:
                 )
 
 
+def one_works(history: History) -> Iterator[str]:
+    """Nobody works under a lock that a call has returned to somebody else since its own did.
+
+    That is `no_overlap` by the clients' words alone, for stores that have no events, and nobody who
+    unlocks by force.
+    """
+    had_at: dict[str, list[Line]] = defaultdict(list)
+    for line in history.by_what["acquired"]:
+        had_at[line.lock].append(line)
+    for line in history.by_what["working"]:
+        mine = history.acquired[line.uuid].at
+        for later in had_at[line.lock]:
+            if mine < later.at < line.at:
+                yield (
+                    f"{line.process} works under {line.lock} by {line.uuid} at {line.at:.3f}, and "
+                    f"{later.process} has had it since {later.at:.3f}"
+                )
+
+
+def no_lost_update(history: History) -> Iterator[str]:
+    """What is counted under a lock's guard, or refuses older tokens, goes up by one each time."""
+    guarded = (
+        Line(line.at, "etcd", "counted", int(line.value), line.key, key="guarded")
+        for line in history.by_what["written"]
+        if line.key.startswith(COUNTERS) and line.value is not None
+    )
+    values: dict[tuple[str, str], int] = {}
+    for line in (*guarded, *history.by_what["counted"]):
+        before = values.get((line.key, line.lock), 0)
+        values[line.key, line.lock] = line.call
+        if line.key != "plain" and line.call != before + 1:
+            yield f"{line.process} counted {line.lock} ({line.key}) from {before} to {line.call}"
+
+
 def pushes_count(history: History) -> Iterator[str]:
     """A push that was confirmed is never followed by a removal that ignored it."""
     begun = {(line.process, line.call): line for line in history.by_what["push"]}
@@ -204,7 +241,7 @@ def pushes_count(history: History) -> Iterator[str]:
         if reign.record.get("how") != "auto-unlock" or reign.ended_at < sent.at:
             continue
         allowed = reign.auto_unlock * (1 - history.limits.drift)
-        if reign.ended_at < sent.at + allowed - history.limits.lag:
+        if reign.ended_at < sent.at + allowed - history.limits.lag - reign.lag:
             yield (
                 f"{line.uuid} pushed {reign.lock} at {sent.at:.3f}, which was confirmed, and was "
                 f"removed at {reign.ended_at:.3f}"
@@ -222,7 +259,8 @@ def works_in_time(history: History) -> Iterator[str]:
         if reign is None or reign.auto_unlock is None:
             continue
         silent = line.at - reign.last_push(line.at)
-        if silent > reign.auto_unlock * (1 + history.limits.drift) + history.limits.lag:
+        lag = history.limits.lag + reign.lag
+        if silent > reign.auto_unlock * (1 + history.limits.drift) + lag:
             yield f"{line.process} works under {line.lock} after {silent:.3f} s without a push"
 
 
@@ -307,7 +345,7 @@ def linearizable(history: History) -> Iterator[str]:
         reign, call = reigns.by_uuid.get(line.uuid), releases.get((line.process, line.call))
         if reign is None or call is None:
             continue
-        if not reign.ended or reign.ended_at > line.at + history.limits.lag:
+        if not reign.ended or reign.ended_at > line.at + history.limits.lag + reign.lag:
             yield f"{line.uuid} was told that it released {line.lock}, which it had still"
             continue
         done.append((call.at, line.at, reign.ended, f"the release of {line.uuid}"))
@@ -349,6 +387,7 @@ RULES: tuple[Rule, ...] = (
     queue_order,
     bound_to_leases,
     stamps_rise,
+    no_lost_update,
     unlocked_by_holder,
     loss_is_told,
     no_overlap,
@@ -359,3 +398,6 @@ RULES: tuple[Rule, ...] = (
     orphans_go,
     linearizable,
 )
+
+WITHOUT_EVENTS: tuple[Rule, ...] = (one_works, no_lost_update, waiters_are_served)
+"""Those that need none of etcd's events."""

@@ -10,9 +10,8 @@ from typing import Any
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
 from lockclient.errors import ClusterMutexError
-from lockclient.stores.etcd.store import EtcdStore
 from tests.proof.history import Line
-from tests.simulation.hub import Hub, Process
+from tests.simulation.hub import Hub
 from tests.simulation.plan import Work
 from tests.simulation.virtual_modules import Loop
 
@@ -28,21 +27,31 @@ class Client:
         number: which step of the plan this is; what is drawn depends on it.
         store: of its process.
         write: takes the lines of the history.
+        hub: its clock, its chance and the name of its process; None: the virtual ones.
     """
 
+    pace = 1.0
+    """By which its pauses are multiplied, but for those that are to be too long."""
+
     def __init__(
-        self, work: Work, number: int, store: EtcdStore, write: Callable[[Line], object]
+        self,
+        work: Work,
+        number: int,
+        store: Any,
+        write: Callable[[Line], object],
+        hub: Any = None,
     ) -> None:
         self._work, self._number, self._store, self._write = work, number, store, write
-        self._hub = Hub.current
-        self._process: Process = self._hub.process
+        self._hub: Any = hub or Hub.current
+        self._process = self._hub.process
         self._calls = 0
         self._drawn = 0
         self._kept_alive = False
 
     def _draw(self, low: float = 0.0, high: float = 1.0) -> float:
         self._drawn += 1
-        return low + (high - low) * self._hub.draw("client", self._number, self._drawn)
+        drawn: float = self._hub.draw("client", self._number, self._drawn)
+        return low + (high - low) * drawn
 
     def _say(self, what: str, call: int = 0, uuid: str = "", **more: Any) -> None:
         line = Line(
@@ -55,7 +64,7 @@ class Client:
 
     def _begin(self, what: str, uuid: str = "", **more: Any) -> int:
         self._calls += 1
-        call = self._number * 1000 + self._calls
+        call = self._number * 100_000 + self._calls
         self._say(what, call, uuid, **more)
         return call
 
@@ -76,7 +85,11 @@ class Client:
 
     def _acquired(self, call: int, held: Any) -> None:
         kept_alive = 1.0 if self._kept_alive else None
-        self._say("acquired", call, held.uuid, revision=held.fencing_token, seconds=kept_alive)
+        self._say("acquired", call, held.uuid, revision=self._token(held), seconds=kept_alive)
+
+    def _token(self, held: Any) -> int:
+        """Return its fencing token, 0 where the store has none."""
+        return held.fencing_token if self._store.can.fencing else 0
 
     def _is_working(self, held: Any) -> bool:
         """Tell whether it is healthy, and note it if so: the time first, then the look."""
@@ -93,6 +106,19 @@ class Client:
         or not at all."""
         return int((self._work.auto_unlock + 3) / LOOK_S) if self._draw() < 0.7 else 0
 
+    def _goes_on(self, rounds: int) -> bool:
+        """Tell whether it wants the lock again after so many times."""
+        return rounds < self._work.rounds
+
+    def _pause(self) -> float:
+        return self._draw() * self.pace
+
+    def _use(self, held: Any) -> None:
+        """Do what the lock is for."""
+
+    async def _use_on_loop(self, held: Any) -> None:
+        """Do what the lock is for."""
+
     def _timeout(self) -> float | None:
         kind = self._draw()
         if kind < 0.2:
@@ -103,7 +129,9 @@ class Client:
 
     def run_in_thread(self) -> None:
         """Do it all."""
-        for _ in range(self._work.rounds):
+        rounds = 0
+        while self._goes_on(rounds):
+            rounds += 1
             timeout = self._timeout()
             mutex = ClusterMutex(self._work.lock, timeout=timeout, **self._mutex_arguments())
             call = self._begin("acquire", seconds=timeout)
@@ -116,14 +144,15 @@ class Client:
             else:
                 self._acquired(call, held)
                 self._hold_in_thread(held)
-            self._hub.wait(self._draw(0.0, 1.0))
+            self._hub.wait(self._pause())
 
     def _hold_in_thread(self, held: Any) -> None:
         silent = self._draw() < 0.15
         for _ in range(int(self._draw(1, 5))):
             if not self._is_working(held):
                 break
-            self._hub.wait(self._draw(0.0, 3.0 if silent else 0.8))
+            self._use(held)
+            self._hub.wait(self._draw(0.0, 3.0 if silent else 0.8 * self.pace))
             if not silent:
                 call = self._begin("push", held.uuid)
                 with suppress(ClusterMutexError):
@@ -143,11 +172,13 @@ class Client:
     async def run_on_loop(self) -> None:
         """Do it all."""
         await asyncio.sleep(self._draw(0, 0.5))
-        for _ in range(self._work.rounds):
+        rounds = 0
+        while self._goes_on(rounds):
+            rounds += 1
             timeout = self._timeout()
             mutex = AsyncClusterMutex(self._work.lock, timeout=timeout, **self._mutex_arguments())
             await self._acquire_on_loop(mutex, timeout)
-            await asyncio.sleep(self._draw(0.0, 1.0))
+            await asyncio.sleep(self._pause())
 
     async def _acquire_on_loop(self, mutex: AsyncClusterMutex, timeout: float | None) -> None:
         call = self._begin("acquire", seconds=timeout)
@@ -168,7 +199,8 @@ class Client:
         for _ in range(int(self._draw(1, 5))):
             if not self._is_working(held):
                 break
-            await asyncio.sleep(self._draw(0.0, 3.0 if silent else 0.8))
+            await self._use_on_loop(held)
+            await asyncio.sleep(self._draw(0.0, 3.0 if silent else 0.8 * self.pace))
             if not silent:
                 call = self._begin("push", held.uuid)
                 with suppress(ClusterMutexError):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.proof.check import check, main
 from tests.proof.history import FileSink, Line, read
-from tests.proof.rules import RULES
+from tests.proof.rules import RULES, WITHOUT_EVENTS
 
 ABOUT = {"client": "test", "auto_unlock_after": 5.0, "expected_runtime": 1.0}
 Found = list[Line]
@@ -124,6 +124,15 @@ BROKEN: dict[str, Found] = {
     ],
     "bound_to_leases": [written(1, 10, "withdrawn/x/A", "", lease=0)],
     "stamps_rise": [*had(5, 10, "A"), written(6, 11, "locks/x/alert_at", "3.000")],
+    "no_lost_update": [
+        Line(1, "etcd", "written", revision=10, key="/counters/x", value="1"),
+        Line(2, "etcd", "written", revision=11, key="/counters/x", value="1"),
+    ],
+    "one_works": [
+        client(1, "acquired", "A", 1),
+        client(2, "acquired", "B", 2),
+        client(3, "working", "A"),
+    ],
     "unlocked_by_holder": [*had(1, 10, "A"), *gone(2, 11), client(2.1, "lost", "A")],
     "loss_is_told": [
         *had(1, 10, "A"),
@@ -160,7 +169,7 @@ def test_nothing_is_found_in_a_good_history() -> None:
     assert check(GOOD) == []
 
 
-@pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
+@pytest.mark.parametrize("rule", sorted({rule.__name__ for rule in (*RULES, *WITHOUT_EVENTS)}))
 def test_each_rule_finds_what_it_is_about(rule: str) -> None:
     assert rule in {broken.rule for broken in check(BROKEN[rule])}
 

@@ -1,0 +1,353 @@
+"""The stores that are broken: three members of etcd, Valkeys, a bucket; and how each is broken."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from random import Random
+from typing import Any
+
+from lockclient import ClusterMutexError, Settings, open_store
+from lockclient.cli.setup.etcd_server import find_etcd
+from tests.breaking.programs import Notes
+from tests.breaking.recorder import Recorder
+from tests.breaking.worker import LOCKS
+from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer
+from tests.support.bucket.server import Fault as BucketFault
+from tests.support.etcd_binary import etcdctl_of, frozen
+from tests.support.etcd_cluster import Cluster
+from tests.support.locks import has
+from tests.support.relay import Relay
+from tests.support.tcp_proxy import Fault, Proxy
+from tests.support.valkey_servers import frozen as valkeys_frozen
+from tests.support.valkey_servers import running
+
+Fault_ = Callable[[], AbstractContextManager[object]]
+"""Breaks something until the end of the block."""
+
+
+class EtcdPlace:
+    """Three members; some workers reach them by relays, the others by proxies that read HTTP/2."""
+
+    auto_unlock = 5.0
+
+    def __init__(self, notes: Notes, stack: ExitStack, workers: int, choose: Random) -> None:
+        binary = os.environ.get("CLUSTERMUTEX_TEST_ETCD") or find_etcd()
+        assert binary, "no etcd"
+        self._notes, self._choose = notes, choose
+        self.cluster = stack.enter_context(Cluster(binary, notes.folder))
+        self._pool = stack.enter_context(ThreadPoolExecutor(3))
+        self.recorder = stack.enter_context(Recorder(self.cluster, notes.write))
+        endpoints = [member.endpoint for member in self.cluster.members]
+        kinds: list[Any] = [Relay, Proxy]
+        self._ways = [
+            [stack.enter_context(kinds[number % 2](at)) for at in endpoints]
+            for number in range(workers)
+        ]
+        self.endpoints = tuple(endpoints)
+        self.env: dict[str, str] = {}
+
+    def url(self, worker: int | None) -> str:
+        """Return where the store is for a worker, or for a service."""
+        ways = self.endpoints if worker is None else [way.endpoint for way in self._ways[worker]]
+        return Settings(endpoints=tuple(ways)).url()
+
+    def direct(self) -> Sequence[str]:
+        """Return where to count by transactions."""
+        return self.endpoints
+
+    def left(self) -> list[str]:
+        """Return what locks and tickets there are."""
+        with suppress(AssertionError):
+            found = [*self.cluster.keys("/clustermutex/locks/"), *self._tickets()]
+            return [key for key in found if "/queue/" in key or key.endswith("/uuid")]
+        return ["etcd does not answer"]
+
+    def _tickets(self) -> list[str]:
+        return self.cluster.keys("/clustermutex/queue/")
+
+    def faults(self) -> list[Fault_]:
+        """Return what can go wrong, each with one member or way, chosen anew each time."""
+        return [
+            self.killed,
+            self.frozen,
+            self.majority_frozen,
+            self.cut_off,
+            self.all_restarted,
+            self.compacted,
+            self.client_cut_off,
+            self.client_delayed,
+            self.client_swallowed,
+            self.requests_spoilt,
+        ]
+
+    def _member(self) -> Any:
+        leads = self._choose.random() < 0.5
+        return self.cluster.leader() if leads else self._choose.choice(self.cluster.followers())
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """Kill the leader or a follower."""
+        with self._notes.trouble(), self.cluster.killed(self._member()):
+            yield
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze the leader or a follower."""
+        with self._notes.trouble(), frozen(self._member()):
+            yield
+
+    @contextmanager
+    def majority_frozen(self) -> Iterator[None]:
+        """Freeze two."""
+        one, other, _ = self._choose.sample(self.cluster.members, 3)
+        with self._notes.trouble(), frozen(one), frozen(other):
+            yield
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Cut a member off from the others; its clients reach it."""
+        with self._notes.trouble(), self.cluster.cut_off(self._member()):
+            yield
+
+    @contextmanager
+    def all_restarted(self) -> Iterator[None]:
+        """Kill all, and start them again."""
+        with self._notes.trouble():
+            for member in self.cluster.members:
+                assert member.process is not None
+                member.process.kill()
+                member.process.wait()
+            list(self._pool.map(lambda member: member.start(), self.cluster.members))
+            yield
+
+    @contextmanager
+    def compacted(self) -> Iterator[None]:
+        """Have etcd forget the past again and again, and give back its space."""
+        with self._notes.trouble():
+            for member in self.cluster.members:
+                with suppress(AssertionError):  # it has no leader, or it was compacted there
+                    etcdctl_of(member)("compact", str(self.recorder.revision))
+                    etcdctl_of(member)("defrag")
+                time.sleep(0.2)
+            yield
+
+    def _way(self, kind: type) -> tuple[str, list[Any]]:
+        """Return a worker whose ways are of a kind, and them; see `url`."""
+        number = self._choose.choice(
+            [n for n, way in enumerate(self._ways) if type(way[0]) is kind]
+        )
+        return f"worker{number}", self._ways[number]
+
+    @contextmanager
+    def client_cut_off(self) -> Iterator[None]:
+        """Let a client reach no member."""
+        _, ways = self._way(Relay)
+        with self._notes.trouble():
+            for way in ways:
+                way.cut()
+            yield
+            for way in ways:
+                way.mend()
+
+    @contextmanager
+    def client_delayed(self) -> Iterator[None]:
+        """Let a client and the members hear each other late."""
+        _, ways = self._way(Relay)
+        with self._notes.trouble():
+            for way in ways:
+                way.delay = self._choose.uniform(0.1, 1.0)
+            yield
+            for way in ways:
+                way.delay = 0.0
+
+    @contextmanager
+    def client_swallowed(self) -> Iterator[None]:
+        """Let what is said on a client's connections go nowhere, without a word."""
+        _, ways = self._way(Relay)
+        with self._notes.trouble():
+            for way in ways:
+                way.swallow()
+            yield
+
+    @contextmanager
+    def requests_spoilt(self) -> Iterator[None]:
+        """Lose, delay, cut and hold back requests and answers of one client, one after another."""
+        _, ways = self._way(Proxy)
+        over = threading.Event()
+
+        def spoil() -> None:
+            kinds = [kind for kind in Fault if kind is not Fault.HOLD_TO_THE_END]
+            while not over.wait(0.1):
+                way = self._choose.choice(ways)
+                if way.met():
+                    way.inject(self._choose.choice(kinds))
+
+        thread = threading.Thread(target=spoil)
+        with self._notes.trouble():
+            thread.start()
+            yield
+            over.set()
+            thread.join()
+
+
+class ValkeyPlace:
+    """Three or five Valkeys that write all to disk before they answer."""
+
+    auto_unlock = 8.0
+
+    def __init__(
+        self, notes: Notes, stack: ExitStack, workers: int, choose: Random, size: int = 3
+    ) -> None:
+        self._notes, self._choose = notes, choose
+        self.servers = stack.enter_context(running(notes.folder / "valkey", size))
+        self._ways = [
+            [stack.enter_context(Relay(server.endpoint)) for server in self.servers.all]
+            for _ in range(workers)
+        ]
+        self._store = stack.enter_context(self.servers.store())
+        self.env: dict[str, str] = {}
+
+    def url(self, worker: int | None) -> str:
+        """Return where the store is."""
+        place = self.servers.place()
+        if worker is None:
+            return place.url()
+        ways = ",".join(way.endpoint for way in self._ways[worker])
+        return place.url().replace(",".join(place.endpoints), ways)
+
+    def direct(self) -> Sequence[str]:
+        """There are no transactions with a guard."""
+        return ()
+
+    def left(self) -> list[str]:
+        """Return what locks there are."""
+        return _left(self._store)
+
+    def faults(self) -> list[Fault_]:
+        """Return what can go wrong: as much of it as a majority survives, and a bit more."""
+        return [self.killed, self.frozen, self.majority_frozen, self.client_cut_off, self.delayed]
+
+    def _server(self) -> Any:
+        return self._choose.choice(self.servers.all)
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """Kill one; it starts again with its data."""
+        server = self._server()
+        with self._notes.trouble():
+            server.kill()
+            yield
+            server.start()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze one."""
+        with self._notes.trouble(), valkeys_frozen(self._server()):
+            yield
+
+    @contextmanager
+    def majority_frozen(self) -> Iterator[None]:
+        """Freeze most of them."""
+        most = self._choose.sample(self.servers.all, len(self.servers.all) // 2 + 1)
+        with self._notes.trouble(), valkeys_frozen(*most):
+            yield
+
+    @contextmanager
+    def client_cut_off(self) -> Iterator[None]:
+        """Let a client reach no server."""
+        ways = self._choose.choice(self._ways)
+        with self._notes.trouble():
+            for way in ways:
+                way.cut()
+            yield
+            for way in ways:
+                way.mend()
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """Let a client be heard late by some."""
+        way = self._choose.choice(self._choose.choice(self._ways))
+        with self._notes.trouble():
+            way.delay = self._choose.uniform(0.1, 1.0)
+            yield
+            way.delay = 0.0
+
+
+class BucketPlace:
+    """A bucket of the tests' own, which loses, refuses, repeats, and does things too late."""
+
+    auto_unlock = 8.0
+
+    def __init__(self, notes: Notes, stack: ExitStack, _workers: int, choose: Random) -> None:
+        self._notes, self._choose = notes, choose
+        self.server = stack.enter_context(BucketServer())
+        self.env = {"STORAGE_EMULATOR_HOST": self.server.url}
+        os.environ.update(self.env)
+        self._settings = Settings.load(f"gs://{self.server.bucket.name}/broken")
+        self._store = open_store(self._settings)
+
+    def url(self, _worker: int | None) -> str:
+        """Return where the store is."""
+        return self._settings.url()
+
+    def direct(self) -> Sequence[str]:
+        """There are no transactions."""
+        return ()
+
+    def left(self) -> list[str]:
+        """Return what locks there are."""
+        return _left(self._store)
+
+    def faults(self) -> list[Fault_]:
+        """Return what can go wrong."""
+        return [self.spoilt, self.spoilt, self.down]
+
+    @contextmanager
+    def spoilt(self) -> Iterator[None]:
+        """Spoil every fourth request or so; what is late comes while that goes on."""
+        over = threading.Event()
+
+        def deliver() -> None:
+            while not over.wait(0.1):
+                self.server.deliver()
+
+        thread = threading.Thread(target=deliver)
+        with self._notes.trouble():
+            self.server.trouble = self._spoil
+            thread.start()
+            yield
+            self.server.trouble = lambda _: None
+            over.set()
+            thread.join()
+            self.server.deliver()
+
+    def _spoil(self, asked: Asked) -> BucketFault | None:
+        if self._choose.random() > 0.25:
+            return None
+        return BucketFault(asked.method, self._choose.choice((LOSE, DROP, LATE, TWICE, 503, 429)))
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Have it answer nobody."""
+        with self._notes.trouble():
+            self.server.trouble = lambda asked: BucketFault(asked.method, DROP)
+            yield
+            self.server.trouble = lambda _: None
+
+
+def _left(store: Any) -> list[str]:
+    with suppress(ClusterMutexError):
+        return [name for name in LOCKS if has(store, name) is not None]
+    return ["it does not answer"]
+
+
+PLACES: dict[str, Callable[..., Any]] = {
+    "etcd": EtcdPlace,
+    "valkey": ValkeyPlace,
+    "bucket": BucketPlace,
+}
