@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AsyncContextDecorator, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
+from lockclient.acquisition.decorated import require_coroutine_function, skipping_if_held_async
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
 from lockclient.acquisition.ownership import (
@@ -41,6 +42,7 @@ from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
+Params = ParamSpec("Params")
 
 
 def _this_task() -> tuple[str, str]:
@@ -361,9 +363,14 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
 
     def __call__(self, function: Function) -> Function:
         """Use the mutex as a decorator: each call of the coroutine function holds the lock."""
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
-        return cast(Function, super().__call__(function))
+        require_coroutine_function(function)
+        return super().__call__(function)
+
+    def skip_if_held(
+        self, function: Callable[Params, Coroutine[Any, Any, Result]]
+    ) -> Callable[Params, Coroutine[Any, Any, Result | None]]:
+        """Decorate a job; see `ClusterMutex.skip_if_held`."""
+        return skipping_if_held_async(self, function)
 
     if not TYPE_CHECKING:
 

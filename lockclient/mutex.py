@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
@@ -25,6 +24,7 @@ from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
@@ -152,20 +152,6 @@ def _end() -> Deadline:
 def run(steps: Steps[Result], store: MutexStore) -> Result:
     """Drive steps where no signal can land."""
     return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
-
-
-def _runs_later(function: Any) -> bool:
-    """Tell whether the body of a function runs after its call has returned, as far as it shows."""
-    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
-    called = type(function).__call__
-    return any(kind(part) for kind in kinds for part in (function, called))
-
-
-def _unprotected(function: object) -> TypeError:
-    return TypeError(
-        f"{function!r} runs after its call has returned, when the lock would be released already: "
-        "use `with` inside it, or AsyncClusterMutex for `async def`."
-    )
 
 
 class ClusterMutex(BaseMutex[HeldLock], AsksStore):
@@ -302,18 +288,24 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             TypeError: its body runs after the call has returned, as of `async def`. Where that
                 shows only at the call, the call raises it, and the coroutine is closed.
         """
-        if any(_runs_later(part) for part in (function, inspect.unwrap(function))):
-            raise _unprotected(function)
+        from lockclient.acquisition.decorated import holding  # which few want
 
-        def call(*args: Any, **how: Any) -> Any:
-            with self:
-                result = call_user(function, *args, **how)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise _unprotected(function)
-                return result
+        return holding(self, function)
 
-        return cast(Function, wraps(function)(call))
+    def skip_if_held(self, function: Callable[Params, Result]) -> Callable[Params, Result | None]:
+        """Decorate a job: where somebody has the lock, a call does nothing and returns None.
+
+            @ClusterMutex("nightly-report", expected_runtime="5m").skip_if_held
+            def report() -> None: ...
+
+        Nothing is waited for. Whether it ran, and else who has the lock, is logged at INFO.
+
+        Raises:
+            TypeError: as of the mutex as a decorator.
+        """
+        from lockclient.acquisition.decorated import skipping_if_held
+
+        return skipping_if_held(self, function)
 
     if not TYPE_CHECKING:
 

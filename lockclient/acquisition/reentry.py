@@ -16,7 +16,10 @@ from lockclient.model.backtrace import COMMANDS, LIBRARY
 
 _FRONT = tuple(
     f"{LIBRARY}{module}.py"
-    for module in ("mutex", "aio", "acquisition/reentry", "acquisition/with_statement")
+    for module in (
+        *("mutex", "aio", "acquisition/decorated"),
+        *("acquisition/reentry", "acquisition/with_statement"),
+    )
 )
 
 

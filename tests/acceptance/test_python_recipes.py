@@ -17,7 +17,7 @@ from lockclient.cli.setup.processes import end
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import environment, remove
 from tests.support.locks import has
-from tests.support.processes import wait_until
+from tests.support.processes import run_to_end, wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -58,14 +58,13 @@ def blocks(page: str) -> list[str]:
     return [re.sub(f"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
-TRY, AS_LONG_AS_IT_LIVES, ELSEWHERE = blocks("recipes.md")
+TRY, JOB, SEVERAL, AS_LONG_AS_IT_LIVES, ELSEWHERE = blocks("recipes.md")
 (SIGTERM,) = blocks("runbook.md")
 
 
 def _done(program: str, settings: Settings) -> str:
-    return subprocess.check_output(
-        [sys.executable, "-c", GIVEN + program], env=environment(settings), text=True, timeout=60
-    )
+    done = run_to_end(sys.executable, "-c", GIVEN + program, env=environment(settings))
+    return done.stdout + done.stderr
 
 
 def test_try(settings: Settings, store: EtcdStore) -> None:
@@ -74,6 +73,28 @@ def test_try(settings: Settings, store: EtcdStore) -> None:
         said = _done(TRY, settings)
     assert said.startswith("somebody else is at it: ")
     assert "by hand" in said
+
+
+def test_a_job_runs_or_is_skipped(settings: Settings, store: EtcdStore) -> None:
+    ran = "Running report with the lock 'nightly-report'.\n"
+    assert _done(JOB, settings) == f"item 1\nitem 2\nitem 3\n{ran}"
+    with ClusterMutex("nightly-report", store=store, reason="by hand") as held:
+        said = _done(JOB, settings)
+        assert held.record.describe() in said
+    assert said.startswith("Skipping report: The lock 'nightly-report' is not free.")
+    assert "item" not in said
+
+
+def test_several_are_taken_in_one_order(settings: Settings, store: EtcdStore) -> None:
+    """Who waits for the second has the first; and a wait that is over leaves none."""
+    said = "moving 5 from bob to ann\n"
+    assert _done(SEVERAL, settings) == said
+    with ClusterMutex("account/bob", store=store):
+        waiting = SEVERAL.replace('"10s"', '"1s"').replace("move(5", "try:\n    move(5")
+        seen = "except TimeoutError as error:\n    print(error.name)\n"
+        assert _done(waiting + seen, settings) == "account/bob\n"
+        assert has(store, "account/ann") is None
+    assert _done(SEVERAL, settings) == said
 
 
 def test_released_elsewhere(settings: Settings, store: EtcdStore) -> None:

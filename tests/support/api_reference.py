@@ -129,7 +129,7 @@ def _one(name: str, thing: Any) -> Iterator[str]:
         else:
             function = getattr(thing, member)
             returned = str(inspect.signature(function).return_annotation)
-            asynchronous = inspect.iscoroutinefunction(function) or "Coroutine" in returned
+            asynchronous = inspect.iscoroutinefunction(function) or returned.startswith("Coroutine")
             word = "await " if asynchronous else ""
             yield f"#### `{word}{name}.{member}{_signature(function)}`\n"
             yield _documented(f"{name}.{member}", function)

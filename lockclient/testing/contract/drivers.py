@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
@@ -34,6 +34,7 @@ class Mutex(Protocol):
     def __enter__(self) -> Any: ...
     def __exit__(self, *how: Any) -> None: ...
     def __call__(self, function: Callable[..., T]) -> Callable[..., T]: ...
+    def skip_if_held(self, function: Callable[..., T]) -> Callable[..., T | None]: ...
 
 
 Make = Callable[..., Mutex]
@@ -96,18 +97,21 @@ class OnALoop:
         self._run(self.facts.__aexit__(*how))
 
     def __call__(self, function: Callable[..., T]) -> Callable[..., T]:
+        return self._decorated(self.facts, function)
+
+    def skip_if_held(self, function: Callable[..., T]) -> Callable[..., T | None]:
+        return self._decorated(self.facts.skip_if_held, function)
+
+    def _decorated(self, decorate: Any, function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
         async def asynchronous(*args: Any, **how: Any) -> T:
             return function(*args, **how)
 
-        wrapped: Callable[..., Awaitable[T]] = self.facts(asynchronous)
+        wrapped: Callable[..., Coroutine[Any, Any, T]] = decorate(asynchronous)
 
         @functools.wraps(wrapped)
         def call(*args: Any, **how: Any) -> T:
-            async def work() -> T:
-                return await wrapped(*args, **how)
-
-            return self._run(work())
+            return self._run(wrapped(*args, **how))
 
         return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import pickle
 import re
@@ -133,6 +134,41 @@ class TestGetting:
         assert (work(3, factor=4), work(1, factor=2)) == (12, 2)
         assert (work.__name__, work.__doc__) == ("work", "Doc.")
         assert not one.locked()
+
+    def test_a_job_runs_or_is_skipped(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+        """It never waits, whatever the mutex says; and the log says which it was, and why."""
+        caplog.set_level(logging.INFO, "lockclient")
+        one = make(timeout=60)
+
+        @one.skip_if_held
+        def work(number: int, *, factor: int) -> int:
+            """Doc."""
+            assert one.locked()
+            return number * factor
+
+        assert (work(3, factor=4), work.__name__, work.__doc__) == (12, "work", "Doc.")
+        with make(reason="the other") as held:
+            assert work(3, factor=4) is None
+            describes = held.facts.record.describe()
+        assert make().holder() is None
+        runs, skips = (text for text in caplog.messages if "work" in text)
+        assert runs.startswith("Running ")
+        assert runs.endswith("work with the lock 'x'.")
+        assert skips.startswith("Skipping ")
+        assert f"The lock 'x' is not free. It is held by {describes}" in skips
+
+    def test_what_a_job_raises_is_not_taken_for_a_skip(self, make: Make) -> None:
+        """Not even its own time limit for another lock."""
+        error = LockTimeout("mine")
+
+        @make().skip_if_held
+        def work() -> None:
+            raise error
+
+        with pytest.raises(LockTimeout) as caught:
+            work()
+        assert caught.value is error
+        assert make().holder() is None
 
     @pytest.mark.parametrize(
         "how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.1}, {"blocking": True}]
