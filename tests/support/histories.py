@@ -1,8 +1,9 @@
 """Histories: processes that write down when they had which lock, and who looks for overlaps.
 
-As a program, `histories.py URL FILE NAMES AUTO_UNLOCK TIMEOUTS THREADS`, it takes locks and writes
-lines: "got NAME UUID TOKEN TIME", then "gave NAME UUID TIME". The time is CLOCK_MONOTONIC, which is
-one clock for all processes of a machine.
+As a program, `histories.py URL FILE NAMES AUTO_UNLOCK TIMEOUTS THREADS LASTING`, it takes locks and
+writes lines: "got NAME UUID TOKEN TIME", "pushed NAME UUID TIME" for each push that was confirmed,
+then "gave NAME UUID TIME". The time is CLOCK_MONOTONIC, which is one clock for all processes of a
+machine; that of a push is from before it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Plan:
         auto_unlock: seconds that a hold is safe without a push.
         timeouts: seconds for which they want a lock, one or the other.
         threads: in each process.
+        lasting: seconds for which every fifth hold goes on, at most, by pushes.
     """
 
     url: str
@@ -55,6 +57,7 @@ class Plan:
     auto_unlock: float
     timeouts: tuple[float, float]
     threads: int = 1
+    lasting: float = 0.0
 
 
 class Worker:
@@ -65,7 +68,7 @@ class Worker:
         self.killed_at = float("inf")
         self._plan = plan
         timeouts = ",".join(map(str, plan.timeouts))
-        words = [plan.url, file, plan.names, plan.auto_unlock, timeouts, plan.threads]
+        words = [plan.url, file, plan.names, plan.auto_unlock, timeouts, plan.threads, plan.lasting]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.histories", *map(str, words)], cwd=CHECKOUT
         )
@@ -86,14 +89,19 @@ class Worker:
             if what == "got":
                 end = min(at + self._plan.auto_unlock, self.killed_at)
                 found[name][uuid] = Hold(at, end, uuid, int(numbers[0]))
+            elif what == "pushed" and uuid in found[name]:
+                end = min(at + self._plan.auto_unlock, self.killed_at)
+                found[name][uuid] = found[name][uuid]._replace(end=end)
             # It may be one that was not healthy when it was got, or not when it was given.
             elif (hold := found[name].get(uuid)) is not None:
                 found[name][uuid] = hold._replace(end=min(hold.end, at))
         return {name: list(holds.values()) for name, holds in found.items()}
 
 
-def main(url: str, path: str, names: str, auto_unlock: str, timeouts: str, threads: str) -> None:
-    """Take, hold for a moment, let go; or be too impatient to get it."""
+def main(
+    url: str, path: str, names: str, auto_unlock: str, timeouts: str, threads: str, lasting: str
+) -> None:
+    """Take, hold for a moment or longer, let go; or be too impatient to get it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     store = open_store(Settings.load(url))
 
@@ -122,10 +130,19 @@ def main(url: str, path: str, names: str, auto_unlock: str, timeouts: str, threa
         time.sleep(choose.uniform(0, 0.02))
         with suppress(LockLost, StoreUnavailable):
             if choose.random() < 0.2:
-                mutex.alive(force=True)
+                push(mutex)
+                until = got + choose.uniform(0, float(lasting))
+                while time.monotonic() < until:
+                    time.sleep(float(auto_unlock) / 10)
+                    push(mutex)
         # Before the release: whoever is killed in the middle of it may have let go already.
         note("gave", mutex.name, uuid, time.monotonic())
         mutex.release()
+
+    def push(mutex: ClusterMutex) -> None:
+        pushed = time.monotonic()
+        mutex.alive(force=True)
+        note("pushed", mutex.name, mutex.uuid, pushed)
 
     for _ in range(int(threads)):
         threading.Thread(target=work).start()

@@ -17,6 +17,7 @@ from lockclient.model.lock_name import check_name
 _is_bare: Final = re.compile("[A-Za-z0-9._~-]*").fullmatch
 
 
+@lru_cache(maxsize=1024)  # one cycle asks for the same few again and again
 def encode(name: str) -> str:
     """Return the path segment of a lock's name."""
     return name if _is_bare(name) else quote(name, safe="")

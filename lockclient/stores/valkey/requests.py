@@ -54,6 +54,7 @@ not expire, and a silent holder that is never to be auto-unlocked does not lose 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from lockclient.errors import ClusterMutexError
@@ -223,17 +224,18 @@ class ValkeyRequestExecutor:
         name, uuid = request.name, request.uuid
         rounds, everyone = self._rounds, frozenset(self._rounds.all)
         take = rounds.sent_takes.get(uuid) or SentTake(everyone, frozenset())
-        with_tombstone = rounds.drop(name, uuid, "all", tombstone=True)
         tombstone = isinstance(request, Withdraw) and request.tombstone
-        command = with_tombstone if tombstone else rounds.drop(name, uuid, "all")
+        with_tombstone = partial(rounds.drop, name, uuid, "all", tombstone=True)
         answers = rounds.until_enough(
-            *(command, sending, deadline, rounds.is_majority, silent),
-            instead=dict.fromkeys(take.silent, with_tombstone),
+            rounds.drop(name, uuid, "all", tombstone=tombstone),
+            *(sending, deadline, rounds.is_majority, silent),
+            instead=dict.fromkeys(take.silent, with_tombstone()) if take.silent else {},
         )
         sent = (everyone if tombstone else take.sent) - answers.keys()
         # A push that has given votes back meanwhile may have done it after these answers.
         given = rounds.sent_takes.pop(uuid, take) is not take
-        rounds.undo_queue.add(everyone if given else sent, with_tombstone)
+        if owing := everyone if given else sent:
+            rounds.undo_queue.add(owing, with_tombstone())
         rounds.unconfirmed_pushes.pop(uuid, None)
         return answers
 

@@ -34,20 +34,6 @@ class Command(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[str, ...]
 
-    def packed(
-        self, run_id: str, fingerprint: str, *, whole: bool = False, by_function: bool = False
-    ) -> bytes:
-        """Return it as the process of that name is sent it: by the script's name, or `whole`, or
-        as a function that was loaded there, if it is one."""
-        script = self.script
-        if not script.sha:
-            return packed((script.source, *self.keys, *self.args))
-        first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
-        if by_function and script.function:
-            first = ("FCALL_RO", script.function)
-        told = (run_id, fingerprint) if script.votes else ()
-        return packed((*first, str(len(self.keys)), *self.keys, *told, *self.args))
-
 
 class Reply(NamedTuple):
     """What a script answered: a word, and what follows it; of a plain command, that it is done."""
@@ -96,7 +82,7 @@ class Connection:
         self.quarantine_s = 0.0
         self.version = ""
         self._by_function = False
-        self._location = location
+        self._location, self._terms = location, location.config_fingerprint
         self._reader = AnswerReader()
         self._socket = _open_socket(location, endpoint)
         self.fd = self._socket.fileno()
@@ -127,7 +113,7 @@ class Connection:
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
-            *(self.run_id, self._location.config_fingerprint, aof),
+            *(self.run_id, self._terms, aof),
             *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
             milliseconds(self._location.longest),
         )
@@ -152,7 +138,7 @@ class Connection:
         run, terms, at, kept, replid2 = self.command(
             "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
         )
-        if run is not None and terms != self._location.config_fingerprint.encode():
+        if run is not None and terms != self._terms.encode():
             return Reply("terms", [terms or b""])
         if run != self.run_id.encode() or past not in ("", (replid2 or b"").decode().strip("0")):
             raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
@@ -188,13 +174,15 @@ class Connection:
         return until
 
     def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
-        """Send a script. It may take until then, if the server reads no more for now."""
-        data = command.packed(
-            *(self.run_id, self._location.config_fingerprint),
-            whole=whole,
-            by_function=self._by_function,
-        )
-        self._send(data, until)
+        """Send a script: by its name, or `whole`, or as a function that was loaded there, if it is
+        one. It may take until then, if the server reads no more for now."""
+        script, keys, args = command
+        first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
+        if self._by_function and script.function:
+            first = ("FCALL_RO", script.function)
+        told = (self.run_id, self._terms) if script.votes else ()
+        words = (*first, str(len(keys)), *keys, *told, *args)
+        self._send(packed(words if script.sha else (script.source, *keys, *args)), until)
 
     def _send(self, data: bytes, until: Deadline) -> None:
         try:
