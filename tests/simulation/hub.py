@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +29,6 @@ BEGIN = 1000.0
 """When a run begins, on the monotonic clock of nobody."""
 WALL = 1_700_000_000.0
 """The same moment on the wall clock."""
-_MASK = 2**64 - 1
 SWITCH_S = 0.0005
 """Seconds that it takes at most until a thread that was woken goes on."""
 
@@ -49,7 +49,7 @@ class Process:
         self.frozen_until = -math.inf
         self.globals: dict[tuple[Any, str], Any] = {}
         self.numbers = itertools.count()
-        self.seed = 0
+        self.chance = Random()
         self.actors: dict[object, str] = {}
         self.cut_off_until = -math.inf
 
@@ -76,16 +76,19 @@ class Thread:
         self.ident: int | None = None
         self.epoch = 0
         self.loop: Any = None
-        self.ended = Event()
+        self.begun, self.ended = Event(), Event()
         self.greenlet = greenlet(self._main, self.hub.greenlet)
 
     def start(self) -> None:
-        """Run it, as soon as it has its turn."""
+        """Run it, as soon as it has its turn; return when it has begun, as real ones do."""
         self.ident = next(self.hub.idents)
         self.hub.threads[self.greenlet] = self
         self.hub.wake(self)
+        if self.hub.this_thread() is not None:
+            self.begun.wait()
 
     def _main(self, *_: object) -> None:
+        self.begun.set()
         try:
             if self._target is not None:
                 self._target(*self._args)
@@ -134,7 +137,7 @@ class Hub:
     def new_process(self, name: str, rate: float = 1.0) -> Process:
         """Return a process, with numbers of its own."""
         process = Process(name, rate)
-        process.seed = int(self.draw("process", name) * 2**56)
+        process.chance.seed(self.draw("process", name))
         self.processes[name] = process
         return process
 
@@ -147,10 +150,7 @@ class Hub:
 
     def draw_for(self, process: Process) -> float:
         """Return the next number of a process's own, quickly."""
-        mixed = (process.seed + next(process.numbers) * 0x9E3779B97F4A7C15) & _MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        return (mixed ^ (mixed >> 31)) / 2**64
+        return process.chance.random()
 
     def draw_next(self, *about: object) -> float:
         """Return the next number of this process's own."""

@@ -93,7 +93,10 @@ class Stream:
 
     def tell_soon(self) -> None:
         """Have this stream's watches told, after as long as it lags behind."""
-        if self._telling or self._over or not self._watchers:
+        if self._telling or self._over:
+            return
+        revision = self._network.etcd.revision
+        if not any(watch.next <= revision for watch in self._watchers.values()):
             return
         self._telling = True
         lag = LAG_S if self._member.behind_until > self._hub.now else DELAY_S
