@@ -102,7 +102,8 @@ def foreign_host(
     if said is None:  # HTTP/1.0, so no browser
         return None
     try:
-        host = urlsplit(f"//{said}").hostname or ""
+        # With any of these it is no host, and another program may read another one out of it.
+        host = said if set(said) & set("/?#@\\") else urlsplit(f"//{said}").hostname or ""
     except ValueError:
         host = ""
     return None if host in known or also(host) else host

@@ -78,9 +78,14 @@ def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> 
     pod = _POD.fullmatch((isinstance(who, Holder) and who.container) or "")
     if pod:
         namespace, name = pod.groups()
-        yield Remedy(f"Go to the pod of {whose}.", f"kubectl exec -n {namespace} -it {name} -- sh")
+        yield Remedy(
+            f"Go to the pod that {whose} names (check that it is one of yours).",
+            f"kubectl exec -n {namespace} -it {name} -- sh",
+        )
     elif _HOST.fullmatch(host):
-        yield Remedy(f"Go to the host of {whose}.", f"ssh {host}")
+        yield Remedy(
+            f"Go to the host that {whose} names (check that it is one of yours).", f"ssh {host}"
+        )
     if who.pid is not None:
         yield Remedy(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
         if python:

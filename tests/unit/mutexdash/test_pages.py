@@ -216,7 +216,18 @@ def test_a_local_dashboard_answers_to_local_names(board: Board, host: str) -> No
     assert board.get("/api/locks", Host=host).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.7", "[::", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.7",
+        "[::",
+        "",
+        "evil@localhost",
+        "localhost/x",
+    ],
+)
 def test_a_local_dashboard_answers_to_no_other_name(board: Board, host: str) -> None:
     """A web page whose name was made to resolve to 127.0.0.1 must not read the locks."""
     # Without werkzeug's client, which in some releases itself refuses hosts that are none.
