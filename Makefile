@@ -67,10 +67,14 @@ wire:
 rules:
 	$(PYTHON) -m tests.deploy.operator_rules
 
-# What docs say of the command's help and of the library's docstrings; tests say when it is out of date.
+# What docs, man page and completions say of the command's help, and docs of the library's
+# docstrings; tests say when it is out of date.
 reference: $(STAMP)
 	$(BIN)/python -m tests.support.command_reference docs/command.md
 	$(BIN)/python -m tests.support.api_reference
+	$(BIN)/python -m tests.support.man_page
+	for shell in bash zsh fish; do \
+		$(BIN)/clustermutex completion $$shell >packaging/completions/clustermutex.$$shell; done
 
 # The runbook as the dashboard serves it; a test says when it is out of date.
 runbook: $(STAMP)

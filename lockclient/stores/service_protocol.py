@@ -92,8 +92,13 @@ class Note(NamedTuple):
 class ServiceStore(AsyncMutexStore, Protocol):
     """What the table, the services and the command need on top."""
 
-    poll: float
-    """Seconds from one look of `follow` to the next; 0: it is told as it happens."""
+    # Not an attribute, which pyright lets no property be.
+    @property
+    def poll(self) -> float:
+        """Seconds from one look of `follow` to the next; 0: it is told as it happens."""
+
+    @poll.setter
+    def poll(self, seconds: float) -> None: ...
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         """Read all of these kinds at one revision, in pages; each batch carries that revision.

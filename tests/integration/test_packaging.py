@@ -10,7 +10,9 @@ import pytest
 
 import clustermutex
 import lockclient
-from tests.support.processes import run_to_end
+from tests.support import man_page
+from tests.support.processes import BIN, run_to_end
+from tests.support.wheel import build
 
 CHECKOUT = Path(__file__).parents[2]
 COMPLETIONS = CHECKOUT / "packaging" / "completions"
@@ -28,12 +30,14 @@ def test_completions_are_those_that_the_command_prints(shell: str) -> None:
     assert (COMPLETIONS / f"clustermutex.{shell}").read_text() == done.stdout
 
 
-@pytest.mark.soak
+def test_the_man_page_says_what_help_says() -> None:
+    """`make reference` writes it."""
+    assert man_page.PAGE.read_text(encoding="utf-8") == man_page.text()
+
+
 def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
-    """Of setuptools; that bytes are not compiled is said of our environment."""
-    done = run_to_end(
-        *(sys.executable, "-m", "build", "--outdir", tmp_path, CHECKOUT), folder=CHECKOUT
-    )
+    """Of setuptools; that bytes are not compiled is said of our environment. The page is theirs."""
+    done = build(tmp_path)
     said = [
         line
         for line in (done.stdout + done.stderr).splitlines()
@@ -42,7 +46,11 @@ def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
         and "byte-compiling is disabled" not in line
     ]
     assert not said
+    run_to_end(BIN / "twine", "check", "--strict", *tmp_path.glob("clustermutex-*"))
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as sources:
         names = {name.partition("/")[2] for name in sources.getnames()}
-    assert {"packaging/completions/clustermutex.bash", "docs/testing.md", "CHANGELOG.md"} <= names
+    assert {
+        *("packaging/completions/clustermutex.bash", "packaging/clustermutex.1"),
+        *("docs/testing.md", "CHANGELOG.md"),
+    } <= names

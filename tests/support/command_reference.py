@@ -19,19 +19,31 @@ BEGIN = (
 )
 END = "<!-- The end of the reference. -->"
 _WIDTH = 90
+ALL = "All commands"
 
 
 def reference() -> str:
+    parts = []
+    for section, helps in texts().items():
+        parts += [] if section == ALL else [f"## {section}"]
+        parts += [
+            _block(f"## {name}" if name == ALL else f"### {name}", helps[name]) for name in helps
+        ]
+    return "\n\n".join(parts)
+
+
+def texts() -> dict[str, dict[str, str]]:
+    """Return what `--help` says, by the section of the commands and their names."""
     root = _context(group, "clustermutex", None)
-    parts = [_block("## All commands", group.get_help(root))]
+    found = {ALL: {ALL: _plain(group.get_help(root))}}
     for section, names in SECTIONS.items():
-        parts.append(f"## {section}")
+        found[section] = {}
         for name in names:
             command = group.get_command(root, name)
             assert command is not None
             text = command.get_help(_context(command, name, root))
-            parts.append(_block(f"### clustermutex {name}", text))
-    return "\n\n".join(parts)
+            found[section][f"clustermutex {name}"] = _plain(text)
+    return found
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
@@ -45,9 +57,12 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
     )
 
 
+def _plain(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
 def _block(title: str, text: str) -> str:
-    lines = "\n".join(line.rstrip() for line in text.splitlines())
-    return f"{title}\n\n```text\n{lines}\n```"
+    return f"{title}\n\n```text\n{text}\n```"
 
 
 def renewed(page: str) -> str:
