@@ -21,8 +21,8 @@ def build(folder: Path, *kinds: str) -> subprocess.CompletedProcess[str]:
     Not in the checkout, where `build/` would stay: what is deleted here would be installed from it.
     """
     shutil.copytree(CHECKOUT, folder / "sources", ignore=_LEFT_OUT)
-    words = ("-m", "build", "--no-isolation", *kinds, "--outdir", folder, folder / "sources")
-    return run_to_end(sys.executable, *words)
+    where = ("--outdir", folder, folder / "sources")
+    return run_to_end(sys.executable, "-m", "build", "--no-isolation", *kinds, *where)
 
 
 def build_wheel(folder: Path) -> Path:
