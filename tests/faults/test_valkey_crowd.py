@@ -13,6 +13,7 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.testing.contract.asking import NAME
 from tests.support.processes import Figure, wait_until
+from tests.support.soak import soaking
 from tests.support.valkey_servers import Servers, running
 
 CROWD = 100
@@ -23,8 +24,12 @@ def commands(servers: Servers) -> int:
     return sum(int(stats["total_commands_processed"]) for stats in found)
 
 
-@pytest.mark.parametrize("number", [1, 5])
-def test_everybody_of_a_crowd_has_its_turn(tmp_path: Path, number: int, figure: Figure) -> None:
+@pytest.mark.parametrize(
+    ("number", "crowd"), [(1, CROWD), (5, CROWD), *soaking((1, 500), (3, 500), (5, 500))]
+)
+def test_everybody_of_a_crowd_has_its_turn(
+    tmp_path: Path, number: int, crowd: int, figure: Figure
+) -> None:
     """On five servers they used to take votes from each other: most had nothing for minutes."""
     rounds, inside = 3, list[int]()
 
@@ -38,12 +43,12 @@ def test_everybody_of_a_crowd_has_its_turn(tmp_path: Path, number: int, figure: 
 
     with running(tmp_path, number) as servers, servers.store() as store:
         before, began = commands(servers), time.monotonic()
-        with ThreadPoolExecutor(CROWD) as threads:
-            list(threads.map(work, range(CROWD)))
-        each = (commands(servers) - before) / (rounds * CROWD * number)
+        with ThreadPoolExecutor(crowd) as threads:
+            list(threads.map(work, range(crowd)))
+        each = (commands(servers) - before) / (rounds * crowd * number)
         took = time.monotonic() - began
     figure(
-        f"{CROWD} threads on {number} servers: {rounds * CROWD / took:.0f} acquisitions a second, "
+        f"{crowd} threads on {number} servers: {rounds * crowd / took:.0f} acquisitions a second, "
         f"{each:.0f} commands for each on each server"
     )
     assert each <= 50

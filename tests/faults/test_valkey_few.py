@@ -20,7 +20,7 @@ from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.pubsub import HintSubscription
+from lockclient.stores.valkey.wire.turns import Waiter
 from lockclient.testing.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import ask, following, has, read, take, unlock
 from tests.support.processes import wait_until
@@ -189,7 +189,7 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     """Who waits is told that there are some, and not once for each."""
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME), 0, events.append)
-    assert isinstance(listening, HintSubscription)
+    assert isinstance(listening, Waiter)
     channel = store.keys.channel(NAME)
     wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")
     publish = "redis.call('PUBLISH', KEYS[1], {})"

@@ -184,7 +184,6 @@ def test_no_number_makes_a_function_run_for_long(servers: Servers, number: str) 
         (lua_scripts.SHOW.function, "1", *told, "10", number, "uuid", "a"),
         (lua_scripts.SHOW.function, "1", *told, number, "1", "uuid", "a"),
         (lua_scripts.LIST.function, "1", *told, "0", "", number, "live"),
-        (lua_scripts.LEFT.function, "1", told[0], "0", "", number),
     ):
         with suppress(ErrorReply):
             ask_as(servers, "dashboard", "FCALL_RO", *words)

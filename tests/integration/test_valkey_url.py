@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from lockclient import Settings, StoreUnavailable
+from lockclient import Settings, StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.testing.contract.asking import holder
 from tests.support.certificates import Authority, Pair
-from tests.support.locks import ask
+from tests.support.locks import ask, has
 from tests.support.terminal import called, piped
 from tests.support.valkey_servers import Server, Servers, redis_binary, running
 
@@ -62,6 +63,31 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     servers.all[1].kill()
     assert "no lock can be acquired. → Follow the advice for the others: locks" in examined()
     servers.all[0].start()
+
+
+def test_a_prefix_below_another_one_harms_nobody(servers: Servers) -> None:
+    """One key of theirs has one name: the state of the inner one is where the outer one has its
+    lock `server`. Whoever comes second is refused it by name, and nothing else."""
+    inner = f"{servers.root}/locks"
+    with servers.store() as outside, servers.store(root=inner) as inside:
+        mine = holder("n"), holder("n")
+        for store, one in zip((outside, inside), mine, strict=True):
+            assert isinstance(ask(store, Take(one)), Taken)
+        with pytest.raises(StoreError, match=r"another program has this prefix, or one below it"):
+            ask(outside, Take(holder("server")))
+        assert (has(outside, "n"), has(inside, "n")) == tuple(one.uuid for one in mine)
+        for store in (outside, inside):
+            assert store.names("", 10, Deadline.after(5)) == ["n"]
+            found = [voter.locks for voter in store.voters()]
+            assert found == [frozenset("n")] * 3
+    outer = f"{servers.root}-2"
+    with servers.store(root=outer) as outside:
+        first = holder("server")
+        assert isinstance(ask(outside, Take(first)), Taken)
+        late = ValkeyStore(servers.place(root=f"{outer}/locks"))
+        with closing(late), pytest.raises(StoreUnavailable, match=r"this prefix, or one below it"):
+            late.vouch()
+        assert has(outside, "server") == first.uuid
 
 
 class TestTls:

@@ -1,17 +1,23 @@
-"""Diagnosis of the servers, for `clustermutex doctor`: votes and durability."""
+"""What people ask and tell of the servers: how they do, and that they may vote."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
+from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.stores.common.segments import decode
+from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding, Voter
 from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.stores.valkey.wire.connection import Connection, Vouched
 from lockclient.text.escaping import plain
 
+_SCAN_COUNT: Final = "500"
+"""Keys that a server scans in one step: less than a millisecond."""
 _DURABILITY_ADVICE = (
     "Set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no, then say so: "
     "`clustermutex vouch --kept`."
@@ -23,7 +29,7 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
     """Yield what is found, one server after the other, then what that comes to."""
     voting = 0
     for endpoint, found in servers.open_all():
-        if isinstance(found, errors.VoteFailure):
+        if isinstance(found, VoteFailure):
             text = f"{endpoint} has no vote: {found.reason}."
             yield Finding("server", ERROR, text, errors.advice_for([found]))
         else:
@@ -83,3 +89,85 @@ def _sum(voting: int, servers: int, majority: int) -> Finding:
         return Finding("votes", FINE, f"{votes}.{alone if servers == 1 else ''}")
     advice = "Do what is said of the others, before one more of them fails."
     return Finding("votes", WARNING, f"{votes}: none may fail.", advice)
+
+
+# ---------------------------------------------------------------- the quarantine of new servers
+
+
+def voters(servers: Broadcast) -> Iterator[Voter]:
+    """Yield what each server says, also those whose votes do not count yet."""
+    for endpoint, found in servers.open_all():
+        if isinstance(found, VoteFailure):
+            yield Voter(endpoint, trouble=found.reason)
+            continue
+        try:
+            names = frozenset(_lock_names(servers, found))
+            yield Voter(endpoint, found.quarantine_s, locks=names, kept=found.durable)
+        except (errors.ErrorReply, errors.Unanswered) as error:
+            yield Voter(endpoint, trouble=errors.classify(error).reason)
+
+
+def clear_quarantine(servers: Broadcast) -> None:
+    """Let all servers vote at once, for somebody who knows that nobody holds a lock.
+
+    Raises:
+        StoreUnavailable: some can't be told; those that can vote then.
+    """
+    _tell_all(servers, Vouched(idle=True), "that nobody holds a lock")
+
+
+def note_kept(servers: Broadcast, *, kept: bool) -> None:
+    """Note of all servers what an operator says: whether they keep what they have answered.
+
+    Raises:
+        StoreError: some are configured otherwise, as far as this user may ask that; none is told.
+        StoreUnavailable: some can't be told, or tell otherwise themselves; the others are.
+    """
+    for endpoint, found in servers.open_all():
+        if kept and isinstance(found, Connection) and (setting := _contradiction(found)):
+            raise StoreError(f"{endpoint} does not keep what it answers: it has {setting}.")
+    what = "that they keep what they answer" if kept else "that they may forget what they answer"
+    _tell_all(servers, Vouched(kept=kept), what)
+
+
+def _contradiction(connection: Connection) -> str:
+    """Return a setting by which a server may forget; empty: none is known to this user."""
+    # With `yes` the second leaves out the first for as long as its file is written anew.
+    for name, right in (("appendfsync", b"always"), ("no-appendfsync-on-rewrite", b"no")):
+        try:
+            _, found = connection.command("CONFIG", "GET", name)
+        except errors.ErrorReply:
+            return ""
+        if found != right:
+            return f"{name} {decoded(found)}"
+    return ""
+
+
+def _tell_all(servers: Broadcast, vouched: Vouched, what: str) -> None:
+    failures: dict[int, VoteFailure] = {}
+    for i, (_, found) in enumerate(servers.open_all(vouched)):
+        if isinstance(found, VoteFailure):
+            failures[i] = found
+        elif vouched.kept and not found.durable:
+            failures[i] = VoteFailure("it has no appendonly yes, or was a replica")
+    if failures:
+        raise StoreUnavailable(
+            f"Not all servers of {servers.location.url()} could be told {what} "
+            f"({errors.reasons_text(servers.location, failures)}).",
+            unknown=False,
+        )
+
+
+def _lock_names(servers: Broadcast, connection: Connection) -> Iterator[str]:
+    """Yield the names of locks that stand in one server, whatever the others say of them."""
+    begin, cursor = servers.keys.locks, "0"
+    while True:
+        following, keys = connection.command(
+            "SCAN", cursor, "MATCH", f"{begin}*", "COUNT", _SCAN_COUNT, "TYPE", "hash"
+        )
+        for key in map(decoded, keys):  # those of a prefix below this one are no names
+            name = decode(key.removeprefix(begin))
+            if name is not None and connection.command("HGET", key, "uuid") is not None:
+                yield name
+        if (cursor := decoded(following)) == "0":
+            return

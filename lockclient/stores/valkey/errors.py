@@ -144,36 +144,25 @@ def server_error(text: str) -> Exception:
 
 def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFailure:
     """Return what any error means; with a location it came as a connection was opened."""
-    if isinstance(error, ErrorReply):
-        return classify_refusal(error)
-    found = classify_broken(error)
-    if location is None or found.reason not in _MAYBE_TLS[location.tls]:
-        return found
-    hint = _NO_TLS if location.tls else _TLS
-    return found._replace(reason=f"{found.reason}: {hint}")
-
-
-def classify_refusal(error: ErrorReply) -> VoteFailure:
-    """Return what a server's refusal means."""
     text = " ".join(str(error).split())
-    if _NO_PERMISSION.search(text):
-        return VoteFailure(f"{_MAY_NOT} ({_cut(_PERMISSION_NOISE.sub('', text))})", permanent=True)
-    known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
-    return next(known, None) or VoteFailure(_cut(text), permanent=True)
+    if isinstance(error, ErrorReply):
+        if _NO_PERMISSION.search(text):
+            reason = f"{_MAY_NOT} ({_cut(_PERMISSION_NOISE.sub('', text))})"
+            return VoteFailure(reason, permanent=True)
+        known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
+        return next(known, None) or VoteFailure(_cut(text), permanent=True)
+    if isinstance(error, MalformedReply):
+        return VoteFailure("it answers, and not as Valkey does")
+    reasons = (why for pattern, why in _BY_CONNECTION_ERROR.items() if re.search(pattern, text))
+    reason = next(reasons, "") or _cut(text) or type(error).__name__
+    if location is None or reason not in _MAYBE_TLS[location.tls]:
+        return VoteFailure(reason)
+    return VoteFailure(f"{reason}: {_NO_TLS if location.tls else _TLS}")
 
 
 def may_run_no_script(error: ErrorReply) -> bool:
     """Tell whether an answer means that this user may send no script, whatever is in it."""
     return bool(_NO_PERMISSION.search(str(error))) and "'evalsha'" in str(error)
-
-
-def classify_broken(error: Exception) -> VoteFailure:
-    """Return why a connection could not be had, or broke."""
-    if isinstance(error, MalformedReply):
-        return VoteFailure("it answers, and not as Valkey does")
-    text = " ".join(str(error).split())
-    reasons = (why for pattern, why in _BY_CONNECTION_ERROR.items() if re.search(pattern, text))
-    return VoteFailure(next(reasons, "") or _cut(text) or type(error).__name__)
 
 
 def _cut(text: str) -> str:

@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
-from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
@@ -60,26 +59,13 @@ _RETRY_S: Final = 3.0
 
 _FOLDERS: Final = ("locks", "unlockers", "removed")
 
+_Name = TypeVar("_Name")
 _Value = TypeVar("_Value")
 
 
 Scan = tuple[dict[str, dict[int, Folder]], dict[int, tuple[int, int]]]
 """What a scan has found, of each server that told all: by folders what it has there, and what is
 another one when it has other records."""
-
-
-class _Lasting(Generic[_Value]):
-    """What two looks have found, one after the other, or the only one: a take or a release that
-    was under way as it was looked is in none of the two, or in one."""
-
-    lasting: Mapping[str, _Value] = MappingProxyType({})
-    _before: Mapping[str, _Value] | None = None
-
-    def look(self, found: Mapping[str, _Value]) -> None:
-        """Take note of what this look has found."""
-        before = found if self._before is None else self._before
-        self.lasting = {name: value for name, value in found.items() if before.get(name) == value}
-        self._before = found
 
 
 class KeyListing:
@@ -97,7 +83,11 @@ class KeyListing:
         self._first: float | None = None
         self._records: dict[int, tuple[int, int]] = {}
         self._held: dict[str, tuple[str, int]] = {}
-        self._minority, self._thin = _Lasting[str](), _Lasting[int]()
+        self._few: dict[str, int | str] = {}
+        """Names that not all servers have by the last two looks, or by the only one (a take or a
+        release that is under way is in none of the two, or in one): how many have them or, where
+        that is no majority, who has how many."""
+        self._few_before: dict[str, int | str] | None = None
 
     def now(self) -> float:
         """See `polling.Source`: as the servers' clocks in the middle were at the first look.
@@ -116,51 +106,53 @@ class KeyListing:
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         folders, self._records = self._scan("live", deadline)
-        self._held, minority, thin = self._merge_locks(folders["locks"])
-        self._minority.look(minority)
-        self._thin.look(thin)
-        now, same = self.now(), list[StoredItem]()
-        new: dict[str, tuple[ScannedKey, int]] = {}
-        for name, (text, i) in self._held.items():
-            before = known.get(("locks", name, ""))
-            if before is not None and before.version == hash(text):
-                same.append(StoredItem("locks", name, "", before.version, now, {}))
-            else:
-                new[name] = ScannedKey.parse(text), i
-        yield same
-        yield from self._read_locks(new, deadline)
+        self._held, few = self._merge_locks(folders["locks"])
+        before = few if self._few_before is None else self._few_before
+        self._few = {name: said for name, said in few.items() if before.get(name) == said}
+        self._few_before = few
+        locks: dict[Key, int] = {
+            ("locks", name, ""): hash(self._held[name][0]) for name in self._held
+        }
+        yield (same := self._same(locks, known))
+        new = self._held.keys() - {item.name for item in same}
+        found = {name: self._held[name] for name in self._held if name in new}
+        yield from self._read_locks(found, deadline)
         yield list(self._announcements(folders["unlockers"], deadline))
 
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         folders, _ = self._scan("removed", deadline)
-        now, same = self.now(), list[StoredItem]()
-        new: dict[str, tuple[Key, int, int]] = {}
+        new: dict[Key, tuple[int, str, int]] = {}
         for rest, (number, i) in recorded(folders["removed"]).items():
             segment, _, last = rest.partition("/")
             name, uuid = decode(segment), unquote(last)
-            whole = name is not None and 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES
-            if name is None or not whole or self._last_holder(name) == uuid:
-                continue
-            key: Key = ("removed", name, uuid)
-            before = known.get(key)
-            if before is not None and before.version == number:
-                same.append(StoredItem(*key, number, now, {}))
-            else:
-                new[rest] = key, number, i
-        yield same
-        for part in _chunks(new):
-            place = {rest: i for rest, (_, _, i) in part.items()}
+            whole = 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES
+            if name is not None and whole and self._last_holder(name) != uuid:
+                new["removed", name, uuid] = number, rest, i
+        yield (same := self._same({key: number for key, (number, _, _) in new.items()}, known))
+        for kind, name, part, *_ in same:
+            del new[kind, name, part]
+        for chunk in _chunks(new):
+            place = {rest: i for _, rest, i in chunk.values()}
             values = self._read_values(self._rounds.keys.removed, place, (), MAX_RECORD, deadline)
-            if len(values) < len(part):  # they are not read again before there are others
+            if len(values) < len(chunk):  # they are not read again before there are others
                 where = ", ".join(self._rounds.location.endpoints)
                 raise StoreUnavailable(f"One of {where} ended as it was read.", unknown=False)
             yield [
-                StoredItem(*key, number, now, {key[2]: (values[rest][0], number)})
-                for rest, (key, number, _) in part.items()
+                StoredItem(*key, number, self.now(), {key[2]: (values[rest][0], number)})
+                for key, (number, rest, _) in chunk.items()
                 if values[rest][0] is not None
             ]
+
+    def _same(self, found: Mapping[Key, int], known: Mapping[Key, KnownItem]) -> list[StoredItem]:
+        """Return what stands there as it is known: by its version."""
+        now = self.now()
+        return [
+            StoredItem(*key, version, now, {})
+            for key, version in found.items()
+            if key in known and known[key].version == version
+        ]
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
@@ -173,15 +165,15 @@ class KeyListing:
 
     def warnings(self) -> Iterator[str]:
         """Say of which names fewer servers than a majority say that somebody has them."""
-        for name, text in islice(sorted(self._minority.lasting.items()), _MAX_WARNINGS):
+        texts = sorted((name, said) for name, said in self._few.items() if isinstance(said, str))
+        for name, text in texts[:_MAX_WARNINGS]:
             yield f"{name!r}: {text}."
-        more = len(self._minority.lasting) - _MAX_WARNINGS
-        if more > 0:
-            yield f"And {more} more names are on too few servers."
+        if len(texts) > _MAX_WARNINGS:
+            yield f"And {len(texts) - _MAX_WARNINGS} more names are on too few servers."
 
     def thin(self) -> Mapping[str, int]:
         """Return of held locks that not all servers have how many have them."""
-        return self._thin.lasting
+        return {name: said for name, said in self._few.items() if isinstance(said, int)}
 
     def _last_holder(self, name: str) -> str | None:
         """Return who had a lock by the last look."""
@@ -189,13 +181,11 @@ class KeyListing:
 
     def _merge_locks(
         self, folders: Mapping[int, Folder]
-    ) -> tuple[dict[str, tuple[str, int]], dict[str, str], dict[str, int]]:
-        """Return by the names of locks the text of each (`ScannedKey`), and a server that has it.
-
-        And of names that have fewer votes than a majority, how many that are; and the same of
-        those that have a majority, and not all.
+    ) -> tuple[dict[str, tuple[str, int]], dict[str, int | str]]:
+        """Return by the names of locks the text of each (`ScannedKey`), and a server that has it;
+        and what `_few` has of names that not all servers have.
         """
-        found, minority, thin = dict[str, tuple[str, int]](), dict[str, str](), dict[str, int]()
+        found, few = dict[str, tuple[str, int]](), dict[str, int | str]()
         quorum = self._rounds.quorum
         least = quorum.majority - (len(self._rounds.all) - len(folders))
         order, servers = list(folders), list(folders.values())
@@ -207,7 +197,7 @@ class KeyListing:
             if first is not None and texts.count(first) == len(texts):
                 found[name] = first, order[0]
                 if quorum.majority <= len(texts) < quorum.servers:
-                    thin[name] = len(texts)
+                    few[name] = len(texts)
                 continue
             keys = [
                 (ScannedKey.parse(text), i) for text, i in zip(texts, order, strict=True) if text
@@ -215,13 +205,13 @@ class KeyListing:
             votes = Counter(key.uuid for key, _ in keys)
             uuid = self._likeliest_holder(name, votes, keys, least)
             if votes[uuid] < quorum.majority:
-                minority[name] = quorum.minority_text(votes, len(folders))
+                few[name] = quorum.minority_text(votes, len(folders))
             elif votes[uuid] < quorum.servers:
-                thin[name] = votes[uuid]
+                few[name] = votes[uuid]
             if votes[uuid] >= least:
                 key, i = max((key, i) for key, i in keys if key.uuid == uuid)
                 found[name] = f"{key.number} {uuid}", i
-        return found, minority, thin
+        return found, few
 
     def _likeliest_holder(
         self, name: str, votes: Counter[str], keys: Sequence[tuple[ScannedKey, int]], least: int
@@ -258,22 +248,23 @@ class KeyListing:
     # ------------------------------------------------------------ what is not known yet
 
     def _read_locks(
-        self, new: Mapping[str, tuple[ScannedKey, int]], deadline: Deadline
+        self, new: Mapping[str, tuple[str, int]], deadline: Deadline
     ) -> Iterator[Sequence[StoredItem]]:
         """Read all that locks say, of servers that have the state that was seen.
 
         Where that has changed meanwhile it is asked as for one lock, of a majority.
         """
+        fields = (*SUBKEYS, "push")
         for part in _chunks(new):
             place = {encode(name): i for name, (_, i) in part.items()}
             values = self._read_values(
-                self._rounds.keys.locks, place, (*SUBKEYS, "push"), MAX_VALUE_BYTES, deadline
+                self._rounds.keys.locks, place, fields, MAX_VALUE_BYTES, deadline
             )
             found: list[StoredItem] = []
-            for name, (key, _) in part.items():
+            for name, (text, _) in part.items():
                 shown = values.get(encode(name), ())
-                item = self._item(name, dict(zip((*SUBKEYS, "push"), shown, strict=False)))
-                if item is None or item.version != key.version():
+                item = self._item(name, dict(zip(fields, shown, strict=False)))
+                if item is None or item.version != ScannedKey.parse(text).version():
                     item = self._item(name, self._read_by_majority(name, deadline))
                 if item is not None:
                     found.append(item)
@@ -308,11 +299,8 @@ class KeyListing:
         for segment, i in place.items():
             keys.setdefault(i, []).append(segment)
         how = (str(max_bytes + 1), str(len(fields)), *fields)
-        answers = self._ask_all(
-            lua_scripts.SHOW,
-            {i: (*how, *(folder + segment for segment in keys[i])) for i in keys},
-            deadline,
-        ).answers
+        args = {i: (*how, *(folder + segment for segment in keys[i])) for i in keys}
+        answers = self._ask_all(lua_scripts.SHOW, args, deadline).answers
         shown: dict[str, list[bytes | None]] = {}
         for i, reply in answers.items():
             shown.update(zip(keys[i], reply.rest[0], strict=True))
@@ -375,7 +363,7 @@ class KeyListing:
         return folders, {i: (records[i], sums[i]) for i in read}
 
 
-def _chunks(of: Mapping[str, _Value]) -> Iterator[dict[str, _Value]]:
+def _chunks(of: Mapping[_Name, _Value]) -> Iterator[dict[_Name, _Value]]:
     items = iter(of.items())
     while part := dict(islice(items, _MAX_READ_LOCKS)):
         yield part

@@ -1,6 +1,6 @@
 """Lua scripts: what a server does in one atomic step, and what it answers.
 
-All but three begin with the same question: is this the server that it was? `<root>/server` is
+Most begin with the same question: is this the server that it was? `<root>/server` is
 written when a server is first met, and says of which process that was (`run`, the server's
 `run_id`), by which terms all clients use it (`terms`: how many servers there are, and how long a
 lock may go without a sign of life), and from when on it votes. A client with other terms is told
@@ -322,21 +322,6 @@ return {'listed', page[1], cjson.encode(found), records, sum, now}
     "list",
 )
 
-LEFT: Final = _script(
-    """
--- KEYS server; ARGV cursor, what the keys of locks begin with, how many to look at: whoever votes
-local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2] .. '*', 'COUNT', math.min(ARGV[3], 1000))
-local found = {}
-for _, key in ipairs(page[2]) do
-    if type(redis.pcall('HGET', key, 'uuid')) == 'string' then
-        table.insert(found, string.sub(key, #ARGV[2] + 1))
-    end
-end
-return {'left', page[1], found}
-""",
-    "left",
-)
-
 SHOW: Final = _voting_script(
     """
 -- KEYS server; ARGV run, terms, how many bytes of a value at most, how many fields, these, then
@@ -399,7 +384,7 @@ TELL: Final = Script("PUBLISH")  # channel, uuid
 SET: Final = Script("SET")
 FORGET: Final = Script("DEL")
 
-_READING: Final = (READ, LIST, LEFT, SHOW)
+_READING: Final = (READ, LIST, SHOW)
 
 
 def library() -> tuple[str, str]:

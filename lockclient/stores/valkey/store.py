@@ -18,8 +18,7 @@ from lockclient.stores.diagnosis_protocol import Finding, Member, Voter
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
-from lockclient.stores.valkey import lua_scripts, quarantine
-from lockclient.stores.valkey.diagnosis import examine
+from lockclient.stores.valkey import diagnosis, lua_scripts
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
@@ -204,7 +203,7 @@ class ValkeyStore(PolledStore):
     # ------------------------------------------------------------ for people who look after it
 
     def examine(self) -> Iterator[Finding]:
-        return examine(self._servers)
+        return diagnosis.examine(self._servers)
 
     def vouch(self) -> None:
         """Say that nobody holds a lock of this keyspace, so that all its servers vote at once.
@@ -215,7 +214,7 @@ class ValkeyStore(PolledStore):
         Raises:
             StoreUnavailable: a server can't be told.
         """
-        self.background.run_shielded(partial(quarantine.clear_quarantine, self._servers))
+        self.background.run_shielded(partial(diagnosis.clear_quarantine, self._servers))
 
     def vouch_kept(self, *, kept: bool = True) -> None:
         """Say that all servers write everything down before they answer: a restart costs no wait.
@@ -227,7 +226,7 @@ class ValkeyStore(PolledStore):
             StoreError: this user may read the configuration, and it is another one; none is told.
             StoreUnavailable: a server can't be told.
         """
-        self.background.run_shielded(partial(quarantine.note_kept, self._servers, kept=kept))
+        self.background.run_shielded(partial(diagnosis.note_kept, self._servers, kept=kept))
 
     def voters(self) -> Iterator[Voter]:
-        return quarantine.voters(self._servers)
+        return diagnosis.voters(self._servers)

@@ -136,7 +136,7 @@ class Round:
             connection.send(self._commands[i], self._until)
         except errors.Unanswered as error:
             self._poll.unregister(connection.fd)
-            self._mark_silent(i, errors.classify_broken(error))
+            self._mark_silent(i, errors.classify(error))
         else:
             self._awaited[connection.fd] = i
 
@@ -146,7 +146,7 @@ class Round:
         try:
             answer = connection.read(self._commands[i], until)
         except errors.ErrorReply as error:
-            failures[i] = failure = errors.classify_refusal(error)
+            failures[i] = failure = errors.classify(error)
             # One key that another program has, or that this user may not touch, is no reason to
             # ask the server nothing else.
             if failure.by_connection:
@@ -155,7 +155,7 @@ class Round:
                 servers.give_back(i, connection)
             return True
         except errors.Unanswered as error:
-            self._mark_silent(i, errors.classify_broken(error))
+            self._mark_silent(i, errors.classify(error))
             return True
         if answer is None:
             return False

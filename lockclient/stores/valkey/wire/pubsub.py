@@ -39,20 +39,6 @@ _MAX_SPREAD_S: Final = 0.5
 of the others, and no longer than this."""
 
 
-class HintSubscription(Waiter):
-    """One who waits for hints about one lock."""
-
-    def __init__(
-        self, pubsub: PubSub, channel: str, notify: Callable[[WatchEvent], None], uuid: str = ""
-    ) -> None:
-        super().__init__(uuid, notify)
-        self.channel = channel
-        self._pubsub = pubsub
-
-    def close(self) -> None:
-        self._pubsub.request(False, self)
-
-
 class PubSub:
     """Listens to all servers while somebody waits; with nobody it has no thread and no connection.
 
@@ -63,7 +49,7 @@ class PubSub:
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
         self._keys = servers.keys
-        self._requests: deque[tuple[bool, HintSubscription]] = deque()
+        self._requests: deque[tuple[bool, Waiter]] = deque()
         self._worker = WorkerPool("hints", 1)
         self._running = deque[bool]()
         self._wakeup: WakeUp | None = None  # while it runs
@@ -72,20 +58,18 @@ class PubSub:
         self._subscribers: list[_Subscriber] = []
         self._subscriptions: dict[str, Waiters] = {}
 
-    def subscribe(
-        self, name: str, notify: Callable[[WatchEvent], None], uuid: str = ""
-    ) -> HintSubscription:
+    def subscribe(self, name: str, notify: Callable[[WatchEvent], None], uuid: str = "") -> Waiter:
         """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun.
 
         With a `uuid` it waits for the lock, and is told when it is first of the queue.
         """
-        return self._subscribe(HintSubscription(self, self._keys.channel(name), notify, uuid))
+        return self._subscribe(self._keys.channel(name), notify, uuid)
 
     def waiters(self, name: str) -> Waiters | None:
         """Return who waits for a lock; None: nobody."""
         return self._subscriptions.get(self._keys.channel(name))
 
-    def subscribe_to_all(self, notify: Callable[[], None]) -> HintSubscription:
+    def subscribe_to_all(self, notify: Callable[[], None]) -> Waiter:
         """Tell of all locks' releases from now on, as far as they are told at all.
 
         Of one that nobody waits for several servers tell nothing: it would be a round more.
@@ -95,15 +79,18 @@ class PubSub:
             if not event.started or event.gap:  # from the begin all is read anyway
                 notify()
 
-        return self._subscribe(HintSubscription(self, self._keys.channels, on_event))
+        return self._subscribe(self._keys.channels, on_event)
 
-    def _subscribe(self, subscription: HintSubscription) -> HintSubscription:
-        self.request(True, subscription)
-        return subscription
+    def _subscribe(
+        self, channel: str, notify: Callable[[WatchEvent], None], uuid: str = ""
+    ) -> Waiter:
+        waiter = Waiter(channel, notify, uuid, partial(self._request, False))
+        self._request(True, waiter)
+        return waiter
 
-    def request(self, comes: bool, subscription: HintSubscription) -> None:
-        """Have the thread begin with a subscription, or end it."""
-        self._requests.append((comes, subscription))
+    def _request(self, comes: bool, waiter: Waiter) -> None:
+        """Have the thread begin with a waiter, or end it."""
+        self._requests.append((comes, waiter))
         self._wake()
         # First what is new, then the look: the thread does it the other way round as it ends.
         if not (self._running or self._closed):
@@ -154,15 +141,15 @@ class PubSub:
     def _apply_requests(self) -> None:
         subscriptions = self._subscriptions
         while self._requests:
-            comes, subscription = self._requests.popleft()
-            channel = subscription.channel
+            comes, waiter = self._requests.popleft()
+            channel = waiter.channel
             if comes:
                 waiters = subscriptions.setdefault(channel, Waiters())
-                (waiters.queue if subscription.uuid else waiters.listeners).append(subscription)
+                (waiters.queue if waiter.uuid else waiters.listeners).append(waiter)
                 if any(channel in subscriber.confirmed for subscriber in self._subscribers):
-                    subscription.notify(WatchEvent(0, started=True))
+                    waiter.notify(WatchEvent(0, started=True))
             elif channel in subscriptions:
-                subscriptions[channel].remove(subscription)
+                subscriptions[channel].remove(waiter)
                 if not subscriptions[channel].everybody():
                     del subscriptions[channel]
 
@@ -304,7 +291,7 @@ class _Subscriber:
     def _disconnected(self, error: Exception) -> None:
         if isinstance(error, errors.ErrorReply) and not self._refusal_logged:
             self._refusal_logged = True
-            reason = errors.classify_refusal(error).reason
+            reason = errors.classify(error).reason
             log.warning("%s sends no hints, so it is only polled: %s", self._endpoint, reason)
         self.close()
         self._next_try = monotonic() + _RECONNECT_PAUSE_S

@@ -33,14 +33,27 @@ class Waiter:
     """One who waits.
 
     Args:
-        uuid: the acquisition that waits; empty: it only listens, and is told of everything.
+        channel: on which releases are told of the lock, or of all.
         notify: tells it.
+        uuid: the acquisition that waits; empty: it only listens, and is told of everything.
+        end: has it hear no more.
     """
 
-    def __init__(self, uuid: str, notify: Callable[[WatchEvent], None]) -> None:
+    def __init__(
+        self,
+        channel: str,
+        notify: Callable[[WatchEvent], None],
+        uuid: str,
+        end: Callable[[Waiter], None],
+    ) -> None:
+        self.channel = channel
         self.uuid = uuid
         self.notify = notify
         self.gone = False
+        self._end = end
+
+    def close(self) -> None:
+        self._end(self)
 
 
 class Waiters:

@@ -31,7 +31,10 @@ class Queue:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.waiters = Waiters()
-        self.all = {uuid: Waiter(uuid, partial(self._tell, uuid)) for uuid in "ABC"}
+        self.all = {
+            uuid: Waiter("released", partial(self._tell, uuid), uuid, self.waiters.remove)
+            for uuid in "ABC"
+        }
         self.waiters.queue.extend(self.all.values())
 
     def _tell(self, uuid: str, _event: WatchEvent) -> None:
