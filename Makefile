@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak faults peers simulate mutants bench lint format wire rules reference runbook pictures site clean
+.PHONY: demo test soak faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -37,6 +37,11 @@ peers: $(VENV)/.bench-installed
 # Clients and unlockers on virtual time: SIMULATE_ARGS="--seconds 600 --seed 7", or --replay TOKEN.
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
+
+# Every order there is, within bounds, of the code, and of the protocol as a model in Spin.
+exhaust: $(STAMP)
+	$(BIN)/python -m tests.proof.exhaust --clients 2 --faults 1
+	$(BIN)/python -m tests.proof.model
 
 # Bugs that are planted on purpose: each is to be found within a minute of the processor's time.
 mutants: $(STAMP)

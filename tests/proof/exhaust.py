@@ -8,8 +8,9 @@ how high their revisions are, are one. Status 0: none breaks a rule; 1: one does
 
 What holds in each: a lock that is held goes only by its holder's hand, or by a removal whose stamps
 nobody has written since they were seen; it is got only when it is free, and only in the line's
-order; stamps never go back; who has withdrawn has neither lock nor ticket, ever again; who has the
-lock has no ticket. And where nothing is left to happen nobody waits, and nothing is left.
+order; who was removed never has it again; stamps never go back; who has withdrawn has neither lock
+nor ticket, ever again; who has the lock has no ticket. And where nothing is left to happen nobody
+waits, and nothing is left.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class World:
             for number in range(clients)
         ]
         self.late: tuple[tuple[str, Request, int], ...] = ()
+        self.removed: frozenset[str] = frozenset()
         self.seen: tuple[str, tuple[int, int]] | None = None
         self.removals = 1
         self.barges = int(foreign)
@@ -164,8 +166,10 @@ class World:
                 (request.removal.holder.uuid, request.stamp_revisions) == (before, stamps)
             )
             _hold(by_holder or due, f"{type(request).__name__} of {who} took it from {before}")
+            self.removed |= {before} if isinstance(request, Remove) else set()
         if after is not None and after != before:
             _hold(before is None, f"{who} got it while {before} had it")
+            _hold(after not in self.removed, f"{after} was removed, and got it again")
             oldest = min(line, key=lambda uuid: line[uuid], default=who)
             own = isinstance(request, Claim) and request.ticket_revision == line.get(who)
             _hold(oldest == who and (not line or own), f"{who} overtook {oldest}")

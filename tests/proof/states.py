@@ -85,6 +85,7 @@ def normalised(world: Any) -> int:
     seen = None if world.seen is None else (world.seen[0], tuple(map(_Revision, world.seen[1])))
     late = tuple(sorted((_plain(one[:2]) for one in world.late), key=repr))
     clients = tuple(_client(world, client) for client in world.clients)
-    state = (kept, seen, late, clients, world.removals, world.barges, world.faults)
+    counts = (world.removals, world.barges, world.faults, *sorted(world.removed))
+    state = (kept, seen, late, clients, *counts)
     ranks = {number: rank for rank, number in enumerate(sorted(_revisions(state)))}
     return hash(_ranked(state, ranks))
