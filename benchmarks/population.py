@@ -33,7 +33,7 @@ _OPERATIONS = 128
 
 
 class Times(NamedTuple):
-    """A lock's stamps, and the sign of life that they were made at, Unix seconds."""
+    """A lock's stamps, and the heartbeat that they were made at, Unix seconds."""
 
     alive_at: float
     alert_at: float

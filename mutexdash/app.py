@@ -94,7 +94,7 @@ def _explain(error: HTTPException) -> Response:
     """Answer an error as JSON to programs and as a page to people, in the same words."""
     original = error.get_response()
     if error.description == NotFound.description:
-        error = NotFound("There is no such page here. A lock's page is /lock/ and its name.")
+        error = NotFound("This page does not exist. A lock's page is /lock/ followed by its name.")
     if request.path.startswith("/api/"):
         response = jsonify(error=error.description)
     else:

@@ -38,11 +38,11 @@ _MAX_REMOVALS = 1000
 @access_options
 @click.option(
     "--prometheus-url", metavar="URL", default="", callback=read_link,
-    help="Where people see alerts, for links to them.",
+    help="Where people see alerts; the dashboard links there.",
 )  # fmt: skip
 @click.option(
     "--runbook-url", metavar="URL", default="", callback=read_link,
-    help="Where people read a runbook of yours; else the dashboard serves docs/runbook.md.",
+    help="Where your own runbook is; by default the dashboard serves docs/runbook.md.",
 )  # fmt: skip
 @click.option(
     "--trace-url", metavar="URL", default="", callback=read_trace_url,
@@ -51,7 +51,7 @@ _MAX_REMOVALS = 1000
 )  # fmt: skip
 @click.option(
     "--title", metavar="TEXT", default="", callback=read_title,
-    help="Which cluster this is, like prod, on every page and in the tab.",
+    help="The cluster's name, like prod, shown on every page and in the tab.",
 )  # fmt: skip
 @click.option("--colour", type=click.Choice(COLOURS), default=None, help="Its colour there.")
 @click.version_option(__version__)

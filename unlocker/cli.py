@@ -61,9 +61,9 @@ def read_limit(text: str) -> int | None:
     type=Parsed("number", read_limit),
     default=str(MAX_REMOVALS),
     show_default=True,
-    help="How many locks all unlockers together may remove in a minute, or a fifth of all locks if "
-    "that is more. So many due at once are more often a broken network than dead holders; the "
-    "rest waits its turn. `off`: no limit.",
+    help="How many locks all unlockers together may remove in a minute, or a fifth of all "
+    "locks if that is more; the rest waits. (More due at once is more often a broken "
+    "network than dead holders.) `off`: no limit.",
 )
 @click.option(
     "--notify",
@@ -71,10 +71,10 @@ def read_limit(text: str) -> int | None:
     metavar="URL",
     multiple=True,
     cls=FlagNamedOption,
-    help="Whom to tell what happens: a URL of apprise's, like json://host/hook, slack://… or "
-    "mailto://…, or with a name of yours, as ops=slack://…. Can be given several times; as "
-    "UNLOCKER_NOTIFY, which no other user of this host can read, several with spaces in between. "
-    "Needs the extra `notify`.",
+    help="Whom to notify: an apprise URL, like json://host/hook, slack://… or mailto://…, "
+    "optionally with a name of yours: ops=slack://…. Can be given several times; in "
+    "UNLOCKER_NOTIFY, which no other user of this host can read, separate several by "
+    "spaces. Needs the extra `notify`.",
 )
 @click.option(
     "--keep-removals",
@@ -82,7 +82,7 @@ def read_limit(text: str) -> int | None:
     type=Parsed("number", read_limit),
     default=str(MAX_RECORDS),
     show_default=True,
-    help="How many records of removals stay in the store; the oldest go first, and each after "
+    help="How many removal records stay in the store; the oldest are deleted first, and each after "
     f"{RECORD_RETENTION}. `off`: no limit.",
 )
 @click.version_option(__version__)
@@ -129,8 +129,8 @@ def main(
     )
     if not is_loopback(listen[0]):
         log.warning(
-            "Everyone who can reach %s may read there, without a login, which locks are past their "
-            "alert, on which hosts and why: let only Prometheus through.",
+            "Anyone who can reach %s can read there, without a login, which locks are past "
+            "their alert, on which hosts and why: allow only Prometheus.",
             server.url,
         )
     unlocker.start()
@@ -149,7 +149,7 @@ def _notifier(urls: Sequence[str], settings: Settings) -> tuple[Notifier, bool]:
         recipients, faults = [], [f"{type(error).__name__}."]
     for fault in faults:
         log.error(
-            "--notify: %s %d of %d URLs are notified, and locks are watched all the same.",
+            "--notify: %s %d of %d URLs work, and locks are watched as usual.",
             fault,
             len(recipients),
             len(urls),

@@ -59,9 +59,9 @@ class Health:
             return why
         if self.freshness.failed():
             return (
-                f"For {duration(self._proof_age())} the watch has shown none of the signs of life "
-                f"that the store at {self._where} has confirmed, by a new stream and after reading "
-                "everything either."
+                f"For {duration(self._proof_age())} the watch has shown none of the heartbeats "
+                f"that the store at {self._where} has confirmed, even after reopening it and "
+                "reading everything again."
             )
         return self.jobs.trouble(LIMIT)
 
@@ -91,7 +91,7 @@ class Health:
         if age > _MAX_UNPROVEN_S + 2 * self.store.poll and not self.out_of_space:
             return (
                 f"For {duration(age)} nothing has shown that the watch brings what is written, "
-                "because the store takes no sign of life of ours: see the log."
+                "because the store accepts no heartbeat of ours: see the log."
             )
         late = monotonic() - self.swept_at
         if late > MAX_SWEEP_AGE_S:
@@ -110,20 +110,20 @@ class Health:
         )
         yield GaugeMetricFamily(
             "clustermutex_store_restored_timestamp_seconds",
-            "When the store was last said, or noticed, to be restored from a backup; 0 is never.",
+            "When a restore of the store from a backup was last reported or detected; 0 is never.",
             restored.time if restored else 0,
         )
         yield GaugeMetricFamily(
             "clustermutex_unlocker_store_out_of_space",
-            "Whether the store refused our last sign of life for lack of space (1) or not (0): "
-            "then nobody can take a lock, and no lock is auto-unlocked.",
+            "Whether the store refused our last heartbeat for lack of space (1) or not (0): "
+            "then no lock can be taken or auto-unlocked.",
             float(self.out_of_space),
         )
         yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
         yield GaugeMetricFamily(
             "clustermutex_unlocker_locks_on_few_servers",
-            "Held locks that not all servers of a store have whose servers vote: a server that "
-            "lost them gets them back with their holders' next signs of life.",
+            "Held locks that are missing on some servers of a voting store: a server that "
+            "lost them gets them back with their holders' next heartbeats.",
             len(self.store.thin_locks()),
         )
         yield GaugeMetricFamily(
@@ -139,7 +139,7 @@ class Health:
         )
         yield CounterMetricFamily(
             "clustermutex_unlocker_watch_restarts",
-            "How often the watch on the store broke and was to be opened again.",
+            "How often the watch on the store broke and was reopened.",
             self.store.watch_restarts(),
         )
 

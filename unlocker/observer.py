@@ -118,7 +118,7 @@ class Observer:
             return
         if why := holder.undecided():
             if before is None or not before.holder.undecided():
-                _warn("undecided", holder, "stays when its time is over", why)
+                _warn("undecided", holder, "will not be auto-unlocked", why)
             return  # another hand's stamps tell nothing of the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:

@@ -71,6 +71,6 @@ def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -
     at = check.moment(stamp)
     if not decided:
         return at  # whoever has moved a stamp meant it, or if it was the other, this one is right
-    # A write that was seen happen is a sign of life, whatever it says.
+    # A write that was seen happen is a heartbeat, whatever it says.
     at = at if row.found else max(at, row.seen_at)
     return at if after is None else min(at, after)

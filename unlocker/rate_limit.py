@@ -102,12 +102,13 @@ class RateLimit:
         engaged = self.engaged()
         if engaged and not self._logged:
             log.warning(
-                "The brake is on: %d locks are due beyond the %g that may be removed in a minute "
-                "(the larger of --max-removals and %g %% of all locks), and stay for now. So many "
-                "at once are more often a broken network or clock than dead holders: see whether "
-                "the holders live. If they do, mend that, and their pushes keep the locks. If they "
-                "do not, wait, as each minute brings its share, or have all removed at once by "
-                "one more unlocker with --max-removals off.",
+                "The brake is on: %d locks are due beyond the %g that may be removed in a "
+                "minute (the larger of --max-removals and %g %% of all locks), and stay for "
+                "now. So many at once are more often a broken network or clock than dead "
+                "holders: check whether the holders live. If they do, fix the cause, and "
+                "their pushes keep the locks. If they do not, wait, because each minute "
+                "removes some, or start one more unlocker with --max-removals off to remove "
+                "all at once.",
                 number,
                 limit,
                 100 * SHARE_OF_LOCKS,

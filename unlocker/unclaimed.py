@@ -156,8 +156,8 @@ class UnclaimedLocks:
         late = self._free_for(NORMAL_HANDOVER_S)
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters",
-            f"Locks that have been free for {NORMAL_HANDOVER_S:g} s and longer though clients wait "
-            "for them.",
+            f"Locks that have been free for {NORMAL_HANDOVER_S:g} s or longer although clients "
+            "wait for them.",
             len(late),
         )
         since = GaugeMetricFamily(

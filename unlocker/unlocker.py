@@ -142,7 +142,7 @@ class Unlocker:
         every = self._jobs.every
         # Of use to alerts alone; and names that nobody resolves may hold it up for minutes.
         every(SWEEP_INTERVAL_S, self._check_clock, "clock check", vital=False)
-        every(self._heartbeat_interval, self._send_heartbeat, "sign of life")
+        every(self._heartbeat_interval, self._send_heartbeat, "heartbeat")
         every(self._sweep_interval, self._sweep, "look for locks that are due")
         every(RESYNC_INTERVAL_S, self._table.resync, "order to read everything", at_once=False)
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
@@ -161,7 +161,7 @@ class Unlocker:
         try:
             self._store.withdraw_announcement(self.identity, Deadline.after(1))
         except ClusterMutexError as error:
-            log.warning("The sign of life could not be withdrawn and ends by itself: %s", error)
+            log.warning("The heartbeat could not be withdrawn and expires by itself: %s", error)
         # The store first: a table that is reading from one that does not answer ends with it.
         self._table.stop(wait=False)
         self._store.close()
@@ -183,7 +183,7 @@ class Unlocker:
         yield from self._health.gauges()
         yield GaugeMetricFamily(
             "clustermutex_unlocker_notifications_off",
-            "Whether --notify has a URL by which nobody can be told (1) or not (0).",
+            "Whether --notify has a URL that does not work (1) or not (0).",
             float(self._notifications_off),
         )
         held = sum(self._deadlines.counts().values())
@@ -272,8 +272,8 @@ class Unlocker:
         self.metrics.last_success.labels("clock-check").set_to_current_time()
         if not check.trusted and (last is None or last.offset is None or last.trusted):
             log.warning(
-                "This host's wall clock is %.1f s %s the store's members': set it right. Until "
-                "then it is not believed, and alerts on locks that were there at the start come "
+                "This host's wall clock is %.1f s %s the store's members': correct it. Until "
+                "then it is not used, and alerts on locks that were held at the start come "
                 "later.",
                 abs(check.offset),
                 "behind" if check.offset > 0 else "ahead of",

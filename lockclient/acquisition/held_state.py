@@ -103,9 +103,9 @@ class HeldState:
                 else "Call alive() more often or raise auto_unlock_after."
             )
             self._lose(
-                f"The lock {self.name!r} must be taken for lost: the store has confirmed no sign "
-                f"of life of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), "
-                f"so that an unlocker may have removed it. {why}"
+                f"The lock {self.name!r} counts as lost: the store has confirmed no heartbeat "
+                f"of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), so an "
+                f"unlocker may have removed it. {why}"
             )
         return self.loss
 

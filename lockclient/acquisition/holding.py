@@ -138,7 +138,7 @@ class Holding:
         """Tell whether it is the caller who ends it: of several, one is told so."""
         return self.still_to.pop("end", False)
 
-    # ------------------------------------------------------------ signs of life
+    # ------------------------------------------------------------ heartbeats
 
     def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.

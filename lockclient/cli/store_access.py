@@ -78,7 +78,7 @@ def read_table(store: ServiceStore, *, removals: int = 0) -> Table:
 def followed_table(store: ServiceStore, **listeners: Any) -> Iterator[Table]:
     """Yield the table of all locks, read and followed; `listeners` are those of `Table`.
 
-    A watch takes a moment to begin: until then nobody should be told that etcd is away.
+    A watch takes a moment to begin: until then nobody should be told that etcd is unreachable.
     """
     table = Table(store, **listeners)
     try:

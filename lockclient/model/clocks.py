@@ -99,7 +99,7 @@ AutoUnlockAfter = Duration | None
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How long a holder expects to go without a sign of life, and how long at most."""
+    """How long a holder expects to go without a heartbeat, and how long at most."""
 
     expected: float
     auto_unlock: float | None
@@ -129,7 +129,7 @@ class Runtime:
             )
 
     def stamps(self, wall: float) -> Stamps:
-        """Return the stamps of a sign of life at the wall-clock time `wall`."""
+        """Return the stamps of a heartbeat at the wall-clock time `wall`."""
         unlock_at = None if self.auto_unlock is None else wall + self.auto_unlock
         return tuple.__new__(Stamps, (wall + self.expected, unlock_at))  # as in `Now.read`
 
@@ -229,7 +229,7 @@ class _Stamped(Protocol):
 
 
 def disagreement(signs: list[float]) -> float:
-    """Return by how many seconds the first sign of life is later than the last; 0: they agree."""
+    """Return by how many seconds the first heartbeat is later than the last; 0: they agree."""
     apart = signs[0] - signs[-1] if signs else 0.0
     return apart if abs(apart) > _TOLERANCE_S else 0.0
 

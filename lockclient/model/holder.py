@@ -125,11 +125,11 @@ class Holder:
         absent=NEVER,
     )  # fmt: skip
     expected_runtime: float | None = fact(
-        SECONDS, ABOUT, "Expected runtime", "From a sign of life to `alert_at`."
+        SECONDS, ABOUT, "Expected runtime", "From a heartbeat to `alert_at`."
     )
     auto_unlock_after: float | None = fact(
         SECONDS, ABOUT, "Unlocked after",
-        "From a sign of life to `auto_unlock_at`; null: never, or unsaid.", absent=NEVER,
+        "From a heartbeat to `auto_unlock_at`; null: never, or unsaid.", absent=NEVER,
     )  # fmt: skip
     max_hold: float | None = fact(
         SECONDS, ABOUT, "Held at most",
@@ -156,7 +156,7 @@ class Holder:
 
     @property
     def alive_at(self) -> float | None:
-        """When the holder gave its last sign of life, Unix seconds by its own clock.
+        """When the holder gave its last heartbeat, Unix seconds by its own clock.
 
         None where nothing tells, or where the stamps contradict each other.
         """
@@ -181,7 +181,7 @@ class Holder:
         return self.first_distance is not None and self.auto_unlock_at is not None
 
     def signs_of_life(self) -> list[float]:
-        """Return the last sign of life by each stamp that lies a known time after it."""
+        """Return the last heartbeat by each stamp that lies a known time after it."""
         pairs = (
             (self.auto_unlock_at, self.auto_unlock_after),
             (self.alert_at, self.expected_runtime),
@@ -312,7 +312,7 @@ Found = tuple[bytes | None, int]
 """A subkey's value as it stands in the store (None: deleted), and its mod revision."""
 
 ALIVE_AT: Final = Fact(
-    "alive_at", TIME, KNOWN, "Last sign of life", "The last sign of life, by the holder's clock.",
+    "alive_at", TIME, KNOWN, "Last heartbeat", "The last heartbeat, by the holder's clock.",
     absent=UNKNOWN,
 )  # fmt: skip
 _OWN: Final = tuple(

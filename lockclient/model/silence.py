@@ -129,5 +129,5 @@ def as_judged(read: Holder, judged: Holder) -> bool:
 def silence_removal(holder: Holder, silent: float, by: str, wall: float) -> Removal:
     """Return the removal of a lock that was seen to be `silent` for so many seconds."""
     allowed = period(holder.allowed_silence or 0)
-    why = f"no sign of life for {period(round(silent, 1))}; its time ran out after {allowed}"
+    why = f"no heartbeat for {period(round(silent, 1))}; its time ran out after {allowed}"
     return Removal(holder.bounded(), wall, by, AUTO_UNLOCK, why)

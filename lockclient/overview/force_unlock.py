@@ -25,11 +25,11 @@ class Changed(Exception):
     def __init__(self, holder: Holder | None, removal: Removal | None) -> None:
         self.holder = holder
         self.removal = removal
-        went = f"Whom you saw lost it by {removal.describe()}. " if removal else ""
+        went = f"The holder that you saw lost it by {removal.describe()}. " if removal else ""
         now = holder.describe() if holder else "nobody"
         super().__init__(
-            "Nothing was unlocked: the lock has changed hands since you looked at it. "
-            f"{went}Now it is held by {now}."
+            "Nothing was unlocked: the lock has changed hands in the meantime. "
+            f"{went}It is now held by {now}."
         )
 
 
@@ -38,8 +38,8 @@ class NeedsUnknown(Exception):
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(
-            f"Nothing was unlocked: {needs_sentence(holder)} Only a person who knows can say that "
-            "it is to be removed despite that."
+            f"Nothing was unlocked: {needs_sentence(holder)} Only a person who knows better may "
+            "remove it despite that."
         )
 
 
@@ -49,10 +49,7 @@ def needs_sentence(holder: Holder) -> str:
     return needs and f"{needs}, so nothing here can say what removing it may break."
 
 
-NO_RECORD = (
-    "the store is out of space, so that no record of it can be kept: nobody will find out there "
-    "who took the lock from its holder, and why."
-)
+NO_RECORD = "the store is out of space, so no record can be kept of who removed the lock, and why."
 
 
 def force_unlock(

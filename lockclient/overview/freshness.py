@@ -3,7 +3,7 @@
 A stream that stands, whose keepalive is answered and that brings nothing looks just like a store in
 which nothing happens (etcd-io/etcd #15402, #17529, and a member that is frozen). Nor can etcd be
 asked: answers to progress requests were seen to overtake events. So what is *known* to have been
-written is to come by the watch: an unlocker's own signs of life, whose revision etcd confirmed, or
+written is to come by the watch: an unlocker's own heartbeats, whose revision etcd confirmed, or
 those of others, read by who may not write. What was refused, or not answered, says nothing about
 the watch, and is not told here.
 
@@ -146,7 +146,7 @@ class Freshness:
         followed = self._table.followed
         if followed != self._followed:
             if self._readings:
-                log.warning("The watch shows again what is written.")
+                log.warning("The watch shows changes again.")
             self._followed, self._readings = followed, 0
             self._reopened = self._hopeless = False
         if self._waiting is not None and self._table.revision >= self._waiting[0]:

@@ -24,12 +24,12 @@ _NOW: Final = (
 _BESIDES: Final = (
     Fact(
         *("waiters", COUNT, KNOWN, ""),
-        "How many wait for it; null: the store has no queue, so that nobody knows.",
+        "How many wait for it; null: unknown, because the store has no queue.",
     ),
     Fact(
         *("deadlock", NAMES, KNOWN, ""),
-        "The locks whose holders wait for each other, as it seems, this one first, five at most; "
-        "empty: it is in no deadlock.", optional=False,
+        "The locks of a suspected deadlock that it is part of, itself first, five at most; "
+        "empty: it is in none.", optional=False,
     ),
     Fact(
         *("held_too_long", FLAG, KNOWN, ""),

@@ -85,12 +85,12 @@ NOTCH: Final = 0.5
 """Where on each bar the alert is, from 0 to 1."""
 
 _ROOM_AFTER_ALERT = 2.0
-"""How long a bar without an end is, in times from the sign of life to the alert."""
+"""How long a bar without an end is, in times from the heartbeat to the alert."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A lock's silence: from its last sign of life to its auto-unlock, a notch at the alert.
+    """A lock's silence: from its last heartbeat to its auto-unlock, a notch at the alert.
 
     Not its age: a lock that is held for days and pushed a second ago is as well as a new one. And
     not on one scale: the alert is in the same place on every bar, so that one past its alert is
@@ -108,12 +108,12 @@ class Bar:
 
     @classmethod
     def of(cls, holder: Holder) -> Bar | None:
-        """Return a lock's bar; None if its stamps do not make one, or tell no sign of life."""
+        """Return a lock's bar; None if its stamps do not make one, or tell no heartbeat."""
         start, alert, end = holder.alive_at, holder.alert_at, unlocks_at(holder)
         if start is None or alert is None:
             return None
         unlock = no_unlock(holder) if end is None else utc(end)
-        text = f"Last sign of life {utc(start)}, alert {utc(alert)}, auto-unlock {unlock}"
+        text = f"Last heartbeat {utc(start)}, alert {utc(alert)}, auto-unlock {unlock}"
         last = start + (alert - start) * _ROOM_AFTER_ALERT if end is None else end
         return cls(start, alert, last, end is None, text) if start < alert < last else None
 

@@ -68,7 +68,9 @@ class Term:
         """Say in a few words what it was taken for."""
         if self.field == "state":
             states = " or ".join(self.states())
-            what = f"state is {states}" if states else f"state is “{self.word}”, which none is"
+            what = (
+                f"state is {states}" if states else f"state is “{self.word}”, which is not a state"
+            )
         else:
             what = f"{self.field or 'anything'} has “{self.word}”"
             if self.misread:

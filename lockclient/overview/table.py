@@ -367,7 +367,9 @@ class Table:
         log.warning(
             "The store was restored from a backup, %s. The times of all locks count from now "
             "on; fencing tokens may have gone back.",
-            f"as {self._said.who!r} says" if self._said and self._said != said else "by its looks",
+            f"as {self._said.who!r} says"
+            if self._said and self._said != said
+            else "detected from its data",
         )
 
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:

@@ -39,8 +39,8 @@ class Troubles:
     def failed(self, what: str, why: object) -> None:
         """Take note that the locks can't be `READ` or `FOLLOWED`."""
         if not self._sentences and not self._stopping.is_set():  # once for an outage
-            log.warning("The locks can't be %s, which is tried every second: %s", what, why)
-        self._sentences[what] = f"The locks can't be {what}, so that their picture grows old: {why}"
+            log.warning("The locks can't be %s; retrying every second: %s", what, why)
+        self._sentences[what] = f"The locks can't be {what}, so what is shown is out of date: {why}"
 
     def succeeded(self, what: str) -> None:
         """Take note that they can."""
@@ -53,7 +53,7 @@ class Troubles:
         if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it goes on
             log.error("Following the locks failed; they are read again.", exc_info=error)
         self._unforeseen = (
-            f"What is written could not be taken in ({type(error).__name__}: {error}): the log "
+            f"Changes could not be processed ({type(error).__name__}: {error}): the log "
             "says where. Everything is read again every second.",
             now,
         )

@@ -129,20 +129,20 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """Write or renew an unlocker's sign of life, gone `ttl` seconds after the last.
+        """Write or renew an unlocker's heartbeat, gone `ttl` seconds after the last.
 
         Return the revision at which it was written, which `follow` will tell; 0: it was only
         renewed, by a store that is out of space.
         """
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        """Return the revision of the newest sign of life of all unlockers; 0: there is none."""
+        """Return the revision of the newest heartbeat of all unlockers; 0: there is none."""
 
     def announce_restored(self, value: str, deadline: Deadline) -> None:
         """Write `restore_marker.Restored`: the store was restored from a backup, for all to see."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """Delete an unlocker's sign of life, as it ends."""
+        """Delete an unlocker's heartbeat, as it ends."""
 
     def read_note(self, deadline: Deadline) -> Note:
         """Return the note of all unlockers: what whoever reads later may only add to."""

@@ -1,6 +1,6 @@
 """Staleness: how old is what the dashboard shows? It may not write, and reads what unlockers write.
 
-Every two seconds etcd is asked (linearizable) for the newest sign of life of all unlockers, which
+Every two seconds etcd is asked (linearizable) for the newest heartbeat of all unlockers, which
 write one every three: it must have come by the watch, or come soon
 (`lockclient.overview.freshness`). That there is an answer proves besides that etcd is there, which
 a connection to a frozen one does not.
@@ -45,7 +45,7 @@ class Probe(Loop):
         """Seconds without a proof after which nobody is told that all is well."""
         self._newest = 0
         self._renewed_at = monotonic()
-        super().__init__("question after the newest sign of life", _POLL_INTERVAL_S, self._poll)
+        super().__init__("question after the newest heartbeat", _POLL_INTERVAL_S, self._poll)
 
     def age(self) -> float:
         """Return for how many seconds it has not been proven that the picture shows all."""
@@ -66,8 +66,8 @@ class Probe(Loop):
         """Say in a sentence that nobody asks any more, or that nothing helps, if so."""
         if self._freshness.failed():
             return (
-                f"For {duration(self.age())} the watch has not shown what is written, by a new "
-                "stream and after reading everything either."
+                f"For {duration(self.age())} the watch has not shown changes, even after "
+                "reopening it and reading everything again."
             )
         return super().trouble(limit)
 

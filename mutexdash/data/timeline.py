@@ -214,7 +214,7 @@ def span_text(span: Span, wall: float) -> str:
     holder = span.holder
     who = f"{holder.hostname or 'unknown host'} : {'?' if holder.pid is None else holder.pid}"
     held = duration((wall if span.end is None else span.end) - span.start)
-    when = f"from {utc(span.start)} for {held}" if span.begun else "since when is unknown"
+    when = f"from {utc(span.start)} for {held}" if span.begun else "start unknown"
     by = f" by {span.by}" if span.by else ""
     why = f": {span.why}" if span.why else ""
     end = _ENDS.get(span.how, span.how)

@@ -20,9 +20,7 @@ _POD: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})
 _BARE: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
 """What every shell takes for itself, and no program for an option."""
 _BARE_URL: Final = re.compile(r"[A-Za-z0-9._/:,%-]+")
-_HEXADECIMAL: Final = (
-    " (Name and uuid are hexadecimal, as no shell reads something else into that.)"
-)
+_HEXADECIMAL: Final = " (Name and uuid are in hexadecimal, so no shell can misread them.)"
 
 _SECTIONS: Final = {
     ALERT: "LockPastAlert",
@@ -49,12 +47,12 @@ def runbook_sections(standing: Standing) -> list[str]:
 
 def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
     """Yield what a person does about a lock that is stuck, in order."""
-    what = "Does its process still run, and is it the one that took the lock?"
+    what = "Check that its process still runs, and that it is the one that took the lock:"
     yield from _visits(holder, "the holder", what, python="python" in (holder.client or "python"))
     if holder.uuid is not None and not holder.uuid.startswith("unreadable-"):
         what = (
-            "If the holder is dead, or may continue without the lock: take the lock from it, "
-            "and from no other. You see it once more and are asked why."
+            "If the holder is dead, or may continue without the lock, force-unlock it (only "
+            "this holder; you see it again and give a reason):"
         )
         words = (holder.uuid, holder.name)
         if bare := all(map(_BARE.fullmatch, words)):
@@ -70,7 +68,7 @@ def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
 
 def visits(head: Ticket) -> Iterator[Remedy]:
     """Yield what a person does about who is next in line and does not take a lock that is free."""
-    yield from _visits(head, "who is next", "Does its process still run?", python=True)
+    yield from _visits(head, "who is next", "Check whether its process still runs:", python=True)
 
 
 def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Remedy]:
@@ -89,7 +87,7 @@ def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> 
     if who.pid is not None:
         yield Remedy(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
         if python:
-            yield Remedy("What is it doing?", f"py-spy dump --pid {who.pid}")
+            yield Remedy("See what it is doing:", f"py-spy dump --pid {who.pid}")
 
 
 def url_word(url: str) -> str:

@@ -124,7 +124,7 @@ class Guard:
             and not is_loopback(request.remote_addr or "")
         )
         may = self._access.allow_force_unlock
-        why_not = "This dashboard only shows: it was started without --allow-force-unlock."
+        why_not = "This dashboard is read-only: it was started without --allow-force-unlock."
         g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
 
     def check_write(self) -> None:
@@ -147,7 +147,7 @@ class Guard:
             _check_origin()
             token = request.headers.get("X-CSRF-Token") or request.form.get("csrf", "")
             if not self.tokens.good(token, viewer().user):
-                abort(403, "The page that this came from is too old. Open it again and repeat it.")
+                abort(403, "The form has expired. Open the page again and repeat it.")
         who = viewer().user or request.remote_addr or ""
         limit = self._access.unlocks_a_minute
         if not self._unlocks.hit(limit, who):

@@ -137,7 +137,7 @@ class AdmissionQueue:
         """Wait in line, and have one's turn."""
         if not self._places.acquire(blocking=False):
             raise ServiceUnavailable(
-                "Many passwords are being checked just now. Try again in a moment.", retry_after=2
+                "Too many logins at once. Try again in a moment.", retry_after=2
             )
         try:
             with self._turn:
@@ -148,7 +148,7 @@ class AdmissionQueue:
 
 def _too_many() -> TooManyRequests:
     return TooManyRequests(
-        "Too many wrong passwords came for this user, or from this network. Try again in a minute.",
+        "Too many wrong passwords for this user, or from this network. Try again in a minute.",
         retry_after=60,
     )
 

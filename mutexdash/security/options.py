@@ -27,8 +27,8 @@ access_options = with_options(
         type=click.Choice(["none", "basic", "proxy"]),
         default="none",
         show_default=True,
-        help="How to find out who looks: by nothing, by user and password, or by a header of "
-        "a proxy that has found out.",
+        help="How viewers log in: not at all, by user and password, or by a header that a "
+        "proxy sets.",
     ),
     click.option(
         "--no-auth",
@@ -51,7 +51,7 @@ access_options = with_options(
     click.option(
         "--trusted-proxy",
         metavar="ADDR,…",
-        help="The addresses or networks of the proxies that are believed.",
+        help="The addresses or networks of trusted proxies.",
     ),
     click.option(
         "--proxy-hops",
@@ -66,24 +66,27 @@ access_options = with_options(
         help="The host names by which people reach the dashboard; it answers to no other.",
     ),
     click.option(
-        "--url-prefix", metavar="PATH", default="", help="Stand below this path, like /locks."
+        "--url-prefix",
+        metavar="PATH",
+        default="",
+        help="Serve the dashboard below this path, like /locks.",
     ),
     click.option(
         "--allow-force-unlock",
         is_flag=True,
-        help="Let those who may look take locks from their holders, too.",
+        help="Let everyone who can view the dashboard force-unlock, too.",
     ),
     click.option(
         "--force-unlock-limit",
         type=click.IntRange(1, 10_000),
         default=10,
         show_default=True,
-        help="How many force-unlocks of one user pass in a minute.",
+        help="How many force-unlocks each user may make in a minute.",
     ),
     click.option(
         "--secret-file",
         metavar="FILE",
-        help="What forms are signed with, to be shared by dashboards behind one address. "
+        help="File of the key that signs forms; share it among dashboards behind one address. "
         "[default: a new one for each process]",
     ),
 )

@@ -71,7 +71,7 @@ def name_asked_for(name: str | None) -> str:
     if name is None:
         name = request.args.get("name")
     if name is None:
-        raise BadParameter("The parameter name is missing: which lock is it to be?")
+        raise BadParameter("The parameter name is missing: give the lock's name.")
     return check_name(name)
 
 

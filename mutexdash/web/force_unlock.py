@@ -40,7 +40,11 @@ _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknow
 def install(app: Any, registry: CollectorRegistry) -> None:
     """Count what is done."""
     app.extensions["mutexdash-force-unlocks"] = counter_by_label(
-        registry, "mutexdash_force_unlocks", "Force-unlocks tried here.", "result", _RESULTS
+        registry,
+        "mutexdash_force_unlocks",
+        "Force-unlocks attempted in this dashboard.",
+        "result",
+        _RESULTS,
     )
 
 
@@ -141,7 +145,7 @@ def _unlock(name: str, asked: _Request) -> Removal:
         why = (
             f"{board.store.can.display_name} is away"
             if moment.state == "away"
-            else "what is shown is old"
+            else "the dashboard is out of date"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
     by, deadline = who_did_it(), Deadline.after(_REQUEST_TIMEOUT_S)
@@ -162,7 +166,7 @@ def _unlock(name: str, asked: _Request) -> Removal:
     except (StoreUnavailable, StoreError) as error:
         counts.labels(UNKNOWN if error.unknown else FAILED).inc()
         if error.unknown:
-            abort(503, f"Whether it was unlocked is not known: look at the lock again. {error}")
+            abort(503, f"It is unknown whether it was unlocked: look at the lock again. {error}")
         abort(502, f"Nothing was unlocked: {error}")
     counts.labels(DONE).inc()
     log.warning(

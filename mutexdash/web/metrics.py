@@ -51,11 +51,11 @@ def readyz() -> Response:
         unread = f"The locks have not been read yet: {store} has not answered so far."
         return _sentence(f"{unread} {too_few(votes)}", 503)
     if live.silent():
-        return _sentence(f"The watch on {store} is silent, and what is shown is old.", 503)
+        return _sentence(f"The watch on {store} is silent, and the dashboard is out of date.", 503)
     if live.table.trouble:
-        return _sentence(f"The dashboard is ready, with an old state. {live.table.trouble}")
+        return _sentence(f"The dashboard is ready, but out of date. {live.table.trouble}")
     if live.away_since() is not None:
-        last = f"The dashboard is ready, with the last known state: {store} is away."
+        last = f"The dashboard is ready, with the last known state: {store} is unreachable."
         return _sentence(f"{last} {too_few(votes)}")
     return _sentence("The dashboard is ready.")
 
@@ -68,11 +68,11 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     """Yield gauges of what is shown; those of locks not before everything was read once."""
     here = live.away_since() is None
     yield GaugeMetricFamily(
-        "mutexdash_store_connected", "1 while what is shown is up to date.", float(here)
+        "mutexdash_store_connected", "1 while the pages are up to date.", float(here)
     )
     yield GaugeMetricFamily(
         "mutexdash_picture_proven_timestamp_seconds",
-        "Until when what is shown was seen to be all that is written.",
+        "Until when the pages were verified to be up to date.",
         live.updated_at(),
     )
     yield votes_gauge("mutexdash_store_server_votes", store)
@@ -89,7 +89,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "mutexdash_deadlocks",
-        "Circles of clients that wait for each other's locks, as it seems.",
+        "Suspected deadlocks: cycles of clients that wait for each other's locks.",
         len(moment.waits.deadlocks),
     )
     yield GaugeMetricFamily(

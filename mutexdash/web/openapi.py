@@ -24,7 +24,7 @@ _TYPES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 _QUEUE: Final = {
     "type": "array",
-    "description": "The next one first.",
+    "description": "The next waiter first.",
     "items": {"$ref": "#/components/schemas/Ticket"},
 }
 

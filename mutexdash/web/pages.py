@@ -113,7 +113,7 @@ def host() -> Response:
     """Show what the host `?name=` holds and waits for: what is asked first when it has died."""
     name = request.args.get("name")
     if not name:
-        raise BadParameter("The parameter name is missing: which host is it to be?")
+        raise BadParameter("The parameter name is missing: give the host's name.")
     moment = dashboard().moment()
     tag = f"{moment.etag()}-{moment.waits.tag()}"
     if (same := unchanged(tag)) is not None:

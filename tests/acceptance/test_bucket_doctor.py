@@ -34,7 +34,7 @@ def test_a_healthy_one(settings: Settings, server: BucketServer, store: GcsStore
         ClusterMutex("x", store=store),
     ):
         assert running.url
-        wait_until(lambda: len(server.bucket.names()) == 2, what="the unlocker's sign of life")
+        wait_until(lambda: len(server.bucket.names()) == 2, what="the unlocker's heartbeat")
         before = server.bucket.names()
         found = examine(settings, "--listen", "20s", status=0)
         assert server.bucket.names() == before

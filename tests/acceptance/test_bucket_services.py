@@ -206,7 +206,7 @@ class TestDashboard:
         ):
             wait_until(lambda: "Google Cloud Storage connected" in _get(service, "/"))
             server.trouble = lambda _: Fault("", 503)
-            wait_until(lambda: "Google Cloud Storage is away." in _get(service, "/"))
+            wait_until(lambda: "Google Cloud Storage is unreachable." in _get(service, "/"))
             assert "/lock/a" in _get(service, "/")
             server.trouble = lambda _: None
             wait_until(lambda: "Google Cloud Storage connected" in _get(service, "/"))

@@ -88,7 +88,7 @@ def test_a_healthy_cluster(
     ((level, text),) = of(found, "clock")
     assert level == "ok"
     assert "etcd at " in text
-    assert "unlocker unlocker@" in text, "its sign of life was heard"
+    assert "unlocker unlocker@" in text, "its heartbeat was heard"
     assert of(found, "locks") == [("ok", "1 lock held: 1 well.")]
 
 

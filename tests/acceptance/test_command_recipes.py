@@ -148,7 +148,7 @@ def test_exported(env: dict[str, str], store: EtcdStore, tmp_path: Path, program
 
 
 def test_its_own_word(env: dict[str, str], tmp_path: Path, program: Make) -> None:
-    """Each file is a sign of life."""
+    """Each file is a heartbeat."""
     program("import-file", "clustermutex show --json import | grep alive_at >> stamps")
     (tmp_path / "inbox").mkdir()
     for name in "ab":

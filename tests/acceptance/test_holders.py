@@ -70,7 +70,7 @@ def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure
         wait_until(lambda: metric(service, REMOVED) == 1, what="the count")
         log = service.log_text()
         assert log.count("'doomed' is past its alert, held by ") == 1
-        assert log.count("Removed lock 'doomed': no sign of life for ") == 1
+        assert log.count("Removed lock 'doomed': no heartbeat for ") == 1
         waiter.release()
     assert holder.alert_at is not None
     assert holder.auto_unlock_at is not None

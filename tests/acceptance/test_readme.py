@@ -68,7 +68,7 @@ def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path
         wait_until(lambda: "step 0" in said("report_async.py"), what="the next one's first step")
         assert "released" not in said("report_async.py")
         assert second.wait(180) == 0, said("report_async.py")
-        assert said("report_async.py").startswith("I have the lock, and am known by ")
+        assert said("report_async.py").startswith("I have the lock, with uuid ")
 
 
 def test_the_held_lock(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class TestTheEnd:
     ) -> None:
         path = f"{settings.root}/unlockers/"
         with unlocker(settings) as service:
-            wait_until(lambda: etcdctl("get", "--prefix", path), what="the sign of life")
+            wait_until(lambda: etcdctl("get", "--prefix", path), what="the heartbeat")
             service.process.send_signal(number)
             assert service.process.wait(IN_TIME) == 0
             assert etcdctl("get", "--prefix", path) == ""

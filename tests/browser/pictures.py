@@ -67,7 +67,7 @@ class Day:
         board.settle()
         board.ahead = -ended
         if how:
-            why = "worker hung" if how == "force-unlock" else "no sign of life for 2 min"
+            why = "worker hung" if how == "force-unlock" else "no heartbeat for 2 min"
             board.store.removed(name, uuid, how=how, removed_by="ann@desk", why=why)
         board.store.release(name)
         board.settle()

@@ -48,7 +48,7 @@ def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
         mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
         mutex.acquire()
         page.get_by_role("link", name="deploy/prod").first.click()
-        page.get_by_text("took the lock here").wait_for()
+        page.get_by_text("acquired here").wait_for()
         page.get_by_text("Google Cloud Storage has no queue").wait_for()
         assert page.get_by_text("Fencing").count() == 0
         found = Axe().run(page).response["violations"]

@@ -52,7 +52,7 @@ def test_a_stuck_lock_is_found_read_and_released(
         expect(page.get_by_text("Not held")).to_be_visible()
         wait_until(lambda: not stuck.healthy, what="the holder to be told")
         page.goto(f"{dash.url}/removed")
-        page.get_by_role("link", name="The code that took it").click()
+        page.get_by_role("link", name="Where it was acquired").click()
         expect(page.locator(".innermost")).to_contain_text("stuck.acquire()")
     with pytest.raises(LockLost):
         stuck.release()
@@ -69,7 +69,7 @@ def test_the_name_must_be_typed_and_a_reason_given(
             confirm(page, name, reason)
             expect(page.locator(".force :invalid")).to_have_count(1)
         assert page.url == address
-        page.get_by_role("link", name="Leave it held").click()
+        page.get_by_role("link", name="Cancel").click()
         expect(page.locator(".heading .badge")).to_have_text("OK")
 
 
@@ -79,7 +79,7 @@ def test_what_a_lock_needs_must_be_said_to_be_known(
     """By a box that the browser wants ticked; the lock's page says why."""
     story.hold("deploy/prod", needs=("two-keys",))
     with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
-        expect(page.get_by_role("heading", name="Nobody can tell when")).to_be_visible()
+        expect(page.get_by_role("heading", name="It is unknown when")).to_be_visible()
         expect(page.locator(".outlook")).to_contain_text("auto-unlock undecided")
         page.get_by_role("link", name="Force-unlock…").click()
         confirm(page, "deploy/prod")
@@ -116,10 +116,10 @@ def test_a_holder_that_changes_under_an_open_form_closes_it(
     with viewer(f"{dash.url}/locks/a/force-unlock?uuid={first.uuid}") as page:
         page.get_by_label("Why?").fill("half a sen")
         story.wait(first, hostname="next-host", pid=7)
-        expect(page.get_by_text("The next in line gets it at once")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("The next waiter gets it at once")).to_be_visible(timeout=SOON)
         expect(page.get_by_label("Why?")).to_have_value("half a sen")
         story.remove(first, removed_at=1.0, removed_by="dog", how="auto-unlock", why="overdue")
-        expect(page.get_by_text("does not have the lock any more")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("no longer has the lock")).to_be_visible(timeout=SOON)
         expect(page.locator("form.force")).to_have_count(0)
 
 
@@ -163,12 +163,12 @@ def test_it_is_off_while_nobody_knows_how_things_are(
             expect(button).to_be_enabled()
             own_etcd.stop()
             expect(button).to_be_disabled(timeout=60_000)
-            expect(page.get_by_text("Force-unlock is off")).to_be_visible(timeout=60_000)
+            expect(page.get_by_text("Force-unlock is disabled")).to_be_visible(timeout=60_000)
             expect(page.get_by_role("link", name="Force-unlock…")).to_have_count(0)
             own_etcd.start()
             expect(button).to_be_enabled(timeout=60_000)
             dash.terminate()
-            expect(open_form.get_by_text("The dashboard does not answer.")).to_be_visible(
+            expect(open_form.get_by_text("The dashboard does not respond.")).to_be_visible(
                 timeout=60_000
             )
             expect(button).to_be_disabled()

@@ -209,7 +209,10 @@ def test_banners_come_and_go(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewe
     story.hold("held")
     with mutexdash(settings) as dash, viewer(dash.url) as page:
         mark(page)
-        unlocker, away = page.get_by_text("No unlocker is running."), page.get_by_text("is away.")
+        unlocker, away = (
+            page.get_by_text("No unlocker is running."),
+            page.get_by_text("is unreachable."),
+        )
         expect(unlocker).to_be_visible(timeout=SOON)
         story.unlocker()
         expect(unlocker).to_be_hidden(timeout=SOON)
@@ -221,7 +224,7 @@ def test_banners_come_and_go(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewe
         assert marked(page)
         port = dash.url.rpartition(":")[2]
         dash.terminate()
-        lost = page.get_by_text("The dashboard does not answer.")
+        lost = page.get_by_text("The dashboard does not respond.")
         expect(lost).to_be_visible(timeout=60_000)
         with mutexdash(settings, "--listen", f"127.0.0.1:{port}"):
             expect(lost).to_be_hidden(timeout=60_000)

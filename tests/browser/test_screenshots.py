@@ -239,7 +239,7 @@ def test_pages_of_an_outage(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer
         take(viewer, dash.url, {"no-unlocker": "/"})
         own_etcd.stop()
         with viewer(dash.url) as page:
-            expect(page.get_by_text("etcd is away.")).to_be_visible(timeout=60_000)
+            expect(page.get_by_text("etcd is unreachable.")).to_be_visible(timeout=60_000)
         take(viewer, dash.url, {"etcd-away": "/", "etcd-away-lock": "/lock/deploy%2Fprod"})
 
 

@@ -38,7 +38,7 @@ def queries() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def busy(stack: Stack) -> Iterator[Stack]:
-    """The stack with a lock past its alert, a waiter, one released, one auto-unlocked."""
+    """The stack with locks past their alert, held too long, released, auto-unlocked; a waiter."""
     store = etcd_store(stack.settings)
 
     def lock(name: str, auto_unlock_after: float | None = None, **more: Any) -> ClusterMutex:
@@ -47,6 +47,8 @@ def busy(stack: Stack) -> Iterator[Stack]:
         )
 
     late, silent = lock("board-late", reason="shows"), lock("board-silent", 2)
+    long = lock("board-long", max_hold=1, keepalive=True)
+    assert long.acquire()
     assert late.acquire()
     assert silent.acquire()
     waiter = lock("board-late", timeout=120)
@@ -60,7 +62,12 @@ def busy(stack: Stack) -> Iterator[Stack]:
         ),
         what="the auto-unlock to be scraped",
     )
+    wait_until(
+        lambda: stack.query('clustermutex_lock_held_too_long_info{name="board-long"}'),
+        what="the lock held too long to be scraped",
+    )
     yield stack
+    long.release()
     late.release()
     waiting.join()
     waiter.release()
@@ -113,8 +120,8 @@ def test_it_shows_what_was_asked_for() -> None:
     ]
     assert [target["legendFormat"] for target in titles["Waiters"]["targets"]] == [
         "all",
-        "longest line",
-        "locks free all the same",
+        "longest queue",
+        "free locks with waiters",
     ]
     assert titles["Time held"]["type"] == "heatmap"
     assert titles["Time held"]["targets"][0]["format"] == "heatmap"

@@ -107,7 +107,7 @@ class TestBlindUnlocker:
             # It is down for the moment in which the silent stream is opened anew.
             wait_until(lambda: metric(service, "clustermutex_unlocker_store_up") == 1)
             log = ends(service)
-            assert "the watch has shown none of the signs of life" in log
+            assert "the watch has shown none of the heartbeats" in log
             assert log.count("reopening it") == 3
             assert log.count("everything is read again") == 2
 
@@ -155,7 +155,7 @@ class TestBlindUnlocker:
     def test_an_etcd_that_is_frozen_is_no_reason_to_forget(
         self, own_etcd: Etcd, own_store: EtcdStore
     ) -> None:
-        """Signs of life that are not answered say nothing about the watch."""
+        """Heartbeats that are not answered say nothing about the watch."""
         with program("unlocker", Settings(location=own_store.location)) as service:
             mutex(own_store, "a")
             wait_until(lambda: metric(service, HELD) == 1, what="the lock")
@@ -176,7 +176,7 @@ class TestNothingHangsUnnoticed:
         [
             ("sweep hangs", "The look for locks that are due hangs"),
             ("scheduler dies", "hangs, or its thread has ended"),
-            ("heartbeat hangs", "The sign of life hangs"),
+            ("heartbeat hangs", "The heartbeat hangs"),
         ],
     )
     def test_a_part_that_stands_still_ends_the_unlocker(
@@ -200,7 +200,7 @@ class TestNothingHangsUnnoticed:
         with program("mutexdash", Settings(location=store.location), "reading hangs") as dash:
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "last one ended" in health(dash), what="a word in /healthz")
-            assert "question after the newest sign of life hangs" in ends(dash)
+            assert "question after the newest heartbeat hangs" in ends(dash)
 
     def test_a_process_that_was_stopped_does_not_end_when_it_goes_on(
         self, store: EtcdStore
@@ -311,12 +311,14 @@ class TestBlindDashboard:
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: not said(dash)["connected"], what="it to be noticed")
             # Not at once: the page may be one that was made a moment before.
-            wait_until(lambda: "What you see is old." in fetch(dash, "/")[1], what="the banner")
+            wait_until(
+                lambda: "This page is out of date." in fetch(dash, "/")[1], what="the banner"
+            )
             wait_until(lambda: "etcd silent" in fetch(dash, "/")[1], what="why")
             mutex(store, "later")
             wait_until(lambda: said(dash)["total"] == 1, what="the lock, by a reading")
             assert not said(dash)["connected"]
-            assert "the watch has not shown what is written" in ends(dash)
+            assert "the watch has not shown changes" in ends(dash)
 
     def test_how_old_it_is_comes_with_each_answer_that_nothing_has_changed(
         self, store: EtcdStore

@@ -29,8 +29,10 @@ from tests.support.webhook import Webhook
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 
 ALERT, END, GONE = "alert", "end", "gone"
-_line = re.compile(r"^Lock '(\w+)' is (past its alert, held|past its alert no more|gone by)").match
-_KINDS = {"past its alert, held": ALERT, "past its alert no more": END, "gone by": GONE}
+_line = re.compile(
+    r"^Lock '(\w+)' is (past its alert, held|no longer past its alert|gone by)"
+).match
+_KINDS = {"past its alert, held": ALERT, "no longer past its alert": END, "gone by": GONE}
 EXPECTED_S = 1.0
 SETTLE_S = 300.0
 STOOD_S = 60.0

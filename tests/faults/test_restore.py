@@ -84,7 +84,7 @@ def test_whoever_runs_notices_by_the_revision(
         again = table.rows()["a"]
         assert (again.holder, again.found) == (row.holder, True)
         assert again.seen_at >= before
-        assert "restored from a backup, by its looks" in caplog.text
+        assert "restored from a backup, detected from its data" in caplog.text
         loads = table.loads
         table.resync()
         wait_until(lambda: table.loads > loads, what="another reading")
@@ -133,7 +133,7 @@ def test_the_command_tells_all_who_run_and_counting_begins_anew(
         wait_until(lambda: figure(service, past), 60, what="the alert")
         assert figure(service, kept) == 0
         assert called(settings, "restored").stdout == (
-            "Told: the time of 1 lock is counted anew. 1 unlocker with a sign of life.\n"
+            "Told: the time of 1 lock is counted anew. 1 unlocker with a heartbeat.\n"
         )
         wait_until(lambda: figure(service, RESTORED), 60, what="the metric")
         wait_until(lambda: figure(service, kept) == 1, 60, what="the count")

@@ -308,7 +308,7 @@ def test_the_caller_and_the_store_agree_in_the_end(
 def test_a_late_push_does_not_put_the_stamps_back(
     matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an unlocker that starts later would go by an older sign of life than the holder."""
+    """Else an unlocker that starts later would go by an older heartbeat than the holder."""
     monkeypatch.setattr(failover, "FIRST_TRY_S", FIRST_TRY_S)
     client = matrix.client("late push")
     lock = client.mutex()

@@ -119,7 +119,7 @@ def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> Non
 
 
 def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """It takes no sign of life and no record: so nothing is removed, which it says, until then."""
+    """It takes no heartbeat and no record: so nothing is removed, which it says, until then."""
     uuid = mutex(own_store, "a", 3).uuid
     exhaust_space(own_etcd)
     with when_ready(unlocker(Settings(location=own_store.location))) as service:
@@ -137,7 +137,7 @@ def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
         assert log.count("'a' is due and can't be removed; retrying") == 1
         assert has(own_store, "a") == uuid
         etcdctl_of(own_etcd)("alarm", "disarm")
-        wait_until(lambda: figure(service, beat), what="a sign of life")
+        wait_until(lambda: figure(service, beat), what="a heartbeat")
         wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
         assert read(own_store, "a", uuid).removal is not None
         assert figure(service, full) == 0

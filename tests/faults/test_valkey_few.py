@@ -36,7 +36,7 @@ def three(tmp_path: Path) -> Iterator[Servers]:
 
 
 class TestUndecided:
-    """One server has a lock, another one has it not, and the third is away."""
+    """One server has a lock, another one has it not, and the third is unreachable."""
 
     @pytest.fixture
     def left(self, three: Servers) -> Iterator[tuple[ValkeyStore, str]]:
@@ -102,7 +102,7 @@ class TestLeftover:
     def test_no_holder_is_told_that_it_lost_its_lock(
         self, three: Servers, mine: tuple[ValkeyStore, str]
     ) -> None:
-        """By servers that can't tell, while one of its majority is away."""
+        """By servers that can't tell, while one of its majority is unreachable."""
         store, uuid = mine
         three.all[0].kill()
         with pytest.raises(StoreUnavailable):  # its watch asks like this
@@ -128,7 +128,7 @@ class TestLeftover:
 
 
 def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
-    """On the server that missed the release: else it would be there when another one is away."""
+    """On the server that missed the release: else it would stay while another is unreachable."""
     with three.store() as store:
         missed, key = three.all[2], KeyNames(three.root).lock(NAME)
         dead, _ = take(store, holder(**NEVER))

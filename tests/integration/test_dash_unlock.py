@@ -134,7 +134,7 @@ def test_with_etcd_away_the_last_known_state_is_shown_and_nothing_is_unlocked(
         assert [fetch(dash, path)[0] for path in ("/", "/lock/held")] == [200, 200]
         assert fetch(dash, "/api/locks/held")[0] == 503
         code, said = unlock(dash, "held", mutex.uuid)
-        assert (code, said["error"].startswith("Nothing was unlocked: etcd is away.")) == (
+        assert (code, said["error"].startswith("Nothing was unlocked: etcd is unreachable.")) == (
             503,
             True,
         )

@@ -28,7 +28,9 @@ def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> 
             assert status(unlocker, path, "evil.example") == 421
             assert status(unlocker, path, **across) == 403
         assert status(unlocker, "/readyz", "evil.example") == 503, "a probe is told a sentence"
-        said = [line for line in unlocker.log_text().splitlines() if "let only Prometheus" in line]
+        said = [
+            line for line in unlocker.log_text().splitlines() if "allow only Prometheus" in line
+        ]
         assert len(said) == 1
         assert f"WARNING unlocker: Everyone who can reach {unlocker.url} may read" in said[0]
         assert unlocker.log_text().count("'evil.example'") == 1

@@ -193,7 +193,7 @@ class TestTimeRunsOut:
             assert time.monotonic() - pushed_at > 3
             wait_until(lambda: losses, what="on_lost, with nobody asking")
             for call in (held.check_health, held.alive, held.release):
-                with pytest.raises(LockLost, match="confirmed no sign of life of it for 5 s"):
+                with pytest.raises(LockLost, match="confirmed no heartbeat of it for 5 s"):
                     call()
             assert not held.locked()
         assert len(losses) == 1

@@ -41,7 +41,7 @@ from unlocker.unlocker import Unlocker
 Unlocker._sweep = lambda self: threading.Event().wait()
 """
 SECRET = "hush-4711"
-ALERT, END = "is past its alert, held by", "is past its alert no more"
+ALERT, END = "is past its alert, held by", "is no longer past its alert"
 
 
 class Chat(Webhook):
@@ -158,7 +158,7 @@ def test_three_unlockers_tell_once_with_who_and_why(
     services = [start("--log-format", "json"), start(), start()]
     overdue(store, "a/b", auto_unlock_after=4)
     webhook.told("'a/b'", ALERT)
-    webhook.told("'a/b'", "auto-unlock by unlocker@", "no sign of life")
+    webhook.told("'a/b'", "auto-unlock by unlocker@", "no heartbeat")
     mutex = ClusterMutex("c", store=store)
     mutex.acquire()
     remove(store, mutex.record)
@@ -282,10 +282,8 @@ def test_what_is_older_than_a_day_is_summed_up_in_one_line(
         start(urls=f"{urls} new={new.url}", more=OLD_SOON)
         wait_until(lambda: new.host in new.url)
         with away:
-            said = wait_until(lambda: away.lines("Besides"), what="the sum")
-            assert said == [
-                "Besides, too old or too many to be told one by one: 2 locks past their alert."
-            ]
+            said = wait_until(lambda: away.lines("Also, too old"), what="the sum")
+            assert said == ["Also, too old or too many to list: 2 locks past their alert."]
             overdue(store, "c")
             new.told("'c'", ALERT)
             away.told("'c'", ALERT)
@@ -303,7 +301,7 @@ def test_a_webhook_that_answers_after_six_seconds_is_told_once(
     claimed = note.read()
     overdue(store, "b")  # owed, noted, and noticed for longer than apprise waits by itself
     wait_until(lambda: "'b'" in service.log_text(), what="the other alert")
-    wait_until(lambda: "can't be told" in service.log_text() or note.read() != claimed)
+    wait_until(lambda: "fail; retrying" in service.log_text() or note.read() != claimed)
     with pytest.raises(AssertionError):
         wait_until(lambda: len(webhook.messages) > 1, timeout=6)
     webhook.answers.set()
@@ -337,7 +335,7 @@ def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
     webhook.status = 500
     service = start()
     overdue(store, "a")
-    wait_until(lambda: "People can't be told by json-1" in service.log_text(), what="that")
+    wait_until(lambda: "Notifications by json-1 fail" in service.log_text(), what="that")
     webhook.status = 200
     webhook.told("'a'", ALERT)
     wait_until(lambda: "People can be told by" in service.log_text(), what="that it is said")
@@ -363,8 +361,8 @@ def test_who_was_told_of_an_alert_is_told_of_its_end(
     second.release()
     if not running:
         start()
-    assert "its holder has shown that it lives" in webhook.told("'a'", END)
-    assert "nobody holds it" in webhook.told("'b'", END)
+    assert "its holder sent a heartbeat" in webhook.told("'a'", END)
+    assert "no longer held" in webhook.told("'b'", END)
     wait_until(lambda: not note.read().get("events") or len(webhook.lines("'a'", ALERT)) == 2)
 
 
@@ -413,7 +411,7 @@ def test_it_is_told_that_an_unlocker_is_blind_and_that_it_sees_again(
     start(settings=Settings(endpoints=(own_etcd.endpoint,)))
     with frozen(own_etcd):
         webhook.told("unlocker@", "can't do its work")
-    webhook.told("unlocker@", "does its work again")
+    webhook.told("unlocker@", "is working again")
     assert len(webhook.lines("can't do its work")) == 1
 
 
@@ -463,9 +461,9 @@ def test_a_url_that_is_bad_is_said_and_the_others_are_told_and_locks_watched(
     """Nobody would watch them in a crash loop. It rings by a metric."""
     env = {"UNLOCKER_NOTIFY": f"nonsense://{SECRET} {webhook.url} json://[{SECRET}"}
     with when_ready(unlocker(settings, env=env)) as service:
-        assert "URL no. 1 is none that apprise knows" in service.log_text()
+        assert "URL no. 1 is not a URL that apprise knows" in service.log_text()
         assert "URL no. 3" in service.log_text()
-        assert "1 of 3 URLs are notified, and locks are watched" in service.log_text()
+        assert "1 of 3 URLs work, and locks are watched" in service.log_text()
         assert figure(service, OFF) == 1
         overdue(store, "a", auto_unlock_after=3)
         wait_until(lambda: has(store, "a") is None, what="the removal")
@@ -476,7 +474,7 @@ def test_a_url_that_is_bad_is_said_and_the_others_are_told_and_locks_watched(
 def test_two_urls_of_one_name_are_said(settings: Settings) -> None:
     env = {"UNLOCKER_NOTIFY": "ops=json://127.0.0.1/x ops=json://127.0.0.1/y"}
     with when_ready(unlocker(settings, env=env)) as service:
-        assert "URL no. 2 must have a name that no other one has" in service.log_text()
+        assert "URL no. 2 must have a unique name" in service.log_text()
         assert figure(service, OFF) == 1
 
 

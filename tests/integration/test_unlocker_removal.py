@@ -107,7 +107,7 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(
         assert (removal.removed_by, removal.how) == (unlocker.identity, "auto-unlock")
         assert removal.holder.uuid == holder.uuid
         assert removal.holder.backtrace == holder.backtrace
-        assert removal.why.startswith("no sign of life for ")
+        assert removal.why.startswith("no heartbeat for ")
         too_late = push(store, holder)
         assert isinstance(too_late, NotHolder)
         assert too_late.removal == removal
@@ -282,7 +282,7 @@ class TestByHand:
             assert metric(unlocker, "clustermutex_locks", state="undecided") == len(OTHERS) - 1
             overdue = "clustermutex_lock_auto_unlock_timestamp_seconds"
             for name, about in OTHERS.items():
-                undecided = f"Lock '{name}' stays when its time is over: "
+                undecided = f"Lock '{name}' will not be auto-unlocked: "
                 assert caplog.text.count(undecided) == (about is not None)
                 assert metric(unlocker, overdue, name=name) is None
             wait_removed(store, take(store, held("sentinel", alert=1, unlock=3)))
@@ -346,7 +346,7 @@ def test_reading_all_locks_again_resets_no_time(settings: Settings, store: EtcdS
         assert (metric(unlocker, "clustermutex_unlocker_table_loads_total") or 0) > 5
         assert metric(unlocker, "clustermutex_alerts_total") == 1
         removal = wait_removed(store, holder)
-        silent = float(removal.why.split()[5])  # no sign of life for N s
+        silent = float(removal.why.split()[5])  # no heartbeat for N s
         assert silent >= 3
 
 

@@ -82,7 +82,7 @@ def test_a_client_takes_and_waits(servers: Servers, caplog: pytest.LogCaptureFix
 
 
 def test_an_unlocker_removes_and_all_see_it(servers: Servers) -> None:
-    """With its sign of life; the record goes when it is told to forget it."""
+    """With its heartbeat; the record goes when it is told to forget it."""
     with (
         store_of(servers, "client") as client,
         store_of(servers, "unlocker") as unlocker,

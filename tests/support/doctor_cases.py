@@ -136,7 +136,7 @@ def _lock_of(sick: dict[str, Any]) -> Case:
 
 
 _SICK_LOCKS: dict[str, dict[str, Any]] = {
-    "past the alert, without a sign of life": {"alert": -5},
+    "past the alert, without a heartbeat": {"alert": -5},
     "past the auto-unlock and still there": {"alert": -500, "end": -50},
     "without an auto-unlock": {"end": None},
     "undecided, which no unlocker removes": {"needs": ["what-nobody-knows"]},

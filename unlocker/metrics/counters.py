@@ -63,19 +63,20 @@ class Metrics:
         )
         self.removals = counter(
             "clustermutex_removals_seen",
-            "Locks that anyone was seen to remove for their holders.",
+            "Locks seen to be removed from their holders, by anyone.",
             *("how", REMOVAL_KINDS),
         )
         self.notifications = counter(
             "clustermutex_unlocker_notifications",
-            "Events that people were told of, for each URL: told; failed (tried again); unanswered "
-            "(given up: taken several times and never answered); dropped (only counted).",
+            "Events to notify of, for each URL: told (sent); failed (tried again); "
+            "unanswered (given up: taken several times and never answered); dropped (only "
+            "counted).",
             *("result", ("told", "failed", "unanswered", "dropped")),
         )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",
-            "Requests to the store: a page of all locks, a look, a removal, a sign of life, a "
-            "round of asking for the time.",
+            "Requests to the store: a page of all locks, a poll, a removal, a heartbeat, a "
+            "round of clock checks.",
             *("task", TASKS),
         )
         self.failures = counter(
@@ -98,12 +99,12 @@ class Metrics:
     def _add_histograms(self, histogram: Callable[..., Histogram]) -> None:
         self.held = histogram(
             "clustermutex_lock_held_seconds",
-            "How long locks were held that ended.",
+            "How long locks were held, counted when they end.",
             buckets=(0.01, 0.1, 1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600),
         )
         self.sweeps = histogram(
             "clustermutex_unlocker_sweep_duration_seconds",
-            "How long a look for what is due took, with its removals.",
+            "How long a check for due locks took, with its removals.",
             buckets=_DURATIONS_S,
         )
         self.resyncs = histogram(

@@ -34,7 +34,7 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     yield gauge_by_label(
         "clustermutex_locks",
         "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
-        "(their stamps contradict what they say of themselves, or they need what this version "
+        "(their stamps contradict their own times, or they need a feature that this version "
         "does not know: never removed); broken (data that can't be read, never removed).",
         "state",
         deadlines.counts(),
@@ -54,11 +54,11 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "clustermutex_longest_line_waiters",
-        "Clients that wait for the lock with the longest line.",
+        "Clients in the longest queue for one lock.",
         max(lines, default=0),
     )
     yield GaugeMetricFamily(
-        "clustermutex_unlockers", "Unlockers with a sign of life.", len(table.unlockers())
+        "clustermutex_unlockers", "Unlockers with a recent heartbeat.", len(table.unlockers())
     )
 
 
@@ -66,18 +66,18 @@ def rate_limit_gauges(braking: RateLimitState) -> Iterator[Metric]:
     """Yield what the rate limit keeps back."""
     yield GaugeMetricFamily(
         "clustermutex_unlocker_brake_engaged",
-        "Whether locks that are due are kept back, or were a minute ago, because of --max-removals "
-        "(1) or not (0).",
+        "Whether due locks are held back because of --max-removals, or were within the last "
+        "minute (1), or not (0).",
         float(braking.engaged),
     )
     yield GaugeMetricFamily(
         "clustermutex_unlocker_removals_withheld",
-        "Locks that are due and kept back because of --max-removals.",
+        "Due locks that are held back because of --max-removals.",
         braking.withheld,
     )
     yield GaugeMetricFamily(
         "clustermutex_unlocker_removals_limit",
-        "Auto-unlocks of all unlockers together that pass in a minute; infinite with "
+        "Auto-unlocks that all unlockers together may make in a minute; infinite with "
         "--max-removals off.",
         braking.limit,
     )
@@ -146,8 +146,8 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily,
     )
     unlock = GaugeMetricFamily(
         "clustermutex_lock_auto_unlock_timestamp_seconds",
-        "When a lock past its alert is to be removed: its auto_unlock_at, or for one that this "
-        "unlocker found when its whole time has passed since.",
+        "When a lock past its alert is to be removed: its auto_unlock_at, or, for a lock "
+        "that this unlocker found at its start, a whole auto_unlock_after later.",
         labels=["name"],
     )
     info = InfoMetricFamily(
@@ -157,7 +157,7 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily,
     )
     refused = GaugeMetricFamily(
         "clustermutex_unlocker_removal_failing",
-        "A lock past its alert that this unlocker has tried to remove in vain, and tries on.",
+        "A lock past its alert that this unlocker could not remove yet; it is retrying.",
         labels=["name"],
     )
     return alert, unlock, info, refused

@@ -21,7 +21,7 @@ KINDS = {
     RESOLVED: ("alert resolved", "alerts resolved"),
     BRAKE: ("brake on", "brakes on"),
     IS_BLIND: ("unlocker blind", "unlockers blind"),
-    SEES: ("unlocker at work again", "unlockers at work again"),
+    SEES: ("unlocker working again", "unlockers working again"),
 }
 """What there is to tell, in a title: one of it, and several."""
 MAX_LINES = 20
@@ -132,7 +132,7 @@ def message_of(
     if (rest := counts.total() - len(lines)) > 0:
         lines.append(f"And {rest} more: the dashboard shows all.")
     if more:
-        lines.append(f"Besides, too old or too many to be told one by one: {_counted(more)}.")
+        lines.append(f"Also, too old or too many to list: {_counted(more)}.")
     total = counts + Counter(more)
     title = f"ClusterMutex {where}: {_counted(total)}{' (again)' if again else ''}"
     return Message(title, "\n".join(lines), good=total.keys() <= {SEES, RESOLVED})

@@ -70,7 +70,7 @@ class BlindnessDetector:
         if self._blind_for == 0.0 and self._blind is not None:
             told, self._blind = self._blind.noted or self._blind.told, None
             if told:
-                return self._event(SEES, f"{self._identity} does its work again.", now)
+                return self._event(SEES, f"{self._identity} is working again.", now)
         return None
 
     def _event(self, kind: str, line: str, now: float) -> Event:
@@ -107,7 +107,7 @@ class Notifier:
         """Begin; what is handed in is asked twice a second, in threads of its own.
 
         Args:
-            identity: what this unlocker's sign of life is called.
+            identity: what this unlocker's heartbeat is called.
             store: has the note.
             table: has the locks, and the other unlockers.
             trouble: says why the unlocker can't do its work; None if it can.
@@ -144,10 +144,10 @@ class Notifier:
             if kept := len(self._pending) < MAX_OVER:
                 self._pending.append(event)
         if not kept:
-            self._drop(1, "are told nobody")
+            self._drop(1, "are not sent to anyone")
 
     def heartbeat_fields(self, revision: int) -> dict[str, int]:
-        """Return what this unlocker's sign of life is to say: up to which revision all is noted.
+        """Return what this unlocker's heartbeat is to say: up to which revision all is noted.
 
         Unlockers of former versions leave out what an older one says so of.
         """
@@ -206,7 +206,7 @@ class Notifier:
             except ClusterMutexError:
                 pass  # the store's; it is tried again, and `Agreement` has logged it
             except Exception:
-                log.exception("What is to be told could not be seen to.")
+                log.exception("Notifications could not be processed.")
         done.set()
 
     def _step(self, *, ending: bool) -> None:
@@ -216,7 +216,9 @@ class Notifier:
             self.notify(event)
         if limited and not self._was_limited:
             name = f"{self.identity}.{BRAKE}.{now:.0f}"
-            line = "More locks are due than may be removed in a minute: the rest is kept for now."
+            line = (
+                "More locks are due than may be removed in a minute: the others are kept for now."
+            )
             revision = self._table.revision
             self.notify(Event(name, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
         self._was_limited = limited
@@ -294,11 +296,11 @@ class Notifier:
             return None if self._was_limited else ""
         if self._table.revision < event.revision:
             return None
-        row, why = self._table.row(event.lock), "nobody holds it any more"
+        row, why = self._table.row(event.lock), "it is no longer held"
         if row is not None:
             alert = alert_name(row.holder)
             if alert == event.name:
                 return None
             same = alert.partition(".")[0] == event.holder
-            why = "its holder has shown that it lives" if same else "somebody else holds it by now"
-        return f"Lock {named(event.lock)} is past its alert no more: {why}."
+            why = "its holder sent a heartbeat" if same else "somebody else holds it by now"
+        return f"Lock {named(event.lock)} is no longer past its alert: {why}."

@@ -83,10 +83,10 @@ class Recipient:
             how = TOLD if self._last.works else UNANSWERED if late else REFUSED
         if (works := how == TOLD) != self._works:
             if works:
-                log.warning("People can be told by %s again.", self.name)
+                log.warning("Notifications by %s work again.", self.name)
             else:
                 log.warning(
-                    "People can't be told by %s; retrying. `apprise -vv -b test URL` says why.",
+                    "Notifications by %s fail; retrying. `apprise -vv -b test URL` says why.",
                     self.name,
                     extra={"event": "notify-failed"},
                 )
@@ -122,7 +122,7 @@ def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
             faults.append(f"URL no. {number} {error}")
         except Exception as error:  # noqa: BLE001 - what a library says of a URL may quote it
             faults.append(
-                f"URL no. {number} is none that apprise can read: {type(error).__name__}."
+                f"URL no. {number} is not a URL that apprise can read: {type(error).__name__}."
             )
     return [*found.values()], faults
 
@@ -137,13 +137,12 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
     named = _named_url(given)
     name, url = named.groups() if named else ("", given)
     if not sender.add(url):
-        raise BadUrl("is none that apprise knows. (It is not shown, as it may hold a password.)")
+        raise BadUrl(
+            "is not a URL that apprise knows. (It is not shown, because it may contain a password.)"
+        )
     name = name if named else f"{url.partition(':')[0].lower()[:20]}-{number}"
     if not is_url_name(name) or name in others:
-        raise BadUrl(
-            "must have a name that no other one has, of at most 32 characters A-Za-z0-9._-: "
-            "NAME=URL."
-        )
+        raise BadUrl("must have a unique name of at most 32 characters A-Za-z0-9._-: NAME=URL.")
     if len(others) >= MAX_URLS:
         raise BadUrl(f"is one too many: at most {MAX_URLS} can be told.")
     plugin, *others_of_it = sender

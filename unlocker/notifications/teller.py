@@ -2,7 +2,7 @@
 
 Who tells is agreed in the note (`note`). Those first in rank claim first, the others a little
 later: ranks keep two from claiming at once, and do no more. A claim is free when it was given up;
-when its owner's sign of life is gone, as seen by one that is not blind; or when it stood unchanged
+when its owner's heartbeat is gone, as seen by one that is not blind; or when it stood unchanged
 for longer than a try can last.
 
 Where no claim can be had, because the store does not answer, is full, or grants the rights of
@@ -87,14 +87,14 @@ class Agreement:
                     before, result, value = note.value(), edit(note), note.value()
                     written = value == before or self._store.write_note(value, seen, deadline)
                     if deadline.expired() and not written:
-                        raise StoreUnavailable("Others write the note of the unlockers.")
+                        raise StoreUnavailable("Other unlockers write the shared note.")
                 self._looked_at, self.note = monotonic(), note
         except ClusterMutexError as error:
             if not self.failing:
                 log.warning(
-                    "The note by which unlockers agree on whom they have told can't be written: "
-                    "until it can, people may be told by each of them. %s (If it was refused: let "
-                    "`clustermutex setup-auth` of this version grant it.)",
+                    "The note in which unlockers agree on sent notifications can't be "
+                    "written: until it can, each unlocker may send its own. %s (If it was "
+                    "refused: let `clustermutex setup-auth` of this version grant it.)",
                     error,
                     extra={"event": "notify-note-failed"},
                 )
@@ -241,7 +241,7 @@ class Teller:
         if number:
             self._peers.count(UNANSWERED, number)
             log.warning(
-                "%s took a message and never answered: %d events are not told again.",
+                "%s took a message and never answered: %d events are not sent again.",
                 self._url,
                 number,
                 extra={"event": "notify-unanswered"},

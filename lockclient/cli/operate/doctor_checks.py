@@ -120,8 +120,8 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     late = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
     for wrong, level, text, advice in (
         (in_state[BROKEN], ERROR, "broken and can't be judged", "`clustermutex show NAME` says "
-         "what is wrong; if nobody holds it any more, `clustermutex force-unlock NAME`."),
-        (in_state[ALERT], WARNING, "past the alert, without a sign of life for too long", "Look at "
+         "what is wrong; if it is no longer held, `clustermutex force-unlock NAME`."),
+        (in_state[ALERT], WARNING, "past the alert, without a heartbeat for too long", "Look at "
          "the holder (`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
         (overdue, ERROR if late > OVERDUE_GRACE_S else WARNING,
          f"past the auto-unlock and still there, for {duration(late)} at most",
@@ -132,7 +132,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
          "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless that is what "
          "is wanted."),
         (staying[UNDECIDED], WARNING, "undecided, which no unlocker removes", "`clustermutex show "
-         "NAME` says why: its holder's next sign of life may put it right, or an upgrade; if the "
+         "NAME` says why: its holder's next heartbeat may put it right, or an upgrade; if the "
          "holder is dead, `clustermutex force-unlock NAME`."),
     ):  # fmt: skip
         if wrong:
@@ -151,8 +151,8 @@ def thin_locks(found: Mapping[str, int], servers: int) -> Iterator[Finding]:
             "locks",
             WARNING,
             f"{counted_locks(names)} held on {number} of {servers} servers.",
-            "A server that votes and has lost a lock gets it back by the holder's next sign of "
-            "life. Let no other server lose its data before that.",
+            "A server that votes and has lost a lock gets it back by the holder's next "
+            "heartbeat. Let no other server lose its data before that.",
         )
 
 

@@ -150,7 +150,7 @@ def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> N
 
 def _ask_why() -> str:
     """Ask for the reason, until there is one: what is pasted from a page has none."""
-    asked = "Why? Its former holder, and people who look later, will read this"
+    asked = "Reason, for the former holder and for the record"
     while not (why := str(click.prompt(asked)).strip()):
         pass
     return why

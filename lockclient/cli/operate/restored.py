@@ -33,4 +33,4 @@ def restored(settings: Settings) -> None:
         store.announce_restored(marker.value(), Deadline.after(ANSWER_TIMEOUT_S))
         table = read_table(store)
     held, running = counted(len(table.rows()), "lock"), counted(len(table.unlockers()), "unlocker")
-    click.echo(f"Told: the time of {held} is counted anew. {running} with a sign of life.")
+    click.echo(f"Told: the time of {held} is counted anew. {running} with a heartbeat.")

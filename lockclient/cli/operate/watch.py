@@ -95,9 +95,9 @@ def watch(settings: Settings, text: tuple[str, ...], initial: bool, as_json: boo
         held         with --initial: it was held when this began
         taken        somebody got the lock
         released     its holder gave it back
-        alert        it went past its alert: no sign of life for too long
+        alert        it went past its alert: no heartbeat for too long
         overdue      it went past its auto-unlock and is still there
-        recovered    its holder gave a sign of life again
+        recovered    its holder gave a heartbeat again
         undecided    it is no longer known when it may be removed
         broken       its data became unsound, so that nobody can judge it
         auto-unlock  an unlocker took it from its holder
@@ -264,9 +264,9 @@ class _EventSource:
         self._states[holder.name] = state
         kind = "recovered" if state == OK else state
         texts: dict[str, str] = {
-            "recovered": "its holder gave a sign of life",
+            "recovered": "its holder gave a heartbeat",
             BROKEN: "; ".join(holder.faults()),
-            ALERT: f"no sign of life from {holder.describe()}",
+            ALERT: f"no heartbeat from {holder.describe()}",
             UNDECIDED: holder.undecided(),
             OVERDUE: f"past its auto-unlock, held by {holder.describe()}",
         }

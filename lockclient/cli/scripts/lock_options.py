@@ -24,14 +24,14 @@ lock_options = with_options(
         type=Duration(),
         default="5m",
         show_default=True,
-        help="How long without a sign of life until people are alerted.",
+        help="How long without a heartbeat until people are alerted.",
     ),
     click.option(
         "--auto-unlock-after",
         type=Duration(words={"never": None, AUTO: AUTO}),
         default=AUTO,
         metavar="TIME|never",
-        help="How long without a sign of life until the unlocker removes the lock.  "
+        help="How long without a heartbeat until the unlocker removes the lock.  "
         "[default: three times --expected-runtime]",
     ),
     click.option(

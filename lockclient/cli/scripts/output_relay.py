@@ -1,4 +1,4 @@
-"""Passes on what a command prints and takes it for a sign of life (`--alive output`)."""
+"""Passes on what a command prints and takes it for a heartbeat (`--alive output`)."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ _run_options = with_options(
     click.option(
         "--alive",
         type=click.Choice(["process", "output", "manual"]),
-        help="What counts as a sign of life: that the command lives, that it prints something, or "
+        help="What counts as a heartbeat: that the command lives, that it prints something, or "
         "that it calls `clustermutex alive`.  [default: process]",
     ),
     click.option("--alive-on-output", is_flag=True, help="The same as --alive output."),

@@ -36,7 +36,7 @@ from lockclient.threads.backoff import Backoff
 Result = TypeVar("Result")
 FIRST_RETRY_S, LEAST_RETRY_S, MOST_RETRY_S = 0.02, 0.05, 1.0
 MOST_TTL_S = 3600.0
-"""Seconds that an unlocker's sign of life counts at most, whatever it says of itself."""
+"""Seconds that an unlocker's heartbeat counts at most, whatever it says of itself."""
 NOTE: Kind = "restored"
 """The kind of the unlockers' note: what that says (a restore of the store) is not said here."""
 
@@ -262,7 +262,7 @@ def _lock(rows: list[Row]) -> StoredItem:
 
 
 def _ttl_of(row: Row) -> float:
-    """Return for how many seconds a sign of life counts, by what it says itself."""
+    """Return for how many seconds a heartbeat counts, by what it says itself."""
     try:
         said: Any = json.loads(row.value or b"")
         return min(MOST_TTL_S, max(0.0, float(said["ttl"])))

@@ -106,7 +106,7 @@ class Keys:
         return folder + (b"/" + _IN_ORDER[place] if place < len(_IN_ORDER) else b"0")
 
     def unlocker(self, unlocker: str) -> bytes:
-        """Return the key of an unlocker's sign of life."""
+        """Return the key of an unlocker's heartbeat."""
         return f"{self.root}/unlockers/{encode(unlocker)}".encode()
 
     def code(self, code: str) -> bytes:

@@ -161,9 +161,9 @@ def listing_too_large(bucket: str, prefix: str, objects: int, size: int) -> Stor
 def stale_listing(bucket: str, name: str) -> StoreUnavailable:
     """Return the exception for a listing without the announcement that we wrote before it."""
     return StoreUnavailable(
-        f"A listing of the bucket {bucket} has no {name}, or an old one, though this sign of life "
+        f"A listing of the bucket {bucket} has no {name}, or an old one, though this heartbeat "
         "was written before it was asked for: something between here and Google answers from "
-        "memory, or for another bucket, or somebody deletes signs of life. What it says of locks "
+        "memory, or for another bucket, or somebody deletes heartbeats. What it says of locks "
         "is not believed.",
         unknown=False,
     )

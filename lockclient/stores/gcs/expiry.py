@@ -9,7 +9,7 @@ count together. One that is new begins anew.
 
 While an unlocker lives this does nothing: it alerts people first, and its brake limits how many
 locks go. An announcement is looked for every `UNLOCKER_LOOK_INTERVAL_S` while somebody wants a lock
-that may expire, and once more before one is removed; silence counts from the last sign of life of
+that may expire, and once more before one is removed; silence counts from the last heartbeat of
 any unlocker that was found, or from the lock's own, whichever is later. Where that can't be read,
 nothing is removed.
 
@@ -51,7 +51,7 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 UNLOCKER_LOOK_INTERVAL_S: Final = 10.0
-"""Seconds between two looks for unlockers: less than one's sign of life lasts."""
+"""Seconds between two looks for unlockers: less than one's heartbeat lasts."""
 _MAX_COUNTED: Final = 1000
 """Locks that are counted at a time; those beyond, the first ones, begin anew."""
 
@@ -104,7 +104,7 @@ class Expiry:
         return seen_at
 
     def _look_for_unlockers(self, max_age: float, deadline: Deadline) -> None:
-        """Look when an unlocker gave its last sign of life, unless that was done just now."""
+        """Look when an unlocker gave its last heartbeat, unless that was done just now."""
         begun = monotonic()
         if begun - self._looked_at < max_age:
             return

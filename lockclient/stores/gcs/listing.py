@@ -173,7 +173,7 @@ class ObjectListing:
                     yield path, state.version
 
     def newest_announcement_age(self, deadline: Deadline) -> float:
-        """Return the seconds since the last sign of life of any unlocker; 0: one lives, inf: none.
+        """Return the seconds since the last heartbeat of any unlocker; 0: one lives, inf: none.
 
         One that has withdrawn its announcement, as it ends, leaves nothing.
         """

@@ -238,6 +238,6 @@ def silence_too_long(location: ValkeyLocation, seconds: float) -> StoreError:
     """Return the exception for a lock that may be silent for longer than is agreed."""
     return StoreError(
         f"auto_unlock_after is {seconds:g} s, and no lock at {location.url()} may go for more "
-        f"than {location.longest:g} s without a sign of life: a server that was emptied gives "
+        f"than {location.longest:g} s without a heartbeat: a server that was emptied gives "
         "locks again after that time. Say a shorter one, or longest=SECONDS in every client's URL."
     )

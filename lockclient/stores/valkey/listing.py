@@ -10,7 +10,7 @@ their votes may make it a majority: it may be held, and must not seem to be gone
 is. What fewer say (a take that is being undone, a key that a killed taker left, a release that has
 not arrived everywhere) is no lock, and is left out. Of both `warnings` tell: on how many servers.
 
-**Records of removals** and signs of life are shown if any server has them, as `show` does it; a
+**Records of removals** and heartbeats are shown if any server has them, as `show` does it; a
 record is left out as long as its lock is still held: then the removal came to nothing.
 """
 

@@ -38,7 +38,7 @@ class ValkeyLocation:
         cacert, cert, key: paths of PEM files.
         expire: a lock is over soon after its time, which its next taker tells on record; else it
             stays for a day, so that an unlocker can tell of it.
-        longest: seconds that a lock may go without a sign of life; one number for the whole
+        longest: seconds that a lock may go without a heartbeat; one number for the whole
             keyspace, as a server that was emptied gives no lock for so long.
     """
 

@@ -3,7 +3,7 @@
 Most begin with the same question: is this the server that it was? `<root>/server` is
 written when a server is first met, and says of which process that was (`run`, the server's
 `run_id`), by which terms all clients use it (`terms`: how many servers there are, and how long a
-lock may go without a sign of life), and from when on it votes. A client with other terms is told
+lock may go without a heartbeat), and from when on it votes. A client with other terms is told
 so, and has no vote: of three servers and of five a majority is another one.
 
 - It is not there: the server was emptied (restarted without its data, `FLUSHALL`), or is new.
@@ -166,7 +166,7 @@ if has[1] == ARGV[3] then
 end
 -- Of a prefix below this one that ends in /locks, the state of its server stands here.
 if has[5] and not has[1] then return redis.error_reply('WRONGTYPE another prefix') end
--- One that missed a push is no sign of life: what was seen is the latest that any of them has.
+-- One that missed a push is no heartbeat: what was seen is the latest that any of them has.
 local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
 if has[1] and (has[1] ~= ARGV[6] or later) then
     return {'held', has[1], has[2] or '0', has[4] or '', redis.call('PTTL', KEYS[2])}
@@ -247,7 +247,7 @@ if over(KEYS[2]) then has = {} end
 if has[1] ~= ARGV[3] then
     return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''}
 end
--- A lower number is no sign of life: this server missed the push that was seen on another.
+-- A lower number is no heartbeat: this server missed the push that was seen on another.
 if ARGV[4] ~= '' and (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
     return {'moved', has[2]}
 end
@@ -346,7 +346,7 @@ return {'shown', found}
 )
 
 SAY: Final = _voting_script("""
--- KEYS server, sign of life; ARGV run, terms, number, what it says, for how long it stands
+-- KEYS server, heartbeat; ARGV run, terms, number, what it says, for how long it stands
 if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
     redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
     redis.call('PEXPIRE', KEYS[2], ARGV[5])

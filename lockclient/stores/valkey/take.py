@@ -50,7 +50,7 @@ _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
 """Of such a pause: for as long as so many rounds take."""
 
 
-EXPIRED_TEXT: Final = "It expired: no sign of life for its whole time, by the servers' clocks."
+EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the servers' clocks."
 """Why a lock has gone that expired (`expire=1`), in its record."""
 
 

@@ -53,7 +53,7 @@ def ticket(of: Holder) -> Ticket:
 
 def removal(of: Holder) -> Removal:
     """The record of a holder's removal."""
-    return Removal(of, 400.0, "unlocker-1", "auto-unlock", "No sign of life.")
+    return Removal(of, 400.0, "unlocker-1", "auto-unlock", "No heartbeat.")
 
 
 def take(ask: Ask, of: Holder) -> Taken:

@@ -46,7 +46,7 @@ def together(*work: Callable[[], object]) -> None:
 
 def remove(ask: Ask, mutex: Mutex) -> None:
     """Remove a lock from its holder as the unlocker does."""
-    record = replace(removal(mutex.facts.record), why="No sign of life from it.")
+    record = replace(removal(mutex.facts.record), why="No heartbeat from it.")
     ask(Remove(record, None))
 
 
@@ -434,7 +434,7 @@ class TestHolding:
         wait_until(lambda: told, what="on_lost")
         assert not one.facts.healthy
         for call in (one.facts.check_health, one.alive, lambda: one.alive(force=True)):
-            with pytest.raises(LockLost, match="No sign of life from it"):
+            with pytest.raises(LockLost, match="No heartbeat from it"):
                 call()
         with pytest.raises(LockLost, match="was removed from this holder") as caught:
             one.release()
@@ -463,9 +463,9 @@ class TestHolding:
         one.acquire()
         wait_until(lambda: told, what="on_lost")
         assert not one.facts.healthy
-        with pytest.raises(LockLost, match=r"confirmed no sign of life of it for 0\.4 s"):
+        with pytest.raises(LockLost, match=r"confirmed no heartbeat of it for 0\.4 s"):
             one.facts.check_health()
-        with pytest.raises(LockLost, match="must be taken for lost"):
+        with pytest.raises(LockLost, match="counts as lost"):
             one.release()
         wait_until(lambda: one.holder() is None, what="the end of it")
         assert len(told) == 1

@@ -33,7 +33,7 @@ SIGN = '{"ttl": 2}'
 
 class TestLoad:
     def test_all_is_read_at_one_revision(self, reader: ServiceStore, writer: ServiceStore) -> None:
-        """Each subkey of each lock, records, marks and signs of life; nothing where nothing is."""
+        """Each subkey of each lock, records, marks and heartbeats; nothing where nothing is."""
         assert loaded(reader) == []
         first = take(writer, "a", backtrace="long " * 500)
         held = take(writer, "ü/b", reason="a reason")

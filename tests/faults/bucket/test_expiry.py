@@ -94,7 +94,7 @@ class TestWhatGoes:
         assert kept.how == AUTO_UNLOCK
         assert kept.removed_by.startswith("taker@")
         assert kept.holder.backtrace == "  File x"
-        assert "no sign of life" in kept.why
+        assert "no heartbeat" in kept.why
         lost = ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token))
         assert isinstance(lost, NotHolder)
         assert lost.removal is not None

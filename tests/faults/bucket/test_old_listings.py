@@ -20,7 +20,7 @@ def look(store: GcsStore) -> int:
 def test_who_gives_signs_of_life_does_not_believe_it(
     server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
-    """Its own sign of life is not the one in there; once it is again, all is well."""
+    """Its own heartbeat is not the one in there; once it is again, all is well."""
     ask(store, Take(holder()))
     store.announce("one", '{"ttl": 60}', 60, soon())
     assert look(store)
@@ -38,6 +38,6 @@ def test_who_gives_signs_of_life_does_not_believe_it(
             assert look(store)
         server.ahead += 5
         store.announce("one", '{"ttl": 60}', 60, soon())
-        with pytest.raises(StoreUnavailable, match="sign of life"):
+        with pytest.raises(StoreUnavailable, match="heartbeat"):
             look(store)
     assert look(store)

@@ -54,7 +54,7 @@ class TestRemovals:
         else:
             ask(store, Withdraw(NAME, uuid))
         kept = removal_of(store, mine)
-        assert (kept.removed_by, kept.why) == ("unlocker-1", "No sign of life.")
+        assert (kept.removed_by, kept.why) == ("unlocker-1", "No heartbeat.")
         assert kept.holder.backtrace == "  File x"
         assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
 

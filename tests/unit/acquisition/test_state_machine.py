@@ -384,12 +384,12 @@ class TestHoldingIt:
         assert acquisition.token == 5
 
     def test_time_alone_loses_it(self) -> None:
-        """From the deadline on it must be taken for lost, and stays so."""
+        """From the deadline on it counts as lost, and stays so."""
         acquisition = held()
         assert acquisition.check(at(899.9).monotonic) is None
         loss = acquisition.check(at(900).monotonic)
         assert loss is not None
-        assert "confirmed no sign of life of it for 15 min" in str(loss)
+        assert "confirmed no heartbeat of it for 15 min" in str(loss)
         assert (loss.name, loss.uuid, loss.removal) == ("x", "me", None)
         assert acquisition.check(at(0).monotonic) is loss
 

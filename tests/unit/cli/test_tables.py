@@ -74,7 +74,7 @@ def test_a_domain_goes_before_the_host_does() -> None:
 
 
 def test_an_ordinary_removal_fits_a_terminal() -> None:
-    why = "no sign of life for 12.3 s, and overdue by 0.5 s since 2026-11-21"
+    why = "no heartbeat for 12.3 s, and overdue by 0.5 s since 2026-11-21"
     row = ["14 min ago", "nightly-report", "vm:12345", "auto-unlock", "unlocker vm:777", why]
     titles, line = told(removed.COLUMNS, [row], 80)
     assert titles.split() == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]

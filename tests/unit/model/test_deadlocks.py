@@ -172,7 +172,7 @@ def test_a_deadlock_is_on_both_locks_pages_with_both_backtraces(board: Board) ->
     embrace(board)
     board.store.take("other")
     for name in "xy":
-        waits = ("left : 1 has x and waits", "right : 2 has y and waits")
+        waits = ("left : 1 holds x and has waited", "right : 2 holds y and has waited")
         code = ("code of x", "code of y")
         text = board.shows(f"/lock/{name}", "This may be a deadlock", *waits, *code)
         assert text.count("clustermutex force-unlock") == 2, "commands for both holders"
@@ -243,9 +243,9 @@ def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
 
 
 def test_nobody_waits(board: Board) -> None:
-    board.shows("/waiting", "Nobody waits for a lock.")
-    board.shows("/host?name=nobody", "This host holds no lock.")
-    board.shows("/host", "which host is it to be?", code=400)
+    board.shows("/waiting", "No client is waiting for a lock.")
+    board.shows("/host?name=nobody", "This host holds no locks.")
+    board.shows("/host", "give the host's name", code=400)
 
 
 def test_hostile_waiters_are_text(board: Board) -> None:

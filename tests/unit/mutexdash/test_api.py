@@ -151,7 +151,7 @@ def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_
 
 
 def test_removals_tell_who_how_why_and_the_dead_holders_facts(board: Board) -> None:
-    facts = {"how": "auto-unlock", "removed_by": "dog:7", "why": "no sign of life", "pid": 7}
+    facts = {"how": "auto-unlock", "removed_by": "dog:7", "why": "no heartbeat", "pid": 7}
     facts |= {"removed_at": 99.5, "hostname": "h", "locked_at": 1.0}
     board.store.removed("a", "u1", **facts, backtrace=BACKTRACE)
     answer = board.get("/api/removed").json

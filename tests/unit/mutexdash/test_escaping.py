@@ -69,7 +69,7 @@ def test_a_bar_goes_from_the_last_sign_of_life_to_auto_unlock_with_a_notch_at_th
     filled = [bar.filled(wall) for wall in (50, 100, 115, 130, 165, 500)]
     assert filled == [0, 0, 0.25, 0.5, 0.75, 1]
     assert bar.text == (
-        "Last sign of life 1970-01-01 00:01:40 UTC, alert 1970-01-01 00:02:10 UTC, "
+        "Last heartbeat 1970-01-01 00:01:40 UTC, alert 1970-01-01 00:02:10 UTC, "
         "auto-unlock 1970-01-01 00:03:20 UTC"
     )
 

@@ -89,7 +89,7 @@ def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
     for _ in range(2):
         answer = unlock(board)
         assert answer.status_code == 409
-        assert "Now it is held by other" in answer.json["error"]
+        assert "It is now held by other" in answer.json["error"]
         assert holder(board) == "u2"
     assert not [key for key in board.store.kept if key[0] == "removed"]
 
@@ -109,10 +109,10 @@ def test_with_the_store_away_nothing_is_sent(board: Board) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "said", "result"),
     [
-        (StoreUnavailable("No answer."), 503, "is not known", "unknown"),
+        (StoreUnavailable("No answer."), 503, "It is unknown", "unknown"),
         (StoreUnavailable("No member.", unknown=False), 502, "Nothing was unlocked", "failed"),
         (StoreError("permission denied"), 502, "Nothing was unlocked: permission", "failed"),
-        (StoreError("No space.", unknown=True), 503, "is not known", "unknown"),
+        (StoreError("No space.", unknown=True), 503, "It is unknown", "unknown"),
     ],
 )
 def test_a_store_that_fails_is_told_with_what_that_means(
@@ -233,7 +233,7 @@ class TestOutOfSpace:
     def test_a_program_is_told_the_field(self, full: Board) -> None:
         answer = unlock(full)
         assert (answer.status_code, holder(full)) == (409, "u1")
-        assert "no record of it can be kept" in answer.json["error"]
+        assert "no record can be kept" in answer.json["error"]
         assert "the field unrecorded" in answer.json["error"]
         assert unlock(full, unrecorded="yes").status_code == 400
         assert unlock(full, unrecorded=True).status_code == 200
@@ -245,6 +245,6 @@ class TestOutOfSpace:
         assert (answer.status_code, holder(full)) == (303, "u1")
         html = full.html(answer.headers["Location"])
         assert '<input type="checkbox" id="unrecorded" name="unrecorded" required>' in html
-        assert "no record of it can be kept" in html
+        assert "no record can be kept" in html
         assert sent(full, unrecorded="on").status_code == 303
         assert holder(full) is None

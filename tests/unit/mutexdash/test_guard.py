@@ -348,7 +348,7 @@ def test_a_password_that_came_in_the_clear_is_told(
     ann, base = login("ann", "söcret:1"), f"{scheme}://localhost"
     page = guarded.client.get("/", headers=ann, base_url=base, **asked)
     assert page.status_code == 200
-    assert ("Your password came here unencrypted" in page.get_data(as_text=True)) == warned
+    assert ("Your password was sent unencrypted" in page.get_data(as_text=True)) == warned
 
 
 # ---------------------------------------------------------------- --auth proxy, hops, prefix, hosts

@@ -60,13 +60,13 @@ def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> Non
         board.store.take(name, uuid=name, held_for=100 + number)
     board.moment()
     board.store.release("released")
-    remove(board, "auto", "auto", how="auto-unlock", removed_by="dog:7", why="no sign of life")
+    remove(board, "auto", "auto", how="auto-unlock", removed_by="dog:7", why="no heartbeat")
     remove(board, "forced", "forced", how="force-unlock", removed_by="ann", why="it hangs")
     wait_for_history(board, 3)
 
     assert shown(board) == [
         ("forced", "Force-unlocked by ann: it hangs"),
-        ("auto", "Auto-unlocked by dog:7: no sign of life"),
+        ("auto", "Auto-unlocked by dog:7: no heartbeat"),
         ("released", "Released"),
     ]
     assert board.moment().picture.held == 0

@@ -36,10 +36,10 @@ def test_states_are_words_not_only_colours(board: Board) -> None:
     board.store.take("a", held_for=400)
     board.store.take("b", held_for=1000)
     board.store.take("c", alert_at="x")
-    board.shows("/", "Past alert", "Overdue", "Broken", "1 min 40 s over")
+    board.shows("/", "Past alert", "Overdue", "Broken", "overdue 1 min 40 s")
     board.store.take("d", held_for=150)
     html = board.html("/?q=d")
-    times = "Last sign of life .* UTC, alert .* UTC, auto-unlock .* UTC"
+    times = "Last heartbeat .* UTC, alert .* UTC, auto-unlock .* UTC"
     assert re.search(rf'role="img" aria-label="{times}"', html)
     assert re.search(r'class="filled" height="100%" width="25\.\d%"', html)
     assert "style=" not in html
@@ -48,10 +48,10 @@ def test_states_are_words_not_only_colours(board: Board) -> None:
 def test_empty_states_say_what_is_the_matter(board: Board) -> None:
     board.shows("/", "No lock is held right now.")
     board.store.take("a")
-    board.shows("/?q=nothing", "The one lock that is held does not match.", "Clear the filter")
+    board.shows("/?q=nothing", "The only held lock does not match.", "Clear the filter")
     board.store.take("b")
     board.shows("/?q=nothing", "None of 2 locks match.")
-    board.shows("/removed", "Nothing had to be removed.")
+    board.shows("/removed", "No removals on record.")
     board.store.removed("x", "u")
     board.shows("/removed?q=nothing", "No removal matches.")
 
@@ -69,7 +69,7 @@ def test_with_etcd_away_the_last_known_state_is_greyed_with_its_age(board: Board
     board.text("/")
     board.store.here = False
     board.ahead = 75
-    board.shows("/", "etcd is away.", "last known state, 1 min 1", "worker-1")
+    board.shows("/", "etcd is unreachable.", "last known state, 1 min 1", "worker-1")
     assert 'class="away"' in board.html("/")
 
 
@@ -107,7 +107,7 @@ def test_a_broken_lock_says_what_is_wrong_sentence_by_sentence(board: Board) -> 
         "/lock/odd",
         *("hostname is missing.", "auto_unlock_at is not UTF-8."),
         "about pid is not a whole number; needs is not a list of names.",
-        "never removes a lock that it can't read",
+        "never remove a lock that they can't read",
     )
 
 
@@ -117,7 +117,7 @@ def test_a_lock_that_is_gone_shows_its_latest_removal(board: Board) -> None:
         board.store.removed("old", uuid, **facts, why=why, hostname="dead-host", removed_at=5.0)
     parts = ("Not held", "Auto-unlocked", "dog", "second", "dead-host", "File dead.py")
     board.shows("/lock/old", *parts, but=("first",))
-    board.shows("/lock/never-was", "no removal of it is recorded")
+    board.shows("/lock/never-was", "no removals on record")
 
 
 def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
@@ -125,12 +125,12 @@ def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
     board.store.wait("stuck", "w1", hostname="next-1", pid=3, since=1.0)
     board.shows(
         "/lock/stuck",
-        *("Free, and 1 client waits for it", "next-1 : 3", "ssh next-1", "py-spy dump --pid 3"),
+        *("Free, with 1 waiter", "next-1 : 3", "ssh next-1", "py-spy dump --pid 3"),
         "LockFreeWithWaiters",
         but=("force-unlock", "was never taken"),
     )
     board.store.take("stuck")
-    board.shows("/lock/stuck", but=("Free, and",))
+    board.shows("/lock/stuck", but=("Free, with",))
 
 
 def test_a_lock_page_shows_what_it_knows_when_the_store_does_not_answer(board: Board) -> None:
@@ -182,7 +182,7 @@ def test_pages_hold_no_inline_code_and_load_nothing_from_elsewhere(board: Board)
 
 def test_a_page_that_is_not_there_says_so(board: Board) -> None:
     """In our own words; and the API's path of a lock leads people to its page."""
-    board.shows("/nothing", "There is no such page here.", but=("URL",), code=404)
+    board.shows("/nothing", "This page does not exist.", but=("URL",), code=404)
     board.store.take("deploy/prod")
     for path, page in {"/locks/deploy%2Fprod": "/lock/deploy%2Fprod", "/locks": "/"}.items():
         answer = board.get(path)
@@ -250,7 +250,7 @@ def test_health_and_readiness(board: Board) -> None:
     assert board.html("/readyz") == "The dashboard is ready.\n"
     board.store.here = False
     ready = board.get("/readyz")
-    assert (ready.status_code, "etcd is away" in ready.get_data(as_text=True)) == (200, True)
+    assert (ready.status_code, "etcd is unreachable" in ready.get_data(as_text=True)) == (200, True)
     assert board.get("/healthz").status_code == 200
     unread = Board()
     assert unread.get("/healthz").status_code == 200

@@ -77,8 +77,8 @@ def test_the_backtrace_has_own_frames_first_and_the_innermost_marked(board: Boar
     board.store.take("a", backtrace=DEEP)
     text = board.shows("/lock/a", "Through 1 library call, folded below.")
     order = [
-        *("/srv/invoices.py:214", "took the lock here", "stack.enter_context(mutex)"),
-        *("/srv/run.py:88", "2 library frames", "contextlib.py:502", "All of it"),
+        *("/srv/invoices.py:214", "acquired here", "stack.enter_context(mutex)"),
+        *("/srv/run.py:88", "2 library frames", "contextlib.py:502", "Full traceback"),
     ]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
@@ -110,15 +110,15 @@ def test_the_form_is_for_the_holder_that_was_looked_at_and_for_no_other(board: B
     assert '<form class="card force" method="post" action="/locks/a/force-unlock"' in html
     assert 'name="uuid_hex" value="7531"' in html
     assert re.search(r'name="csrf" value="\w{20,}"', html)
-    evidence = ("Overdue", "Taken 33 min", "Last sign of life 33 min", "One waits, for 1 min")
+    evidence = ("Overdue", "Taken 33 min", "Last heartbeat 33 min", "1 waiter, for 1 min")
     board.shows(form, *evidence, "gets it at once: next-host : 7.")
     changed = board.html("/locks/a/force-unlock?uuid=u0")
     assert ("<form class" in changed, "old-host" in changed) == (False, True)
     board.shows("/locks/b/force-unlock?uuid=u0", "Nobody holds it now.")
-    board.shows("/locks/a/force-unlock", "Which holder is to lose it?")
+    board.shows("/locks/a/force-unlock", "No holder chosen.")
     board.store.here = False
     assert re.search(r'class="danger" disabled', board.html(form))
-    board.shows("/lock/a", "Force-unlock is off while this is old")
+    board.shows("/lock/a", "Force-unlock is disabled while this page is out of date")
     assert "/locks/a/force-unlock" not in board.html("/lock/a")
 
 
@@ -133,7 +133,7 @@ def test_a_dashboard_that_only_shows_has_no_form() -> None:
 def test_back_at_the_form_after_a_force_unlock_it_says_that_it_was_done(board: Board) -> None:
     board.store.take("a", uuid="u2")
     board.store.removed("a", "u1", how="force-unlock", removed_by="ann", why="hung", removed_at=5.0)
-    done = "Done: the holder that you looked at does not have the lock any more."
+    done = "Done: that holder no longer has the lock."
     nothing = "Nothing was unlocked"
     board.shows("/locks/a/force-unlock?uuid=u1", done, "Force-unlocked by ann", but=(nothing,))
     board.shows("/locks/a/force-unlock?uuid=u0", nothing)
@@ -197,7 +197,7 @@ def test_a_lane_is_told_its_newest_holders_first_and_hostile_ones_as_text() -> N
     )
     # Of a broken lock nobody knows since when: the span is no claim that it was all the time.
     said = span_text(Span(Holder("a", "u", "h", 5), 0.0, None, "held", 0, 1), 600.0)
-    assert said == "h : 5, since when is unknown, still held"
+    assert said == "h : 5, start unknown, still held"
 
 
 # ---------------------------------------------------------------- around the pages
@@ -221,7 +221,7 @@ def test_a_label_is_on_every_page_and_in_the_tab() -> None:
         board.store.take("a", uuid="u1", held_for=2000)
         titles = {
             "/": "1 overdue · prod", "/lock/a": "Overdue: a · prod",
-            "/nothing": "There is no such page · prod",
+            "/nothing": "Page not found · prod",
             "/removed": "Removed locks · prod", "/waiting": "Waiting · prod",
             "/locks/a/force-unlock?uuid=u1": "Force-unlock a · prod",
         }  # fmt: skip
@@ -246,7 +246,9 @@ def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:
         board.store.wait("deploy/prod", f"w{number}", hostname="h", pid=1, since=since)
     commands = ("ssh ci-3.example.com", "ps -o", "py-spy dump --pid 4711", "-- deploy/prod")
     text = board.shows("/lock/deploy%2Fprod", *commands, "LockPastAlert")
-    assert re.search(r"auto-unlock in 8 min \d+ s\. 6 wait, the longest 15 min \d+ s\.", text)
+    assert re.search(
+        r"auto-unlock in 8 min \d+ s\. 6 waiters, the longest for 15 min \d+ s\.", text
+    )
     board.shows("/", "6 waiting · the longest 15 min")
     board.store.take("well")
     board.shows("/lock/well", but=("What to do",))
@@ -254,11 +256,11 @@ def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:
 
 def test_the_code_is_offered_where_there_is_one(board: Board) -> None:
     board.store.removed("with", "u1", backtrace=DEEP, removed_at=5.0)
-    board.shows("/removed", "The code that took it")
+    board.shows("/removed", "Where it was acquired")
     board.store.removed("without", "u2", backtrace=None, removed_at=6.0)
-    board.shows("/removed?q=without", but=("The code that took it",))
+    board.shows("/removed?q=without", but=("Where it was acquired",))
     board.store.take("without")
-    board.shows("/lock/without", but=("The code that had taken it then",))
+    board.shows("/lock/without", but=("Where it was acquired",))
 
 
 def test_a_host_has_a_page_of_what_it_holds(board: Board) -> None:

@@ -244,7 +244,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     why = undecided(row.holder)
     assert why
 
-    nobody = "Nobody can tell when this lock may be removed"
+    nobody = "It is unknown when this lock may be removed"
     board.shows("/lock/odd", nobody, why, "auto-unlock undecided.", but=("auto-unlock in",))
     html = board.html("/?q=odd")
     assert ">undecided</span>" in html
@@ -263,8 +263,8 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
     told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
-    assert f"undecided         {why}. People are alerted" in told
-    assert "auto-unlock       undecided, 20" in told
+    assert f"undecided        {why}. People are alerted" in told
+    assert "auto-unlock      undecided, 20" in told
 
 
 def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> None:
@@ -279,7 +279,7 @@ def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) ->
     board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
     lock = board.get("/api/locks/odd").json
     assert (lock["alive_at"], lock["state"]) == (None, "undecided")
-    board.shows("/lock/odd", "Last sign of life unknown")
+    board.shows("/lock/odd", "Last heartbeat unknown")
 
 
 def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
@@ -287,7 +287,7 @@ def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
     board.store.take("broken", hostname=None, needs=["two-keys"])
     for name in ("fine", "broken"):
         assert board.get(f"/api/locks/{name}").json["undecided"] is None
-        board.shows(f"/lock/{name}", but=("Nobody can tell",))
+        board.shows(f"/lock/{name}", but=("It is unknown when",))
 
 
 def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:

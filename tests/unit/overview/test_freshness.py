@@ -38,7 +38,7 @@ class Case:
         self.revision = self.followed = revision
 
     def look(self, seconds: float, *, beats: bool = True) -> None:
-        """Look once a second, with a sign of life that etcd confirms every third second."""
+        """Look once a second, with a heartbeat that etcd confirms every third second."""
         for second in range(int(seconds)):
             self.now += 1
             if beats and second % 3 == 0:
@@ -120,7 +120,7 @@ def test_a_reading_that_is_under_way_is_left_alone(case: Case) -> None:
 
 
 def test_while_the_store_confirms_nothing_the_watch_is_left_alone(case: Case) -> None:
-    """The last sign of life before an outage was confirmed, and did not come any more."""
+    """The last heartbeat before an outage was confirmed, and did not come any more."""
     case.fresh.expect(11, case.now)
     case.now += READ_AFTER
     case.look(3600, beats=False)

@@ -66,7 +66,7 @@ def test_what_it_was_taken_for_is_said_where_it_is_more_than_words() -> None:
         "anything has “prod”",
         "not: host has “bill”",
         "state is ok or overdue",
-        "state is “x”, which none is",
+        "state is “x”, which is not a state",
     ]
     assert Search.read("etcd:2379 https://x").said == []
     assert Search.read("bogus:x").said == [

@@ -16,7 +16,7 @@ from lockclient.service.logging_setup import configure_logging, log_fields
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 HOLDER = Holder("nightly", "u-1", "web-1", 4711, reason="totals", backtrace="File a\nFile b\n")
-REMOVAL = Removal(HOLDER, 1_800_000_000.5, "unlocker@here", "auto-unlock", "no sign of life")
+REMOVAL = Removal(HOLDER, 1_800_000_000.5, "unlocker@here", "auto-unlock", "no heartbeat")
 log = logging.getLogger("tests.serving")
 
 

@@ -185,7 +185,7 @@ def test_what_is_older_than_a_day_is_counted() -> None:
     state, events, _ = claim
     assert [event.name for event in events] == ["b.1", "c.gone"]
     assert state.more == {PAST_ALERT: 1}
-    assert "Besides, too old or too many to be told one by one: 1 lock past" in (
+    assert "Also, too old or too many to list: 1 lock past" in (
         message_of(events, state.more, "/", NOW).body
     )
 

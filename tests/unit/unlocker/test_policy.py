@@ -80,7 +80,7 @@ class TestAWriteThatWasSeen:
         assert judge(lock(), None).alert == pytest.approx(1030, abs=0.1)
 
     def test_an_alert_in_the_past_is_one_now(self) -> None:
-        """Of a lock that says nothing but `alert_at`: the write itself was a sign of life."""
+        """Of a lock that says nothing but `alert_at`: the write itself was a heartbeat."""
         row = lock(runtime=None, after=None, alert_at=WALL - 1000)
         assert judge(row, check(1001)).alert == 1000
 

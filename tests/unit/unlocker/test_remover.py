@@ -125,9 +125,7 @@ def test_a_lock_that_is_due_is_removed_with_a_record(
     assert removal is not None
     assert (removal.removed_by, removal.how) == (ME, "auto-unlock")
     assert removal.holder.backtrace == "here"
-    assert re.fullmatch(
-        r"no sign of life for [\d.]+ s; its time ran out after [\d.]+ s", removal.why
-    )
+    assert re.fullmatch(r"no heartbeat for [\d.]+ s; its time ran out after [\d.]+ s", removal.why)
     [record] = caplog.records
     assert record.__dict__["removal"].value() == removal.value()
 

@@ -199,7 +199,7 @@ HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
 
 
 def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Removal:
-    return Removal(holder, time.time() - age, "unlocker@a:1", how, "no sign of life")
+    return Removal(holder, time.time() - age, "unlocker@a:1", how, "no heartbeat")
 
 
 def shown(*removals: Removal) -> dict[tuple[str, ...], float]:

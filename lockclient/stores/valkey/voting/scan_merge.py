@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from lockclient.stores.valkey.keys import number_of
 
 _MAX_DIGITS: Final = 15
-"""Of the number of a sign of life; all JSON has so many."""
+"""Of the number of a heartbeat; all JSON has so many."""
 
 
 class ScannedKey(NamedTuple):

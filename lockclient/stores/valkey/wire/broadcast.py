@@ -24,7 +24,7 @@ GRACE_S: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""
 
 _MAX_ROUND_S: Final = 0.1
-"""Seconds of a round that count at most: what is longer waits for one that is away."""
+"""Seconds of a round that count at most: what is longer waits for one that is unreachable."""
 
 Enough = Callable[[Mapping[int, Reply]], bool]
 
