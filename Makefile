@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures site clean
+.PHONY: demo test soak faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures moving-picture site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -92,6 +92,10 @@ site: $(VENV)/.docs-installed
 # The dashboard as the documentation shows it; look at them before they are committed.
 pictures: $(STAMP)
 	$(BIN)/python -m tests.browser.pictures
+
+# And the moving one of the README, of real processes on a real etcd: takes a minute.
+moving-picture: $(STAMP)
+	$(BIN)/python -m tests.browser.moving_picture
 
 # pip can't tell what is installed from what is pinned: the stamp file is newer than both lists
 # exactly if nothing has changed since. Without one pip was interrupted, and takes packages for

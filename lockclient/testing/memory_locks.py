@@ -77,7 +77,7 @@ class MemoryLocks:
         """Have the store be out of reach for the time of the block.
 
         What needs it raises `StoreUnavailable`, at once and not after ten seconds. Who holds a lock
-        keeps it, and who waits in line goes on waiting, as in an outage. `expire` and `take_away`
+        keeps it, and waiters in the queue keep waiting, as in an outage. `expire` and `take_away`
         work meanwhile: then the program learns of it when the block ends.
         """
         memory = self.store.memory

@@ -41,7 +41,7 @@ def healthz() -> Response:
 def readyz() -> Response:
     """Answer 200 once there is something to show.
 
-    With etcd away, the last known state is: just then it is needed, and a load balancer that
+    With etcd unreachable, the last known state is: just then it is needed, and a load balancer that
     took all dashboards out would take it away. So that is said in words and in a metric. But where
     etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
     """

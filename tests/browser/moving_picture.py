@@ -27,7 +27,7 @@ from tests.support.unlocker_process import mutexdash, when_ready
 
 PICTURE = FOLDER / "kill-9.webp"
 LARGEST_BYTES = 1_500_000
-SIZE = {"width": 900, "height": 430}
+SIZE = {"width": 960, "height": 510}
 CAPTION_PX = 44
 LOCK = "nightly-report"
 AUTO_UNLOCK_S = 20

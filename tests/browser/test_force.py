@@ -154,7 +154,7 @@ def test_a_dashboard_that_only_shows_offers_nothing(
 def test_it_is_off_while_nobody_knows_how_things_are(
     own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer
 ) -> None:
-    """With etcd away, and with the dashboard away."""
+    """With etcd unreachable, and with the dashboard away."""
     held = Story(own_store).hold("a")
     with mutexdash(Settings(endpoints=(own_etcd.endpoint,)), *FORCING) as dash:
         form = f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}"

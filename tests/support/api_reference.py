@@ -52,7 +52,7 @@ ELSEWHERE = {
 _HEAD = """\
 # The library, name by name
 
-Made of the docstrings by `make reference`. All names are had by `from lockclient import …`, \
+Made of the docstrings by `make reference`. Import all names by `from lockclient import …`, \
 unless the section says another module; \
 `lockclient.__version__` is the release. What else is in the package may change with any release. \
 How locks are used is in the [README](../README.md), which times to choose in [times.md](times.md).
