@@ -1,23 +1,36 @@
-"""docs/frameworks.md with the real packages, in an environment of their own: for `make soak`."""
+"""docs/frameworks.md with the real packages, in an environment of their own: for `make soak`.
+
+What needs no other package than the tests have themselves is run by `make test`, too.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lockclient import Settings
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.setup.ports import free_port
+from lockclient.cli.setup.processes import end, spawn
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.processes import wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-_, API, TASKS, JOBS, COMMAND = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-NEEDS = ("fastapi", "httpx", "celery", "apscheduler<4", "django", "gevent", "eventlet")
+_, API, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND = re.findall(
+    r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+)
+NEEDS = (
+    *("fastapi", "httpx", "uvicorn"),
+    *("celery", "apscheduler<4", "django", "gevent", "eventlet"),
+)
 
-pytestmark = pytest.mark.soak
+OWN = Path(sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +46,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def _environment(settings: Settings) -> dict[str, str]:
+    return {**os.environ, "CLUSTERMUTEX_URL": settings.url()}
+
+
 def run(python: Path, folder: Path, settings: Settings, program: str, *words: str) -> str:
     """Run a program beside the recipe, and return what it said."""
     (folder / "program.py").write_text(program)
     done = subprocess.run(
         [python, "program.py", *words],
         cwd=folder,
-        env={**os.environ, "CLUSTERMUTEX_URL": settings.url()},
+        env=_environment(settings),
         capture_output=True,
         text=True,
         timeout=120,
@@ -47,6 +64,7 @@ def run(python: Path, folder: Path, settings: Settings, program: str, *words: st
     return f"{done.stdout}{done.stderr}"
 
 
+@pytest.mark.soak
 def test_fastapi(python: Path, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "api.py").write_text(API)
     program = """
@@ -67,6 +85,68 @@ print(ClusterMutex("shop-worker").holder())
     assert "leader team-shop 200\n409\nTrue\nNone\n" in said, said
 
 
+@pytest.mark.soak
+def test_uvicorn_workers(
+    python: Path, settings: Settings, store: EtcdStore, tmp_path: Path
+) -> None:
+    """Of two workers one leads; the one that is ended lets the other lead."""
+    (tmp_path / "api.py").write_text(API)
+    server = [str(python), "-m", "uvicorn", "api:app", "--workers", "2", "--port", str(free_port())]
+    _leads_one_after_another(server, ClusterMutex("shop-worker", store=store), settings, tmp_path)
+
+
+def test_gunicorn_workers(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+    (tmp_path / "gunicorn.conf.py").write_text(GUNICORN)
+    (tmp_path / "app.py").write_text("def app(environ, start):\n    raise NotImplementedError\n")
+    server = [str(OWN), "-m", "gunicorn", "app:app", "--workers", "2", "--preload"]
+    server += ["--bind", f"127.0.0.1:{free_port()}"]
+    _leads_one_after_another(server, ClusterMutex("mailer", store=store), settings, tmp_path)
+
+
+def _leads_one_after_another(
+    words: list[str], mutex: ClusterMutex, settings: Settings, folder: Path
+) -> None:
+    with (folder / "log").open("wb") as log:
+        server = spawn(words, output=log.fileno(), env=_environment(settings), cwd=folder)
+        try:
+            first = wait_until(mutex.holder, 120, "a leader")
+            assert first.pid is not None
+            assert first.pid != server.pid
+            os.kill(first.pid, signal.SIGTERM)
+            wait_until(
+                lambda: (now := mutex.holder()) is not None and now.pid != first.pid,
+                120,
+                "another leader",
+            )
+            server.terminate()
+            assert server.wait(60) in (0, -signal.SIGTERM)
+            assert mutex.holder() is None
+        finally:
+            end(server)
+
+
+def test_a_pool_of_processes(settings: Settings, tmp_path: Path) -> None:
+    assert run(OWN, tmp_path, settings, POOL) == "4 acquisitions\n"
+
+
+def test_a_pod_that_is_ended(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+    """It is known by its names, and SIGTERM leaves no lock."""
+    (tmp_path / "program.py").write_text(POD)
+    mutex = ClusterMutex("reindex", store=store)
+    env = _environment(settings) | {"KUBERNETES_SERVICE_HOST": "::1", "HOSTNAME": "reindex-7"}
+    with (tmp_path / "log").open("wb") as log:
+        pod = spawn([str(OWN), "program.py"], output=log.fileno(), env=env, cwd=tmp_path)
+        try:
+            held = wait_until(mutex.holder, 60, "the lock")
+            assert held.container == "unknown/reindex-7"
+            pod.terminate()
+            assert pod.wait(60) == 143
+            assert mutex.holder() is None
+        finally:
+            end(pod)
+
+
+@pytest.mark.soak
 def test_celery(python: Path, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
     program = """
@@ -83,6 +163,7 @@ with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
     assert "done\nskipped\n" in said, said
 
 
+@pytest.mark.soak
 def test_apscheduler(python: Path, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)
     program = """
@@ -99,6 +180,7 @@ time.sleep(3)
     assert "Skipping" not in ran, said
 
 
+@pytest.mark.soak
 def test_django(python: Path, settings: Settings, tmp_path: Path) -> None:
     commands = tmp_path / "shop" / "management" / "commands"
     commands.mkdir(parents=True)
@@ -123,6 +205,7 @@ call_command("migrate_once")
     assert "No migrations to apply." in said
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("patch", "said"),
     [

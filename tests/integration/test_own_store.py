@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[1] / "support" / "own_store"
 STORE = EXAMPLE / "sqlite_locks.py"
 PAGE = Path(__file__).parents[2] / "docs" / "stores-of-your-own.md"
 MOST_LINES = 150
-SUITES = ("-p", "lockclient.testing.contract.plugin", "--pyargs", "lockclient.testing.contract")
+SUITES = (sys.executable, "-m", "lockclient.testing.contract", "-p", "no:cacheprovider")
 PROGRAM = """
 from lockclient import ClusterMutex
 with ClusterMutex("nightly", reason="totals") as held:
@@ -41,9 +41,8 @@ def installed(tmp_path: Path) -> dict[str, str]:
 )
 def test_it_keeps_the_contract(these: str, tmp_path: Path, installed: dict[str, str]) -> None:
     """By the suites as they are shipped, warnings as errors."""
-    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error")
     done = run_to_end(
-        *(*words, *SUITES, "--store", "sqlite_locks:subject", "-k", these),
+        *(*SUITES, "-W", "error", "--store", "sqlite_locks:subject", "-k", these),
         folder=tmp_path,
         env=installed,
     )
@@ -70,10 +69,9 @@ def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
     assert '"totals"' in done.stdout
     done = run_to_end(sys.executable, "-m", "lockclient", "doctor", env=env, status=None)
     assert "answers, in" in done.stdout
-    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SUITES)
     url = f"sqlite://{tmp_path}/{{}}.db"
     these = ("--store", url, "-k", "test_a_free_lock_is_had or test_a_push_moves")
-    done = run_to_end(*words, *these, folder=tmp_path, env=env)
+    done = run_to_end(*SUITES, *these, folder=tmp_path, env=env)
     assert "lose_tickets, write" in done.stdout
 
 
@@ -87,6 +85,5 @@ def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
     ],
 )
 def test_a_store_that_can_t_be_had_is_named(store: str, text: str, tmp_path: Path) -> None:
-    words = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SUITES)
-    done = run_to_end(*words, "--store", store, folder=tmp_path, status=4)
+    done = run_to_end(*SUITES, "--store", store, folder=tmp_path, status=4)
     assert text in done.stderr

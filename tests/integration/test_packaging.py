@@ -12,10 +12,12 @@ import clustermutex
 import lockclient
 from tests.support import man_page
 from tests.support.processes import BIN, run_to_end
-from tests.support.wheel import build
+from tests.support.wheel import build, build_wheel
+from tests.unit.house.test_requirements import EXTRAS
 
 CHECKOUT = Path(__file__).parents[2]
 COMPLETIONS = CHECKOUT / "packaging" / "completions"
+CONSTRAINTS = CHECKOUT / "constraints.txt"
 
 
 def test_the_library_is_had_by_the_package_s_name() -> None:
@@ -54,3 +56,43 @@ def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
         *("packaging/completions/clustermutex.bash", "packaging/clustermutex.1"),
         *("docs/testing.md", "CHANGELOG.md"),
     } <= names
+
+
+ALONE = {
+    "": "import clustermutex, lockclient.aio",
+    "command": "import runpy, sys; sys.argv = ['clustermutex', 'ls', '--help']; "
+    "runpy.run_module('lockclient', run_name='__main__')",
+    "services": "import unlocker.__main__, mutexdash.__main__",
+    "gcs": "import lockclient.stores.gcs.store",
+    "notify": "import apprise, unlocker.__main__",
+    "opentelemetry": "import lockclient.instruments.opentelemetry",
+    "prometheus": "import lockclient.instruments.prometheus",
+    "valkey": "import lockclient.stores.valkey.store",
+    "embedded": "from lockclient.cli.setup.etcd_server import find_etcd; assert find_etcd()",
+    "testing": "import sys, pytest; sys.exit(pytest.main(['test_it.py']))",
+}
+"""Of each extra, what it is wanted for."""
+TEST = """
+from lockclient import ClusterMutex
+pytest_plugins = ["lockclient.testing.plugin"]
+def test_it(clustermutex):
+    with ClusterMutex("x"):
+        assert clustermutex.held() == ["x"]
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("extra", ALONE)
+def test_each_extra_brings_what_it_is_wanted_for(extra: str, tmp_path: Path) -> None:
+    """In an empty environment, alone."""
+    python = tmp_path / "venv" / "bin" / "python"
+    run_to_end(sys.executable, "-m", "venv", tmp_path / "venv")
+    wanted = f"{build_wheel(tmp_path)}[{extra}]"
+    run_to_end(python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, wanted, timeout=900)
+    (tmp_path / "test_it.py").write_text(TEST)
+    path = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": ""}
+    run_to_end(python, "-W", "error", "-c", ALONE[extra], folder=tmp_path, env=path)
+
+
+def test_each_extra_is_tried_alone() -> None:
+    assert {*ALONE} - {""} == {*EXTRAS} - {"dev", "docs", "bench"}

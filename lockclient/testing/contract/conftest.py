@@ -16,7 +16,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = metafunc.config.stash.get(EXAMPLE, None)
     if subject is None:
         raise pytest.UsageError(
-            "Say which store is to be tried: -p lockclient.testing.contract.plugin --store …"
+            "Say which store is to be tried: python -m lockclient.testing.contract --store …"
         )
     if "make" in metafunc.fixturenames:
         drivers = ["threads", "asyncio"] if hasattr(subject.store, "send_async") else ["threads"]

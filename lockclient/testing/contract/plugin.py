@@ -1,7 +1,8 @@
 """The option `--store` of pytest: which store the contract suites are to be run over.
 
-It comes by `-p lockclient.testing.contract.plugin`, or by `pytest_plugins` in a `conftest.py`:
-pytest reads the conftest of a package that is named by `--pyargs` too late for options.
+It comes by `python -m lockclient.testing.contract`, by `-p lockclient.testing.contract.plugin`, or
+by `pytest_plugins` in a `conftest.py`: pytest reads the conftest of a package that is named by
+`--pyargs` too late for options, and an entry point would burden everybody's runs.
 """
 
 from __future__ import annotations
