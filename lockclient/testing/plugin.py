@@ -25,7 +25,8 @@ from lockclient.testing.memory_locks import MemoryLocks
 def clustermutex(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLocks]:
     """Locks in memory for this test: `ClusterMutex("name")` uses them, and nothing is left over.
 
-    What the program says by `ClusterMutex.setup()` meanwhile is checked, and changes nothing. See
+    What the program says by `ClusterMutex.setup()` meanwhile of where locks are is checked, and
+    changes nothing; what it says of owner, labels and instruments ends with the test. See
     `lockclient.testing.MemoryLocks` for what a test can have happen to them.
     """
     locks = MemoryLocks()
@@ -85,6 +86,9 @@ def _default(store: MutexStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     try:
         with monkeypatch.context() as patch:
             patch.setattr(default_store, "set_default", lambda *_: None)
+            said = default_store.defaults
+            for name in said.__slots__:  # what the test says of owner, labels, instruments ends
+                patch.setattr(said, name, getattr(said, name))
             yield
     finally:
         default_store.swap_default(before)

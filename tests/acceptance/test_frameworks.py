@@ -22,7 +22,7 @@ from tests.support.processes import wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-_, API, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND = re.findall(
+_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND = re.findall(
     r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
 )
 NEEDS = (
@@ -40,7 +40,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = folder / "bin" / "python"
     for words in (
         (sys.executable, "-m", "venv", folder),
-        (found, "-m", "pip", "install", "-q", *NEEDS, f"{CHECKOUT}[prometheus]"),
+        (found, "-m", "pip", "install", "-q", *NEEDS, f"{CHECKOUT}[prometheus,testing]"),
     ):
         subprocess.run(words, check=True, timeout=600)
     return found
@@ -83,6 +83,15 @@ print(ClusterMutex("shop-worker").holder())
 """
     said = run(python, tmp_path, settings, program)
     assert "leader team-shop 200\n409\nTrue\nNone\n" in said, said
+
+
+@pytest.mark.soak
+def test_fastapi_s_tests(python: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text(API)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["lockclient.testing.plugin"]\n')
+    (tmp_path / "test_api.py").write_text(API_TEST)
+    said = run(python, tmp_path, settings, "import sys, pytest; sys.exit(pytest.main())")
+    assert "2 passed" in said, said
 
 
 @pytest.mark.soak

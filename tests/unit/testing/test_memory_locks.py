@@ -53,9 +53,11 @@ class TestFixture:
 
     @pytest.mark.parametrize("again", [1, 2])
     def test_nothing_is_left_over(self, clustermutex: MemoryLocks, again: int) -> None:
-        """Not what a test has forgotten to release, and nobody is warned of that."""
+        """Not what a test has forgotten to release, and nobody is warned of that; nor `setup`."""
         held = ClusterMutex("x").acquire(blocking=False)
         assert held is not None
+        assert (held.record.owner, held.record.labels) == (None, None)
+        ClusterMutex.setup(owner="team", labels={"env": "test"}, instruments=[lambda _: None])
 
     def test_who_waits_at_the_end_goes_on_no_longer(self) -> None:
         locks, ended = MemoryLocks(), list[StoreError]()
