@@ -17,8 +17,8 @@ from typing import Final
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.wire.connection import Command, Connection, Reply
-from lockclient.stores.valkey.wire.pending_connections import PendingConnections
 from lockclient.stores.valkey.wire.pool import QUARANTINE_REASON, ServerPool
+from lockclient.stores.valkey.wire.wakeup import PendingConnections
 
 GRACE_S: Final = 0.1
 """Seconds that those who have not answered yet have when the votes are enough already."""

@@ -24,7 +24,7 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable, Vouched
-from lockclient.stores.valkey.wire.pending_connections import PendingConnections
+from lockclient.stores.valkey.wire.wakeup import PendingConnections
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
