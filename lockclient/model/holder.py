@@ -128,7 +128,7 @@ class Holder:
         SECONDS, ABOUT, "Expected runtime", "From a heartbeat to `alert_at`."
     )
     auto_unlock_after: float | None = fact(
-        SECONDS, ABOUT, "Unlocked after",
+        SECONDS, ABOUT, "Auto-unlock after",
         "From a heartbeat to `auto_unlock_at`; null: never, or unsaid.", absent=NEVER,
     )  # fmt: skip
     max_hold: float | None = fact(

@@ -57,7 +57,7 @@ def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
         ]
         page.get_by_role("link", name="Force-unlock…").click()
         page.get_by_label("Type the lock's name").fill("deploy/prod")
-        page.get_by_label("Why?").fill("it hangs")
+        page.get_by_label("Reason, for the former holder").fill("it hangs")
         page.get_by_role("button", name="Force-unlock now").click()
         page.get_by_text("Nobody holds the lock now.").wait_for()
         page.get_by_role("link", name="Removed", exact=True).click()

@@ -30,7 +30,7 @@ def dash(forcing: Dashboard) -> Dashboard:
 
 def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
     page.get_by_label("Type the lock's name").fill(name)
-    page.get_by_label("Why?").fill(reason)
+    page.get_by_label("Reason, for the former holder").fill(reason)
     page.get_by_role("button", name="Force-unlock now").click()
 
 
@@ -114,10 +114,10 @@ def test_a_holder_that_changes_under_an_open_form_closes_it(
     """And what was typed stays as long as it has not changed."""
     first = story.hold("a", hostname="old-host")
     with viewer(f"{dash.url}/locks/a/force-unlock?uuid={first.uuid}") as page:
-        page.get_by_label("Why?").fill("half a sen")
+        page.get_by_label("Reason, for the former holder").fill("half a sen")
         story.wait(first, hostname="next-host", pid=7)
         expect(page.get_by_text("The next waiter gets it at once")).to_be_visible(timeout=SOON)
-        expect(page.get_by_label("Why?")).to_have_value("half a sen")
+        expect(page.get_by_label("Reason, for the former holder")).to_have_value("half a sen")
         story.remove(first, removed_at=1.0, removed_by="dog", how="auto-unlock", why="overdue")
         expect(page.get_by_text("no longer has the lock")).to_be_visible(timeout=SOON)
         expect(page.locator("form.force")).to_have_count(0)

@@ -211,6 +211,58 @@ def test_pages_of_what_nobody_can_decide(
     take(viewer, forcing.url, paths)
 
 
+@pytest.mark.soak
+def test_pages_of_a_bad_night(
+    forcing: Dashboard, story: Story, root: str, etcdctl: Etcdctl, viewer: Viewer
+) -> None:
+    """Twelve troubles at once; that the store is unreachable is below."""
+    dead = story.hold("nightly-report", 2000, hostname="batch-07" + AT, reason="rebuild totals")
+    story.line_up(dead, _crowd(30))
+    story.hold("video/convert", 40_000, 50_000, 60_000, hostname="gpu-2" + AT, keepalive=True,
+               max_hold=7200.0, reason="hangs, and looks healthy")  # fmt: skip
+    schema = story.hold("schema-migration", 400, 3600, None, actor="B", backtrace=MIGRATION)
+    prod = story.hold("deploy/prod", 430, actor="A", backtrace=RELEASE, reason="release 2026.11.3")
+    since = time.time() - 300
+    story.line_up(prod, [{"hostname": "db-admin" + AT, "pid": 66, "actor": "B", "since": since}])
+    story.line_up(schema, [{"hostname": "ci-3" + AT, "pid": 7, "actor": "A", "since": since}])
+    story.hold("deploy/pr\u043ed", 100, reason="its o is Cyrillic")
+    story.hold("job/" + "long-" * 40 + "end", 350, hostname="h" * 63 + AT, reason="why " * 100)
+    story.hold(
+        "\u0440\u0435\u0437\u0435\u0440\u0432/\u5099\u4efd \U0001f512",
+        310,
+        hostname="\u0441\u0435\u0440\u0432\u0435\u0440",
+    )
+    story.hold("from-go", 290, client="golocks/2.1 go/1.22", pid=None, thread=None, reason=None)
+    story.hold("half-written", 60)
+    etcdctl("put", f"{root}/locks/half-written/alert_at", "tomorrow")
+    story.hold("deploy/moved", 60)
+    etcdctl("put", f"{root}/locks/deploy%2Fmoved/auto_unlock_at", f"{time.time() + 86_400:.3f}")
+    free = story.hold("waited-for")
+    story.line_up(free, [{"hostname": "next-1", "pid": 71, "since": since}])
+    story.release(free)
+    with viewer(forcing.url) as page:
+        expect(page.get_by_text("This may be a deadlock.")).to_be_visible(timeout=60_000)
+    paths = {
+        "night-locks": "/",
+        "night-dead": "/lock/nightly-report",
+        "night-hung": "/lock/video%2Fconvert",
+        "night-deadlock": "/lock/deploy%2Fprod",
+        "night-long": f"/lock/{quote('job/' + 'long-' * 40 + 'end', safe='')}",
+        "night-waiting": "/waiting",
+        "night-hosts": "/hosts",
+        "night-timeline": "/timeline",
+    }
+    take(viewer, forcing.url, paths)
+
+
+def _crowd(size: int) -> list[dict[str, Any]]:
+    return [
+        {"hostname": f"web-{number}" + AT, "pid": 900 + number, "reason": "needs the totals",
+         "since": time.time() - 1500 + number}
+        for number in range(size)
+    ]  # fmt: skip
+
+
 def test_hostile_pages(forcing: Dashboard, story: Story, viewer: Viewer) -> None:
     text = "<img src=x onerror=alert(1)>\u202egnp.exe\u200b"
     holder = story.hold(text, hostname=text, reason=text * 3, thread=text, backtrace=text * 40)

@@ -263,8 +263,8 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
     told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
-    assert f"undecided        {why}. People are alerted" in told
-    assert "auto-unlock      undecided, 20" in told
+    assert f"undecided         {why}. People are alerted" in told
+    assert "auto-unlock       undecided, 20" in told
 
 
 def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> None:
