@@ -171,7 +171,7 @@ def test_it_shows_and_names_the_holder_and_asks(held: HeldLock, settings: Settin
         assert "File" in asked
         assert held.healthy
         terminal.enter("y\n")
-        terminal.wait_for("Why?")
+        terminal.wait_for("Reason, for the former holder")
         assert held.healthy
         terminal.enter("it hangs\n")
         assert terminal.ended() == 0
