@@ -290,6 +290,12 @@ class Comparison:
             server.process.wait()
             server.start()
 
+    def end(self) -> None:
+        """Kill all workers, where they stand."""
+        for process in self._workers.values():
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
     def run(self, rounds: int) -> str:
         """Run it; return its row of the table."""
         time.sleep(AFTER_S)
@@ -299,9 +305,7 @@ class Comparison:
                 fault()
                 time.sleep(AFTER_S)
         ended = time.monotonic()
-        for process in self._workers.values():
-            _signal(process, signal.SIGKILL)
-            process.wait()
+        self.end()
         time.sleep(3 * TTL_S)
         fenced = "there is none"
         if ("fenced", LOCK) in register.counters:
@@ -338,7 +342,9 @@ def main(words: Sequence[str] | None = None) -> int:
             except Missing as reason:
                 print(f"| {name} | {reason} |", flush=True)
                 continue
-            print(f"| {name} | {Comparison(system, register).run(said.rounds)} |", flush=True)
+            comparison = Comparison(system, register)
+            stack.callback(comparison.end)  # also where it fails
+            print(f"| {name} | {comparison.run(said.rounds)} |", flush=True)
     return 0
 
 
