@@ -220,7 +220,9 @@ class Unlocker:
                     finally:  # what is due is handed out once
                         self._remover.run(progress.due)
                 self._health.swept_at = monotonic()
-            else:
+            elif monotonic() - self._health.swept_at >= _MAX_SWEEP_GAP_S:
+                # Not for a moment: a watch that starts again asks whether the store was restored,
+                # and what it brings then tells which locks were taken meanwhile.
                 self._unclaimed.clear()
         self._passed_at = monotonic()
 

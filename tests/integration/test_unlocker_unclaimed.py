@@ -68,9 +68,14 @@ def test_a_ticket_in_the_line_of_a_free_lock_is_shown_until_it_goes(
 
 
 def test_it_is_known_again_after_readings_and_after_an_outage(
-    own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl, caplog: pytest.LogCaptureFixture
+    own_etcd: Etcd,
+    own_store: EtcdStore,
+    own_etcdctl: Etcdctl,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Found at the start, kept over a resync; with etcd away nothing is known and none shown."""
+    monkeypatch.setattr("unlocker.unlocker._MAX_SWEEP_GAP_S", 60.0)  # however slow the machine
     own_etcdctl("put", "/clustermutex/queue/a/one", WHO)
     with (
         caplog.at_level(logging.WARNING),
@@ -81,9 +86,16 @@ def test_it_is_known_again_after_readings_and_after_an_outage(
         since = metric(unlocker, SINCE, name="a")
         unlocker._table.resync()
         wait_until(lambda: metric(unlocker, "clustermutex_unlocker_table_loads_total") == 2)
-        time.sleep(0.5)
+        wait_until(unlocker._health.is_current, what="the watch")
+        # As while the watch that starts again asks whether the store was restored.
+        unlocker._table._looking = True
+        unlocker._sweep()
+        unlocker._table._looking = False
+        unlocker._sweep()
+        unlocker._sweep()
         assert metric(unlocker, SINCE, name="a") == pytest.approx(since, abs=0.1)
 
+        monkeypatch.setattr("unlocker.unlocker._MAX_SWEEP_GAP_S", 1.0)
         own_etcd.stop()
         wait_count(unlocker, 0)
         own_etcd.start()
