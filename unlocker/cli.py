@@ -62,8 +62,8 @@ def read_limit(text: str) -> int | None:
     default=str(MAX_REMOVALS),
     show_default=True,
     help="How many locks all unlockers together may remove in a minute, or a fifth of all "
-    "locks if that is more; the rest waits. (More due at once is more often a broken "
-    "network than dead holders.) `off`: no limit.",
+    "locks if that is more; the rest waits. (So many at once usually means a "
+    "broken network or clock, not dead holders.) `off`: no limit.",
 )
 @click.option(
     "--notify",

@@ -104,11 +104,11 @@ class RateLimit:
             log.warning(
                 "The brake is on: %d locks are due beyond the %g that may be removed in a "
                 "minute (the larger of --max-removals and %g %% of all locks), and stay for "
-                "now. So many at once are more often a broken network or clock than dead "
-                "holders: check whether the holders live. If they do, fix the cause, and "
-                "their pushes keep the locks. If they do not, wait, because each minute "
-                "removes some, or start one more unlocker with --max-removals off to remove "
-                "all at once.",
+                "now. So many at once usually means a broken network or clock, not dead "
+                "holders. First check whether the holders are alive. If they are, fix the "
+                "network or clock; their heartbeats then keep the locks. If they are dead, "
+                "either wait (some are removed each minute) or start one more unlocker with "
+                "--max-removals off to remove them all at once.",
                 number,
                 limit,
                 100 * SHARE_OF_LOCKS,

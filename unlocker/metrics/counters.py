@@ -63,7 +63,7 @@ class Metrics:
         )
         self.removals = counter(
             "clustermutex_removals_seen",
-            "Locks seen to be removed from their holders, by anyone.",
+            "Locks that this unlocker saw removed from their holders, by itself or by anyone else.",
             *("how", REMOVAL_KINDS),
         )
         self.notifications = counter(

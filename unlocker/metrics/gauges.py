@@ -34,8 +34,8 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     yield gauge_by_label(
         "clustermutex_locks",
         "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
-        "(their stamps contradict their own times, or they need a feature that this version "
-        "does not know: never removed); broken (data that can't be read, never removed).",
+        "(their timestamps contradict their own times, or they need a feature this version "
+        "does not support: never removed); broken (data that can't be read, never removed).",
         "state",
         deadlines.counts(),
     )
@@ -54,7 +54,7 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "clustermutex_longest_line_waiters",
-        "Clients in the longest queue for one lock.",
+        "Clients waiting in the longest queue for one lock.",
         max(lines, default=0),
     )
     yield GaugeMetricFamily(
@@ -157,7 +157,8 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily,
     )
     refused = GaugeMetricFamily(
         "clustermutex_unlocker_removal_failing",
-        "A lock past its alert that this unlocker could not remove yet; it is retrying.",
+        "A lock past its alert that this unlocker has not been able to remove yet; it keeps "
+        "retrying.",
         labels=["name"],
     )
     return alert, unlock, info, refused
