@@ -143,7 +143,7 @@ def _unlock(name: str, asked: _Request) -> Removal:
     moment = board.moment()
     if moment.away_since is not None:
         why = (
-            f"{board.store.can.display_name} is away"
+            f"{board.store.can.display_name} is unreachable"
             if moment.state == "away"
             else "the dashboard is out of date"
         )

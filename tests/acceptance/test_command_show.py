@@ -58,7 +58,7 @@ def test_all_facts(held: HeldLock, settings: Settings) -> None:
         assert fact in said
     for label, value in (
         *(("host", record.hostname), ("process", record.pid), ("identity", "me")),
-        *(("expected runtime", "5 min"), ("unlocked after", "15 min")),
+        *(("expected runtime", "5 min"), ("auto-unlock after", "15 min")),
     ):
         assert re.search(rf"  {label} +{value}\n", said)
     assert re.search(r"[█░]*┃[█░]+┃\n", said), "the bar has a notch and an end"

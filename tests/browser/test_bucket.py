@@ -43,7 +43,7 @@ def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
     """
     with viewer(f"{dash.url}/") as page:
         page.get_by_text("Google Cloud Storage connected").wait_for()
-        assert page.get_by_text("last look").is_visible()
+        assert page.get_by_text("last poll").is_visible()
         assert page.get_by_role("link", name="Waiting", exact=True).count() == 0
         mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
         mutex.acquire()

@@ -284,7 +284,7 @@ def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
         expect(page.locator("tbody tr").nth(1)).to_contain_text("b-second")
         expect(page.locator(".tile").first).to_contain_text("2")
         expect(page.locator(".count")).to_contain_text("1–2 of 2 locks")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
         expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
         story.release(first)
         expect(gone).to_contain_text("Released", timeout=SOON)
@@ -371,11 +371,11 @@ def test_a_paused_page_stands_still_until_it_goes_on(
         page.on("request", lambda asks: asked.append(asks.resource_type))
         story.hold("meanwhile")
         expect(page.locator("#paused")).to_have_text(
-            re.compile(r"([3-9]|\d\d) s ago"), timeout=SOON
+            re.compile(r"([3-9]|\d\d) s old"), timeout=SOON
         )
         assert "fetch" not in asked
         expect(page.locator("tbody tr")).to_have_count(1)
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
         expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
         expect(page.locator("#paused")).to_be_hidden()
 

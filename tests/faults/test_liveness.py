@@ -108,7 +108,7 @@ class TestBlindUnlocker:
             wait_until(lambda: metric(service, "clustermutex_unlocker_store_up") == 1)
             log = ends(service)
             assert "the watch has shown none of the heartbeats" in log
-            assert log.count("reopening it") == 3
+            assert log.count("confirmed: reopening it") == 3
             assert log.count("everything is read again") == 2
 
     def test_a_stream_that_falls_silent_is_opened_anew(

@@ -32,7 +32,7 @@ def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> 
             line for line in unlocker.log_text().splitlines() if "allow only Prometheus" in line
         ]
         assert len(said) == 1
-        assert f"WARNING unlocker: Everyone who can reach {unlocker.url} may read" in said[0]
+        assert f"WARNING unlocker: Anyone who can reach {unlocker.url} can read" in said[0]
         assert unlocker.log_text().count("'evil.example'") == 1
 
 

@@ -128,7 +128,7 @@ class TestWaitingForItself:
 
     @staticmethod
     def _again(subject: Subject) -> None:
-        with ClusterMutex("x", store=subject.store, timeout=0.3):
+        with ClusterMutex("x", store=subject.store, timeout=2):
             pytest.fail("it is held")
 
     def test_a_task_is_warned_as_well(
@@ -137,7 +137,7 @@ class TestWaitingForItself:
         """Whose stack is that of the coroutines that it awaits."""
 
         async def again() -> None:
-            async with AsyncClusterMutex("x", store=subject.store, timeout=0.3):
+            async with AsyncClusterMutex("x", store=subject.store, timeout=2):
                 pytest.fail("it is held")
 
         async def block() -> tuple[LockTimeout, str | None]:
