@@ -338,7 +338,9 @@ def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
     wait_until(lambda: "Notifications by json-1 fail" in service.log_text(), what="that")
     webhook.status = 200
     webhook.told("'a'", ALERT)
-    wait_until(lambda: "Notifications by json-1 work again" in service.log_text(), what="that it is said")
+    wait_until(
+        lambda: "Notifications by json-1 work again" in service.log_text(), what="that it is said"
+    )
     assert SECRET not in service.log_text()
 
 
