@@ -274,7 +274,7 @@ class TestBlindDashboard:
                 wait_until(lambda: not said(dash)["connected"], what="it to be missed")
                 figure(f"a frozen etcd showed after {time.monotonic() - frozen_at:.1f} s")
                 page = fetch(dash, "/")[1]
-                assert "etcd away" in page
+                assert "etcd unreachable" in page
                 assert "etcd connected" not in page
                 assert "mutexdash_store_connected 0.0" in fetch(dash, "/metrics")[1]
                 assert age(dash) >= 5

@@ -233,7 +233,7 @@ def test_a_label_is_on_every_page_and_in_the_tab() -> None:
             assert "etcd://127.0.0.1:2379/clustermutex" in html
         tag = board.get("/").headers["ETag"]
         board.store.here = False
-        assert "<title>etcd away · prod</title>" in board.html("/")
+        assert "<title>etcd unreachable · prod</title>" in board.html("/")
     with Board() as plain:
         assert "<title>Locks · ClusterMutex</title>" in plain.html("/")
         assert plain.get("/").headers["ETag"].split("-")[-2] != tag.split("-")[-2]
