@@ -52,10 +52,10 @@ ELSEWHERE = {
 _HEAD = """\
 # The library, name by name
 
-Made of the docstrings by `make reference`. Import all names by `from lockclient import …`, \
-unless the section says another module; \
-`lockclient.__version__` is the release. What else is in the package may change with any release. \
-How locks are used is in the [README](../README.md), which times to choose in [times.md](times.md).
+Generated from the docstrings by `make reference`. Import all of these from `lockclient`, unless \
+the section names another module; `lockclient.__version__` is the release. Anything else in the \
+package may change with any release. The [README](../README.md) shows how to use locks, \
+[times.md](times.md) helps to choose their times.
 """
 _GIVEN = (
     *(lockclient.Holder, lockclient.Ticket, lockclient.Removal, lockclient.Guard),
