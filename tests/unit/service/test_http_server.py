@@ -158,7 +158,8 @@ def test_a_crooked_header_is_answered_and_is_no_error_of_ours(
         )
         connection.settimeout(30)
         assert connection.recv(4096).split()[1] in (b"400", b"501")
-    assert not caplog.records
+    # waitress counts a thread that has not run yet as busy, and warns of its queue.
+    assert not [record for record in caplog.records if record.name != "waitress.queue"]
 
 
 def test_a_request_that_comes_in_pieces_is_answered(connect: Connect) -> None:
