@@ -22,7 +22,7 @@ from tests.support.processes import wait_until
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND = re.findall(
+_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = re.findall(
     r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
 )
 NEEDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockclient import Settings, StoreError, StoreUnavailable
+from lockclient import ClusterMutexError, Settings, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
@@ -63,6 +64,13 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     servers.all[1].kill()
     assert "no lock can be acquired. → Follow the advice for the others: locks" in examined()
     servers.all[0].start()
+
+
+def test_a_process_without_poll_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `eventlet.monkey_patch()` leaves it."""
+    monkeypatch.delattr(select, "poll")
+    with pytest.raises(ClusterMutexError, match="which eventlet has removed"):
+        ValkeyStore(ValkeyLocation(("127.0.0.1:1",)))
 
 
 def test_a_prefix_below_another_one_harms_nobody(servers: Servers) -> None:

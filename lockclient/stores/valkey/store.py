@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lockclient.errors import StoreError
+from lockclient.errors import ClusterMutexError, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.polled_store import PolledStore
@@ -42,6 +43,12 @@ class ValkeyStore(PolledStore):
     _name = "valkey"
 
     def __init__(self, location: ValkeyLocation) -> None:
+        if not hasattr(select, "poll"):
+            raise ClusterMutexError(
+                "Locks in Valkey need select.poll, which eventlet has removed from this process. "
+                "Leave it as it is (eventlet.monkey_patch(thread=False, select=False)), or hold "
+                "the lock by a process of its own: clustermutex run NAME -- COMMAND."
+            )
         self.can = replace(type(self).can, expires=location.expire)
         super().__init__(location)
 
