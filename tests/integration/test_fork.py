@@ -143,7 +143,7 @@ def raise_late(number, frame):
 def interrupt(number):
     while not fork_safety._forking:
         time.sleep(0.001)
-    os.kill(os.getpid(), number)
+    signal.pthread_kill(threading.main_thread().ident, number)  # os.kill may reach another one
     # Another thread's fork, meanwhile, is none of its business.
     if (child := os.fork()) == 0:
         os._exit(0)
