@@ -59,6 +59,8 @@ def test_a_deadlock_is_the_verdict_that_people_see_everywhere(board: Board) -> N
     board.shows("/lock/x", "Deadlock?", "This may be a deadlock, see below.")
     page = board.html("/lock/x").partition('class="heading"')[2]
     assert "badge ok" not in page
+    uuid = board.get("/api/locks/x").json["uuid"]
+    board.shows(f"/locks/x/force-unlock?uuid={uuid}", "Deadlock?")
     for path, circle in (("/api/locks?q=lock:y", ["y", "x"]), ("/api/locks/y", ["y", "x"])):
         said = board.get(path).json
         lock = said.get("locks", [said])[0]
