@@ -236,7 +236,8 @@ import signal
 held = ClusterMutex("x", store=store)
 held.acquire()
 waiter = ClusterMutex("x", store=store)
-threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+main = threading.main_thread().ident
+threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
 try:
     waiter.acquire()
 finally:
