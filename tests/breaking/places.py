@@ -77,9 +77,11 @@ class EtcdPlace:
             self.frozen,
             self.majority_frozen,
             self.cut_off,
+            self.cut_off_one_way,
             self.all_restarted,
             self.compacted,
             self.client_cut_off,
+            self.client_cut_off_one_way,
             self.client_delayed,
             self.client_swallowed,
             self.requests_spoilt,
@@ -112,6 +114,14 @@ class EtcdPlace:
     def cut_off(self) -> Iterator[None]:
         """Cut a member off from the others; its clients reach it."""
         with self._notes.trouble(), self.cluster.cut_off(self._member()):
+            yield
+
+    @contextmanager
+    def cut_off_one_way(self) -> Iterator[None]:
+        """Let a member hear the others and not be heard, or be heard and not hear."""
+        says = self._choose.random() < 0.5
+        member = self._member()
+        with self._notes.trouble(), self.cluster.cut_off(member, says=says, hears=not says):
             yield
 
     @contextmanager
@@ -153,6 +163,13 @@ class EtcdPlace:
             yield
             for way in ways:
                 way.mend()
+
+    @contextmanager
+    def client_cut_off_one_way(self) -> Iterator[None]:
+        """Let a client's requests arrive and no answer, or the other way round."""
+        _, ways = self._way(Relay)
+        with _one_way(self._notes, ways, self._choose):
+            yield
 
     @contextmanager
     def client_delayed(self) -> Iterator[None]:
@@ -230,7 +247,14 @@ class ValkeyPlace:
 
     def faults(self) -> list[Fault_]:
         """Return what can go wrong: as much of it as a majority survives, and a bit more."""
-        return [self.killed, self.frozen, self.majority_frozen, self.client_cut_off, self.delayed]
+        return [
+            self.killed,
+            self.frozen,
+            self.majority_frozen,
+            self.client_cut_off,
+            self.client_cut_off_one_way,
+            self.delayed,
+        ]
 
     def _server(self) -> Any:
         return self._choose.choice(self.servers.all)
@@ -267,6 +291,12 @@ class ValkeyPlace:
             yield
             for way in ways:
                 way.mend()
+
+    @contextmanager
+    def client_cut_off_one_way(self) -> Iterator[None]:
+        """Let a client's requests arrive and no answer, or the other way round."""
+        with _one_way(self._notes, self._choose.choice(self._ways), self._choose):
+            yield
 
     @contextmanager
     def delayed(self) -> Iterator[None]:
@@ -338,6 +368,17 @@ class BucketPlace:
             self.server.trouble = lambda asked: BucketFault(asked.method, DROP)
             yield
             self.server.trouble = lambda _: None
+
+
+@contextmanager
+def _one_way(notes: Notes, ways: Sequence[Relay], choose: Random) -> Iterator[None]:
+    requests = choose.random() < 0.5
+    with notes.trouble():
+        for way in ways:
+            way.hold(requests=requests)
+        yield
+        for way in ways:
+            way.mend()
 
 
 def _left(store: Any) -> list[str]:

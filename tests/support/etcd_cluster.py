@@ -30,7 +30,7 @@ _LOCALITY = "192.0.2"
 
 
 class Wires:
-    """What the members send each other; `cut` silences a member in both directions.
+    """What the members send each other; `cut` silences a member, in both directions or in one.
 
     Each member dials its peers through a SOCKS proxy of its own, so that of every connection both
     ends are known. etcd takes the proxy from its environment, but not for peers on loopback: so
@@ -39,7 +39,8 @@ class Wires:
 
     def __init__(self, peer_ports: list[int]) -> None:
         self._peer_ports = peer_ports
-        self._whole = [asyncio.Event() for _ in peer_ports]
+        self._says = [asyncio.Event() for _ in peer_ports]
+        self._hears = [asyncio.Event() for _ in peer_ports]
         self._ending = asyncio.Event()
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,17 +56,20 @@ class Wires:
         return f"socks5://127.0.0.1:{self._ports[number]}"
 
     @contextmanager
-    def cut(self, number: int) -> Iterator[None]:
-        """Let nothing through from and to a member, for the time of the block.
+    def cut(self, number: int, *, says: bool = False, hears: bool = False) -> Iterator[None]:
+        """Let nothing through from and to a member, for the time of the block; or one way only.
 
         Connections stay open, as they do when packets are lost, and go on afterwards.
         """
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._whole[number].clear)
+        ways = [self._says[number]] * (not says) + [self._hears[number]] * (not hears)
+        for way in ways:
+            self._loop.call_soon_threadsafe(way.clear)
         try:
             yield
         finally:
-            self._loop.call_soon_threadsafe(self._whole[number].set)
+            for way in ways:
+                self._loop.call_soon_threadsafe(way.set)
 
     def __enter__(self) -> Wires:
         self._thread.start()
@@ -79,8 +83,8 @@ class Wires:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        for whole in self._whole:
-            whole.set()
+        for way in (*self._says, *self._hears):
+            way.set()
         servers = [await self._listen(number) for number in range(len(self._peer_ports))]
         self._ports = [server.sockets[0].getsockname()[1] for server in servers]
         self._ready.set()
@@ -104,27 +108,29 @@ class Wires:
         await reader.readexactly(methods)
         writer.write(b"\x05\x00")
         *_, last_octet, _, _ = await reader.readexactly(10)
-        pair = (source, last_octet - 1)
-        await self._through(pair)
-        port = self._peer_ports[pair[1]]
+        target = last_octet - 1
+        await self._through(source, target)
+        await self._through(target, source)
+        port = self._peer_ports[target]
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x05\x00\x00\x01" + bytes(6))
         await asyncio.gather(
-            self._pass(pair, reader, far_writer), self._pass(pair, far_reader, writer)
+            self._pass(source, target, reader, far_writer),
+            self._pass(target, source, far_reader, writer),
         )
 
     async def _pass(
-        self, pair: tuple[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, sender: int, to: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                await self._through(pair)
+                await self._through(sender, to)
                 writer.write(data)
                 await writer.drain()
 
-    async def _through(self, pair: tuple[int, int]) -> None:
-        for end in pair:
-            await self._whole[end].wait()
+    async def _through(self, sender: int, to: int) -> None:
+        await self._says[sender].wait()
+        await self._hears[to].wait()
 
 
 async def all_ended() -> None:
@@ -243,9 +249,10 @@ class Cluster:
             member.start()
 
     @contextmanager
-    def cut_off(self, member: Etcd) -> Iterator[None]:
-        """Let a member reach no other for the time of the block; clients reach it all the time."""
-        with self._wires.cut(self.members.index(member)):
+    def cut_off(self, member: Etcd, *, says: bool = False, hears: bool = False) -> Iterator[None]:
+        """Let a member reach no other for the time of the block, or let it only speak, or only
+        hear; clients reach it all the time."""
+        with self._wires.cut(self.members.index(member), says=says, hears=hears):
             yield
 
     def restart(self, member: Etcd) -> None:

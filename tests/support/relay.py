@@ -28,6 +28,9 @@ class Relay:
         self.delay = 0.0
         self.change: Callable[[bytes], bytes] = bytes
         self._whole = True
+        self._requests_pass, self._answers_pass = threading.Event(), threading.Event()
+        self._requests_pass.set()
+        self._answers_pass.set()
         self._swallows = threading.Event()
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -37,8 +40,15 @@ class Relay:
         self._whole = False
         self._break()
 
+    def hold(self, *, requests: bool) -> None:
+        """Cut one way, of requests or of answers, until `mend`: what is lost is then sent again,
+        as TCP does it."""
+        (self._requests_pass if requests else self._answers_pass).clear()
+
     def mend(self) -> None:
         self._whole = True
+        self._requests_pass.set()
+        self._answers_pass.set()
 
     def swallow(self) -> None:
         """Pass on nothing more of what is connected now, without a word; new ones are well."""
@@ -57,6 +67,7 @@ class Relay:
 
     def __exit__(self, *_: object) -> None:
         self.cut()
+        self.mend()  # who waits for a way finds its connection closed
         _close(self._listener)
 
     def _break(self) -> None:
@@ -81,16 +92,22 @@ class Relay:
                 _close(client)
                 return
             self._ends |= {client, server}
-        for source, sink in ((client, server), (server, client)):
-            how = (source, sink, self._swallows)
+        ways = ((client, server, self._requests_pass), (server, client, self._answers_pass))
+        for source, sink, passes in ways:
+            how = (source, sink, passes, self._swallows)
             threading.Thread(target=self._pass_on, args=how, daemon=True).start()
 
     def _pass_on(
-        self, source: socket.socket, sink: socket.socket, swallows: threading.Event
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        passes: threading.Event,
+        swallows: threading.Event,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 time.sleep(self.delay)
+                passes.wait()
                 if not swallows.is_set():
                     sink.sendall(self.change(data))
         if not swallows.is_set():  # else the other side is not to see the end either
