@@ -30,6 +30,8 @@ from tests.support.clock_shim import Clock, compile_library
 WORKERS = 4
 CLIENTS = 3
 """Of each worker."""
+STARTS = ("all_restarted", "killed")
+"""Faults that begin first and end last: who starts serves when nothing else is broken any more."""
 CALM_S = 3.0
 """Seconds without faults at the beginning, and at the end of the time."""
 SETTLED_S = 60.0
@@ -141,6 +143,7 @@ class Run:
             chosen = [order.pop()]
             if order and self._choose.random() < 0.4:
                 chosen.append(order.pop())
+            chosen.sort(key=lambda fault: (*STARTS, fault.__name__).index(fault.__name__))
             with ExitStack() as stack:
                 for fault in chosen:
                     self._faults[fault.__name__.strip("_")] += 1
