@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures moving-picture site clean
+.PHONY: demo test soak faults process-faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures moving-picture site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -29,6 +29,10 @@ faults: $(STAMP)
 	$(BIN)/python -m tests.breaking etcd $(FAULTS_ARGS)
 	$(BIN)/python -m tests.breaking valkey $(FAULTS_ARGS)
 	$(BIN)/python -m tests.breaking bucket $(FAULTS_ARGS)
+
+# Python itself is broken around real clients: PROCESS_ARGS="--cases 1000 --seed 7".
+process-faults: $(STAMP)
+	$(BIN)/python -m tests.breaking.process $(PROCESS_ARGS)
 
 # The table beside the peers; Debian's libzookeeper-java, etcd-client and redis-server are needed.
 peers: $(VENV)/.bench-installed

@@ -20,6 +20,7 @@ from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.left_behind import line_of
 from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
 from lockclient.acquisition.steps import Acquired, Busy, Hear, Pause, Step, Steps, UsedUp, Wait
+from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
@@ -37,7 +38,6 @@ from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
-    from lockclient.acquisition.wait_report import WaitReport
     from lockclient.instruments.observer import Observation
 
 log = get_logger(__name__)
@@ -260,8 +260,6 @@ class Attempt:
     def _reporting(self) -> WaitReport:
         """Return what says why this waits."""
         if self._report is None:
-            from lockclient.acquisition.wait_report import WaitReport  # for who waits alone
-
             self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
             if self.around is not None and not self.around.ended:
                 self._report.warn_of_itself(line_of(self.around))

@@ -77,6 +77,21 @@ sys.stdin.read()
 assert not mutex.healthy
 say("fine")
 """
+NO_POLLER = """
+import threading
+start = threading.Thread.start
+
+def refused(self):
+    if "poll" in getattr(self._target, "__qualname__", ""):
+        raise RuntimeError("can't start new thread")
+    start(self)
+
+threading.Thread.start = refused
+asyncio.run(cycle("y"))
+threading.Thread.start = start
+asyncio.run(cycle("y"))
+say("fine")
+"""
 PENDING = """
 held = []
 async def main():
@@ -118,6 +133,13 @@ def test_children_of_a_fork(settings: Settings) -> None:
     with program(FORK, settings) as running:
         said, _ = running.communicate(timeout=90)
     assert (running.returncode, said) == (0, "fine\n"), "no line of gRPC's either"
+
+
+def test_a_thread_that_grpc_can_not_start_does_not_end_the_process(settings: Settings) -> None:
+    """gRPC never tries again: the loop's requests are the threads' from then on."""
+    with program(NO_POLLER, settings) as running:
+        said, _ = running.communicate(timeout=90)
+    assert (running.returncode, said) == (0, "fine\n")
 
 
 def test_a_lock_that_outlives_its_loop(settings: Settings, etcdctl: Etcdctl) -> None:

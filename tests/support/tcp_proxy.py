@@ -120,7 +120,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(_PATIENCE)
-        assert self._errors == []
+        assert self._errors == [], self._errors
 
     # ------------------------------------------------------------ in its thread
 
@@ -358,8 +358,9 @@ class _Connection:
 async def deliver_late(proxy: Proxy, spoilt: _Spoilt) -> None:
     """Let etcd do a request that was held back, once the client has given it up."""
     await spoilt.given_up.wait()
-    while not await _does(proxy.target, spoilt.held):
-        pass  # the try's own limit, which travels with it, has passed on the way
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # etcd is away: it is lost
+        while not await _does(proxy.target, spoilt.held):
+            pass  # the try's own limit, which travels with it, has passed on the way
     proxy.done()
 
 

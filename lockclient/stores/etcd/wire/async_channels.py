@@ -1,9 +1,11 @@
 """gRPC channels to the members of a cluster for one event loop: what `channels` is for threads.
 
-They are grpc.aio's, but for two cases, in which the connections of the threads are used and their
-answers handed to the loop. One is the connection of an `etcd3` client. The other is the child of a
+They are grpc.aio's, but for three cases, in which the connections of the threads are used and their
+answers handed to the loop. One is the connection of an `etcd3` client. Another is the child of a
 process that had used grpc.aio before the fork: its poller did not come along, and a call in the
-child hangs or ends the process by a failed check of gRPC's (measured with 1.85).
+child hangs or ends the process by a failed check of gRPC's (measured with 1.85). The last one is a
+process in which the poller's thread could not be started: gRPC never tries that again, and a
+channel whose poller can't be had ends the process (SIGSEGV, 1.85).
 
 Why not `common.async_bridge`, which would save this file? What a cycle (acquire and release) takes
 by it, as a part of what it takes by grpc.aio: medians of ratios, both interleaved in one process,
@@ -124,8 +126,19 @@ class AioChannels:
             return _OfThreads(partial(self._threads.stub, member))
         connection = self._connections.get(member.endpoint)
         if connection is None:
+            if not _used_in <= {os.getpid()}:  # another loop has found it so
+                self._by_threads = True
+                return self._connection(member)
             _used_in.add(os.getpid())
+            try:
+                # Raises where the channel would end the process. (Public, and not in the stubs.)
+                grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]
+            except RuntimeError:  # "can't start new thread"
+                _used_in.add(_NO_POLLER)
+                return self._connection(member)
             channel = open_channel(grpc.aio, self._location, member.endpoint)
+            # It counts who uses it, and the channel does now.
+            grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
             connection = self._connections[member.endpoint] = _Connection(channel)
         return connection
 
@@ -263,3 +276,5 @@ def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:
 _used_in: set[int] = set()
 """The processes, this one and those that it was forked from, that have used grpc.aio: there is one
 poller for all loops, with a thread, and threads do not come along."""
+_NO_POLLER = 0
+"""Is in `_used_in` where that thread could not be started."""
