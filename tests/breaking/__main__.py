@@ -30,8 +30,9 @@ from tests.support.clock_shim import Clock, compile_library
 WORKERS = 4
 CLIENTS = 3
 """Of each worker."""
-STARTS = ("all_restarted", "killed")
-"""Faults that begin first and end last: who starts serves when nothing else is broken any more."""
+RANKS = {"all_restarted": 0, "killed": 1, "majority_frozen": 3}
+"""The order in which faults begin, and end the other way round: who starts serves when nothing else
+is broken any more, and most faults choose a leader, which two frozen members leave none of."""
 CALM_S = 3.0
 """Seconds without faults at the beginning, and at the end of the time."""
 SETTLED_S = 60.0
@@ -143,7 +144,7 @@ class Run:
             chosen = [order.pop()]
             if order and self._choose.random() < 0.4:
                 chosen.append(order.pop())
-            chosen.sort(key=lambda fault: (*STARTS, fault.__name__).index(fault.__name__))
+            chosen.sort(key=lambda fault: RANKS.get(fault.__name__, 2))
             with ExitStack() as stack:
                 for fault in chosen:
                     self._faults[fault.__name__.strip("_")] += 1
