@@ -64,8 +64,9 @@ def run_case(seed: int, url: str, folder: Path) -> tuple[str, list[str]]:
     broken = [line["text"] for line in lines if line["what"] == "odd"] + list(overlaps(lines))
     allowed = [_EXPLAINED.get(fault, ()) for fault in lines[0]["text"].split()]
     if status not in chain(_STATUSES, *allowed):
-        said = log.read_text(errors="replace")[:3000]
-        broken.append(f"it ended with {status}:\n{said}")
+        broken.append(f"it ended with {status}")
+    if broken:
+        broken.append(f"it said:\n{log.read_text(errors='replace')[:6000]}")
     return (lines[0]["text"] if lines else "nothing"), broken
 
 

@@ -27,6 +27,7 @@ WORK_S = 1.5
 _EXPECTED_ERRORS = (
     ClusterMutexError,
     TimeoutError,
+    asyncio.TimeoutError,  # another one before Python 3.11
     Interrupted,
     asyncio.CancelledError,
     SystemExit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -198,8 +199,9 @@ def forks(case: Any) -> Iterator[None]:
         if (child := os.fork()) != 0:
             children.append(child)
             return
-        signal.alarm(40)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        faulthandler.register(signal.SIGALRM, chain=True)
+        signal.alarm(40)  # one that hangs says where, and ends
         with suppress(BaseException):
             if wants:
                 case.mutex().acquire()
