@@ -239,6 +239,19 @@ class Cluster:
         etcdctl_of(self.leader())("move-leader", f"{status.member:x}")
         assert self.leader() is to
 
+    def raise_no_space(self, member: Etcd) -> None:
+        """Raise a member's alarm that it is full: none takes anything more until it is disarmed."""
+        status = _status(member)
+        assert status is not None
+        number, octets = status.member, []
+        while number:  # a varint
+            octets.append(number & 0x7F | (0x80 if number > 0x7F else 0))
+            number >>= 7
+        activate = b"\x08\x01\x10" + bytes(octets) + b"\x18\x01"  # AlarmRequest: ACTIVATE, NOSPACE
+        with grpc.insecure_channel(member.endpoint, options=OPTIONS) as channel:
+            method = "/etcdserverpb.Maintenance/Alarm"
+            channel.unary_unary(method, bytes, bytes)(activate, timeout=10)
+
     @contextmanager
     def killed(self, member: Etcd) -> Iterator[None]:
         """Kill a member (SIGKILL); at the end of the block it starts again with its data."""
