@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from lockclient import Settings
-from lockclient.cli.setup.etcd_server import find_etcd
+from lockclient.cli.setup.etcd_server import Etcd, find_etcd
 from tests.breaking.programs import Notes
 from tests.breaking.recorder import Recorder
 from tests.support.etcd_binary import etcdctl_of, frozen
@@ -83,9 +83,16 @@ class EtcdPlace:
             self.requests_spoilt,
         ]
 
-    def _member(self) -> Any:
-        leads = self._choose.random() < 0.5
-        return self.cluster.leader() if leads else self._choose.choice(self.cluster.followers())
+    def _alive(self) -> list[Etcd]:
+        """Return the members that are not killed at the moment."""
+        members = self.cluster.members
+        return [each for each in members if each.process and each.process.poll() is None]
+
+    def _member(self) -> Etcd:
+        if self._choose.random() < 0.5:
+            return self.cluster.leader()
+        followers = self.cluster.followers()
+        return self._choose.choice([each for each in self._alive() if each in followers])
 
     @contextmanager
     def killed(self) -> Iterator[None]:
@@ -101,8 +108,8 @@ class EtcdPlace:
 
     @contextmanager
     def majority_frozen(self) -> Iterator[None]:
-        """Freeze two."""
-        one, other, _ = self._choose.sample(self.cluster.members, 3)
+        """Freeze two of those that live."""
+        one, other = self._choose.sample(self._alive(), 2)
         with self._notes.trouble(), frozen(one), frozen(other):
             yield
 
