@@ -1,6 +1,7 @@
 """docs/frameworks.md with the real packages, in an environment of their own: for `make soak`.
 
-What needs no other package than the tests have themselves is run by `make test`, too.
+`make test` has what needs no other package than the tests have themselves, and FastAPI, which is
+few.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,31 +21,43 @@ from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.processes import wait_until
+from tests.support.valkey_servers import running
+from tests.support.wheel import build_wheel
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 _, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = re.findall(
     r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
 )
-NEEDS = (
-    *("fastapi", "httpx", "uvicorn"),
-    *("celery", "apscheduler<4", "django", "gevent", "eventlet"),
-)
+NEEDS = ("fastapi", "httpx", "uvicorn", "celery", "django")
+GREEN = re.findall(r"^\| `((\w+)\.[^`]+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
+"""What patches threads, the package, and what comes of it with etcd and with Valkey."""
 
 OWN = Path(sys.executable)
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the frameworks, and this library with its extra."""
-    folder = tmp_path_factory.mktemp("frameworks")
-    found = folder / "bin" / "python"
-    for words in (
-        (sys.executable, "-m", "venv", folder),
-        (found, "-m", "pip", "install", "-q", *NEEDS, f"{CHECKOUT}[prometheus,testing]"),
-    ):
+def _install(folder: Path, *needs: str, extras: str = "prometheus,testing") -> Path:
+    """Return a Python that has some packages, and this library with extras, of a wheel."""
+    found = folder / "venv" / "bin" / "python"
+    steps: tuple[tuple[str | Path, ...], ...] = (
+        (sys.executable, "-m", "venv", folder / "venv"),
+        (found, "-m", "pip", "install", "-q", *needs, f"{build_wheel(folder)}[{extras}]"),
+    )
+    for words in steps:
         subprocess.run(words, check=True, timeout=600)
     return found
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the frameworks."""
+    return _install(tmp_path_factory.mktemp("frameworks"), *NEEDS)
+
+
+@pytest.fixture(scope="module")
+def python_of_fastapi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has FastAPI: installed in seconds, for `make test`."""
+    return _install(tmp_path_factory.mktemp("fastapi"), "fastapi", "httpx")
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -64,8 +78,7 @@ def run(python: Path, folder: Path, settings: Settings, program: str, *words: st
     return f"{done.stdout}{done.stderr}"
 
 
-@pytest.mark.soak
-def test_fastapi(python: Path, settings: Settings, tmp_path: Path) -> None:
+def test_fastapi(python_of_fastapi: Path, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "api.py").write_text(API)
     program = """
 import time
@@ -81,16 +94,16 @@ with TestClient(api.app) as client:
     print("clustermutex_client_held 1.0" in client.get("/metrics").text)
 print(ClusterMutex("shop-worker").holder())
 """
-    said = run(python, tmp_path, settings, program)
+    said = run(python_of_fastapi, tmp_path, settings, program)
     assert "leader team-shop 200\n409\nTrue\nNone\n" in said, said
 
 
 @pytest.mark.soak
-def test_fastapi_s_tests(python: Path, settings: Settings, tmp_path: Path) -> None:
+def test_fastapi_s_tests(python_of_fastapi: Path, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "api.py").write_text(API)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["lockclient.testing.plugin"]\n')
     (tmp_path / "test_api.py").write_text(API_TEST)
-    said = run(python, tmp_path, settings, "import sys, pytest; sys.exit(pytest.main())")
+    said = run(python_of_fastapi, tmp_path, settings, "import sys, pytest; sys.exit(pytest.main())")
     assert "2 passed" in said, said
 
 
@@ -172,19 +185,29 @@ with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
     assert "done\nskipped\n" in said, said
 
 
-@pytest.mark.soak
-def test_apscheduler(python: Path, settings: Settings, tmp_path: Path) -> None:
+def test_apscheduler(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)
     program = """
-import time
+import logging, threading
 from lockclient import ClusterMutex
+seen = {"Skipping": threading.Event(), "Running": threading.Event()}
+
+class Seen(logging.Handler):
+    def emit(self, record):
+        word, *_ = record.getMessage().split()
+        if word in seen:
+            seen[word].set()
+
+logging.getLogger("lockclient").addHandler(Seen())
 with ClusterMutex("nightly"):
     import jobs
-    time.sleep(3)
-time.sleep(3)
+    assert seen["Skipping"].wait(60)
+assert seen["Running"].wait(60)
+jobs.scheduler.shutdown()
 """
-    said = run(python, tmp_path, settings, program)
-    skipped, _, ran = said.partition("ran\n")
+    said = run(OWN, tmp_path, settings, program)
+    assert said.startswith("ran\n"), said
+    skipped, _, ran = said.partition("Running job with the lock")
     assert "Skipping job: The lock 'nightly' is not free. It is held by " in skipped, said
     assert "Skipping" not in ran, said
 
@@ -214,26 +237,84 @@ call_command("migrate_once")
     assert "No migrations to apply." in said
 
 
+@pytest.fixture(scope="module")
+def python_of_green_threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has what patches threads."""
+    return _install(tmp_path_factory.mktemp("green"), "gevent", "eventlet", extras="valkey")
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("patch", "said"),
-    [
-        ("from gevent import monkey; monkey.patch_all()", "gevent.monkey has replaced"),
-        ("import eventlet; eventlet.monkey_patch()", "eventlet.patcher has replaced"),
-        (
-            "from gevent import monkey\n"
-            "monkey.patch_all(thread=False, threading=False, queue=False)",
-            "released",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("patch", "package", "by_etcd", "by_valkey"), GREEN)
 def test_green_threads_work_or_are_refused(
-    patch: str, said: str, python: Path, settings: Settings, tmp_path: Path
+    patch: str,
+    package: str,
+    by_etcd: str,
+    by_valkey: str,
+    python_of_green_threads: Path,
+    settings: Settings,
+    tmp_path: Path,
 ) -> None:
-    program = f"""{patch}
-from lockclient import ClusterMutex
-with ClusterMutex("x", timeout=10) as held:
-    held.alive(force=True)
-print("released")
+    program = f"""import {package}{".monkey" if package == "gevent" else ""}
+{patch}
+from lockclient import ClusterMutex, ClusterMutexError
+try:
+    with ClusterMutex("x", timeout=10) as held:
+        held.alive(force=True)
+    print("works")
+except ClusterMutexError as error:
+    print("refused", "{package}" in str(error))
 """
-    assert said in run(python, tmp_path, settings, program)
+    expected = {"works": "works\n", "refused": "refused True\n"}
+    with running(tmp_path, 1) as servers, servers.store():
+        places = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
+        for place, what in places:
+            assert expected[what] in run(python_of_green_threads, tmp_path, place, program)
+
+
+@pytest.mark.soak
+def test_airflow(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+    """A task runs, is skipped where the lock is held, and releases it as SIGTERM ends it."""
+    airflow = _install(tmp_path, "apache-airflow>=3,<4").with_name("airflow")
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "shop.py").write_text(AIRFLOW)
+    env = _environment(settings) | {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+    for words in (("db", "migrate"), ("dags", "reserialize")):
+        subprocess.run((airflow, *words), env=env, capture_output=True, check=True, timeout=300)
+    task = [str(airflow), "tasks", "test", "shop", "rebuild"]
+    mutex = ClusterMutex("rebuild", store=store)
+    assert _ended_as(task, env, tmp_path) == "success"
+    assert mutex.holder() is None
+    with mutex:
+        assert _ended_as(task, env, tmp_path) == "skipped"
+
+    def terminate(running: subprocess.Popen[bytes]) -> None:
+        assert wait_until(mutex.holder, 120, "the task's lock").pid == running.pid
+        running.terminate()
+
+    parts = ["--task-params", '{"parts": 100000}']
+    assert _ended_as(task + parts, env, tmp_path, terminate) == "failed"
+    assert mutex.holder() is None
+
+
+def _ended_as(
+    words: list[str],
+    env: dict[str, str],
+    folder: Path,
+    meanwhile: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+) -> str:
+    """Run a task of Airflow's, and return the state in which it ended."""
+    with (folder / "log").open("wb") as log:
+        running = spawn(words, output=log.fileno(), env=env, cwd=folder)
+        try:
+            meanwhile(running)
+            assert running.wait(120) == 0
+        finally:
+            end(running)
+    said = (folder / "log").read_text()
+    states: list[str] = re.findall(r"new_state=(\w+)", said)
+    assert states, said
+    return states[-1]
