@@ -199,9 +199,11 @@ def forks(case: Any) -> Iterator[None]:
         if (child := os.fork()) != 0:
             children.append(child)
             return
+        # A handler that was about to run may have set the timer anew: that is to end nobody.
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.alarm(40)  # one that hangs says where, and ends
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         faulthandler.register(signal.SIGALRM, chain=True)
-        signal.alarm(40)  # one that hangs says where, and ends
         with suppress(BaseException):
             if wants:
                 case.mutex().acquire()
