@@ -1,10 +1,9 @@
 """A process that takes and lets go until it is told to stop.
 
-`interrupt_worker.py URL NAME STOP KIND`: its handler of SIGINT raises this kind.
+`interrupt_worker.py URL NAME KIND`: its handler of SIGINT raises this kind.
 
 Prints a line when it has begun, and one for each interrupt that it has dealt with: what it hit.
-When the file STOP exists it stays alive and does nothing, so that whatever it has left behind
-stays, too.
+From SIGUSR1 on it stays alive and does nothing, so that whatever it has left behind stays, too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,15 @@ RAISED = {kind.__name__: kind for kind in (KeyboardInterrupt, ValueError, Timeou
 """What a handler of SIGINT may raise: Ctrl-C's own, or what it is told to be like a soft limit."""
 
 
-def take_and_let_go(mutex: ClusterMutex, stop: Path) -> None:
-    """Until it is interrupted, or told to stop: often in line, now and then for too long."""
-    while not stop.exists():
+def take_and_let_go(mutex: ClusterMutex, stopped: list[int], ignored: list[BaseException]) -> None:
+    """Acquire and release in a loop until SIGUSR1, or until an interrupt raises.
+
+    The loop calls nothing else: the standard library may swallow an interrupt, as `Path.exists`
+    does with each `ValueError`.
+    """
+    while not stopped:
+        if ignored:  # Python drops an exception raised in a finalizer, such as gRPC's
+            raise ignored.pop()
         if mutex.acquire(timeout=0.05):
             mutex.release()
         with suppress(LockTimeout), mutex:
@@ -46,8 +51,16 @@ def say(word: str) -> None:
     sys.stdout.flush()
 
 
-def main(url: str, name: str, path: str, kind: str) -> None:
+def main(url: str, name: str, kind: str) -> None:
     raised, other = RAISED[kind], f"handler-{time.time()}"
+    stopped: list[int] = []
+    ignored: list[BaseException] = []
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, raised):
+            ignored.append(what.exc_value)
+        else:
+            sys.__unraisablehook__(what)
 
     def come(_number: int, _frame: object) -> None:
         # A handler may use the library as well, whatever it has interrupted.
@@ -59,14 +72,15 @@ def main(url: str, name: str, path: str, kind: str) -> None:
         raise raised
 
     mutex = ClusterMutex(name, timeout=0.05, store=open_store(Settings.load(url)))
-    stop = Path(path)
     mutex.holder()
+    sys.unraisablehook = dropped
+    signal.signal(signal.SIGUSR1, lambda number, _frame: stopped.append(number))
     signal.signal(signal.SIGINT, come)
     word = "begun"
-    while not stop.exists():
+    while not stopped:
         try:
             say(word)  # the next interrupt comes after this: in here, never between two rounds
-            take_and_let_go(mutex, stop)
+            take_and_let_go(mutex, stopped, ignored)
         except raised as error:
             if mutex.locked():  # between acquire() and release() alone
                 mutex.release()

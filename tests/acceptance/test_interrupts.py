@@ -28,8 +28,8 @@ KINDS = ("KeyboardInterrupt", "ValueError", "TimeoutError", "KeyboardInterrupt",
 class Worker:
     """A process that takes and lets go, and its interrupts."""
 
-    def __init__(self, settings: Settings, name: str, kind: str, said: Path, stop: Path) -> None:
-        words = [sys.executable, str(WORKER), settings.url(), name, str(stop), kind]
+    def __init__(self, settings: Settings, name: str, kind: str, said: Path) -> None:
+        words = [sys.executable, str(WORKER), settings.url(), name, kind]
         self._said = said
         self.sent = 0
         with said.open("w") as output:
@@ -53,7 +53,7 @@ class Worker:
 def workers(settings: Settings, tmp_path: Path) -> Iterator[list[Worker]]:
     team = []
     for number, (name, kind) in enumerate(zip(NAMES, KINDS, strict=True)):
-        team.append(Worker(settings, name, kind, tmp_path / f"said-{number}", tmp_path / "stop"))
+        team.append(Worker(settings, name, kind, tmp_path / f"said-{number}"))
     yield team
     for worker in team:
         worker.process.kill()
@@ -67,7 +67,6 @@ def test_nothing_is_left_behind(
     workers: list[Worker],
     settings: Settings,
     etcdctl: Etcdctl,
-    tmp_path: Path,
     figure: Figure,
 ) -> None:
     """Though the processes live on, so that no ticket of theirs would ever expire."""
@@ -82,7 +81,7 @@ def test_nothing_is_left_behind(
             worker.interrupt()
     for worker in workers:
         wait_until(worker.dealt, what="the last interrupt to be dealt with")
-    (tmp_path / "stop").touch()
+        worker.process.send_signal(signal.SIGUSR1)
     stopped = time.monotonic()
     for kind in ("locks", "queue"):
         prefix = f"{settings.root}/{kind}/"
