@@ -42,6 +42,8 @@ OPTIONS = [
         ),
     ),
     ("grpc.enable_retries", 0),
+    # etcd is an internal server: a proxy for the web would see its password.
+    ("grpc.enable_http_proxy", 0),
 ]
 
 Metadata = list[tuple[str, str]]
