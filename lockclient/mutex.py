@@ -172,7 +172,8 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     or `check_health()` between steps, and give storage the `fencing_token` to refuse latecomers.
 
     Args:
-        name: 1 to 255 bytes in UTF-8, no control characters.
+        name: 1 to 255 bytes in UTF-8, no control characters. Of a subclass of `str`, like a member
+            of `class Job(str, Enum)`, its value counts, here and in all other texts.
         timeout: how long to wait for the lock; None waits for ever. All durations are seconds, a
             `timedelta`, or text like "90s", "5m" or "1h30m".
         expected_runtime: the time without `alive()` after which people are alerted.

@@ -106,14 +106,14 @@ _LABEL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
 def require_text(what: str, value: object, shortest: int = 0, longest: int = 4096) -> str:
-    """Return a text of so many bytes in JSON, in which a lone surrogate is replaced.
+    """Return an exact `str` of so many bytes in JSON, in which a lone surrogate is replaced.
 
     Raises:
         ValueError: it is none; the sentence begins with `what`.
     """
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a text, not {value!r}.")
-    text = writable(value)
+    text = writable(str.__str__(value))
     if not shortest <= (size := size_of(text)) <= longest:
         raise ValueError(f"{what} must have {shortest} to {longest} bytes in JSON; it has {size}.")
     return text
@@ -138,7 +138,7 @@ def require_labels(what: str, given: object) -> dict[str, str]:
                 "letter or '_'."
             )
     labels = {
-        name: require_text(f"{what}[{name!r}]", text, longest=MAX_LABELS_BYTES)
+        str.__str__(name): require_text(f"{what}[{name!r}]", text, longest=MAX_LABELS_BYTES)
         for name, text in given.items()
     }
     if (size := len(to_json(labels).encode())) > MAX_LABELS_BYTES:

@@ -12,7 +12,10 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(name: object) -> str:
-    """Return `name` if it can be a lock's name.
+    """Return `name` as an exact `str` if it can be a lock's name.
+
+    A subclass may format as another text than its value, as a member of an Enum does: callers use
+    what this returns, so that no two keys come of one name.
 
     Raises:
         InvalidLockName: it is no text, empty, over 255 bytes in UTF-8, not encodable, or has
@@ -20,6 +23,7 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise InvalidLockName(f"A lock's name must be a text, not {type(name).__name__}.")
+    name = str.__str__(name)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 from lockclient.text.url import split_url
 
@@ -29,6 +29,9 @@ class UrlLocation:
 
     given: str = field(repr=False)
 
+    def __post_init__(self) -> None:
+        make_texts_exact(self)
+
     @property
     def where(self) -> str:
         """The locks' place in few words, for titles."""
@@ -38,3 +41,16 @@ class UrlLocation:
         """Return it without user, password and query."""
         parts = split_url(self.given)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def make_texts_exact(location: Any) -> None:
+    """Replace each text of a location, before it is shared, by an exact `str` of its value.
+
+    A subclass may format as another text, as a member of an Enum does: other keys come of that.
+    """
+    for part in fields(location):
+        value = getattr(location, part.name)
+        if isinstance(value, str):
+            object.__setattr__(location, part.name, str.__str__(value))
+        elif isinstance(value, tuple):
+            object.__setattr__(location, part.name, tuple(map(str.__str__, value)))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
+from lockclient.stores.location import make_texts_exact
 from lockclient.text.url import (
     check_endpoint,
     check_no_user,
@@ -45,6 +46,7 @@ class EtcdLocation:
     password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        make_texts_exact(self)
         if not self.endpoints:
             raise ValueError(f"At least one etcd endpoint is needed, like {DEFAULT_ENDPOINT}.")
         for endpoint in self.endpoints:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from lockclient.stores.location import make_texts_exact
 from lockclient.text.escaping import HAS_AT
 
 EXAMPLE = "gs://bucket/prefix"
@@ -40,6 +41,7 @@ class GcsLocation:
     endpoint: str = ""
 
     def __post_init__(self) -> None:
+        make_texts_exact(self)
         if not _BUCKET.fullmatch(self.bucket):
             raise ValueError(
                 f"The bucket {self.bucket!r} must have 3 to 222 small letters, digits and ._-, and "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
+from lockclient.stores.location import make_texts_exact
 from lockclient.text.url import (
     check_endpoint,
     check_no_user,
@@ -54,6 +55,7 @@ class ValkeyLocation:
     longest: float = DEFAULT_LONGEST
 
     def __post_init__(self) -> None:
+        make_texts_exact(self)
         if not 1 <= len(self.endpoints) <= MAX_SERVERS:
             raise ValueError(f"It must name 1 to {MAX_SERVERS} servers, like {EXAMPLE}.")
         for endpoint in self.endpoints:
