@@ -89,7 +89,7 @@ FIGURES = (
     Figure("cycle / redis-py Lock with appendfsync always", 2.3, _FSYNC),
     Figure("hand-over, 1 waiter / bare floor", 1.2, _ONE),
     Figure("hand-over, 1,000 waiters / 1 waiter", 1.3, _MANY),
-    Figure("requests etcd serves for a hand-over, at most, whatever the line", 4, _requests),
+    Figure("requests etcd serves for a hand-over, at most, whatever the queue", 5, _requests),
     Figure("alive() that need not push, median", 1, "alive/alive/median", "µs"),
     *(
         Figure(

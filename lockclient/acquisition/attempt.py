@@ -1,12 +1,20 @@
 """How an acquisition is carried through, whoever drives it: ask, listen, wait for one's turn.
 
-A waiter has an ear on the lock's holder, or on the ticket ahead.
+A waiter watches the lock's holder, or the ticket ahead of its own.
 
-etcd serves a watch that begins at a revision of the past from a list that it looks through every
-100 ms, and any write anywhere makes a revision the past. So the ear on the holder is opened
-without one, where it can be before the store is asked how things stand: what happens after that
-is told at once. If it turns out to have been opened too late to hear everything since the store
-was asked, the store is asked again. Who stands further back can wait for those 100 ms.
+etcd serves a watch that begins at a past revision from a list that it walks every 100 ms, and any
+write to any key makes a revision the past. So a watch that begins at "the answer's revision + 1"
+often delays a hand-over by 100 ms. A watch that begins from now is served at once, but it misses
+an event that came after the answer and before the watch. Two steps close that gap:
+
+1. etcd's answer to the watch names the revision after which the watch misses nothing.
+2. If that revision is later than the store's answer, the waiter looks once more (`GetPosition`).
+   The watch is open by then, so each event after the look reaches the waiter.
+
+The look costs a request. The head of the queue, which watches the holder, always pays it: its
+delay is everyone's. A waiter behind it pays where the queue was short when it joined
+(`state_machine.SHORT_QUEUE`). In a long queue the waiter's turn comes much later than 100 ms after
+it joined, and its watch begins at the answer's revision.
 """
 
 from __future__ import annotations
@@ -98,7 +106,10 @@ class Ear:
     def hear(
         self, wait: Wait, deadline: Deadline, acquisition: Acquisition, report: WaitReport
     ) -> Steps[WatchEvent | None]:
-        """Return the next event that is news to a waiter; None: look, or the deadline has come."""
+        """Return the next event that the waiter has not seen in an answer.
+
+        None: the waiter is to look, or the deadline has come.
+        """
         until = min(Deadline.after(LOOK_INTERVAL), deadline)
         while True:
             event = yield from next_event(self.inbox, until, acquisition, report)
@@ -108,10 +119,9 @@ class Ear:
                 self.deaf = True
                 return event
             if event.revision < wait.revision:
-                continue  # the store was asked later than that
-            # Begun after the store was asked: in between it was not listening.
-            if event.started:
-                return WatchEvent(event.revision, gap=True)
+                continue  # the store's last answer shows it already
+            if event.started:  # after that answer: an event in between was missed
+                return None
             return event
 
 
@@ -238,7 +248,7 @@ class Attempt:
         """Tell whether to send this; listen before where it is better to."""
         if isinstance(step, GetPosition) and step.left_at is not None:
             # Likely the head of the line from now on: listen first, then look.
-            self._listen(WatchTarget(self._acquisition.name), 0)
+            self._listen(Wait(WatchTarget(self._acquisition.name), 0, from_now=True))
         # No ticket only to be taken back.
         return not (isinstance(step, TakeOrQueue) and deadline.expired())
 
@@ -269,7 +279,7 @@ class Attempt:
 
     def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
         """Wait for what the engine waits for; return its next step, None if the time is up."""
-        ear = self._listen(step.target, step.revision)
+        ear = self._listen(step)
         if self._given_up:  # there was no ear to tell it to
             raise GivenUp
         event = yield from ear.hear(step, deadline, self._acquisition, self._reporting())
@@ -297,15 +307,15 @@ class Attempt:
             return None
         return acquisition.woken(event, Now.read())
 
-    def _listen(self, target: WatchTarget, revision: int) -> Ear:
+    def _listen(self, wait: Wait) -> Ear:
         """Return an ear on the target: the one from before, or else a new one in its place."""
         before = self._ear
         if before is not None:
-            if before.target == target and not before.deaf:
+            if before.target == wait.target and not before.deaf:
                 return before
             before.close()
-        self._ear = ear = Ear(self.store, target, self._inbox())
-        ear.open(0 if target.ticket is None else revision)
+        self._ear = ear = Ear(self.store, wait.target, self._inbox())
+        ear.open(0 if wait.from_now else wait.revision)
         return ear
 
     def _withdrawing(self, deadline: Deadline) -> Steps[None]:

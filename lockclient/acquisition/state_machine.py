@@ -78,6 +78,8 @@ log = get_logger(__name__)
 
 LOOK_INTERVAL = 60.0
 """Seconds after which a waiter looks for itself, in case a watch lied."""
+SHORT_QUEUE = 32
+"""Tickets in a queue up to which a waiter's watch begins from now; see `attempt`."""
 _WITHOUT_LINE = (0.2, 1.0, 30.0)
 """Seconds between two looks where there is no line: soon at first, as most locks are held for a
 moment only."""
@@ -107,6 +109,7 @@ class Acquisition(HeldState):
         "_queue",
         "_rival",
         "_sent_at",
+        "_short_queue",
         "_since",
         "_ticket_revision",
         "_tried_identity",
@@ -142,6 +145,7 @@ class Acquisition(HeldState):
         self._own = own
         self._pauses = None if line else Backoff(*_WITHOUT_LINE)
         self._ticket_revision = 0
+        self._short_queue = False
         self._awaited: WatchTarget | None = None
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
@@ -191,6 +195,7 @@ class Acquisition(HeldState):
                 self._late = sending.ambiguous = False
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
+            self._short_queue = outcome.waiters is not None and outcome.waiters <= SHORT_QUEUE
         sending.in_flight = False
         after = _AFTER[type(sending.request)].get(type(outcome))
         if after is None:
@@ -210,7 +215,7 @@ class Acquisition(HeldState):
         if event is None or event.gap or target is None:
             return self._look(now)
         if event.uuid is not None:  # written, not deleted: still in the way
-            return Wait(target, event.revision + 1)
+            return Wait(target, event.revision + 1, self._from_now(target))
         if target.ticket is None:
             return self._claim(now)
         return self._look(now, predecessor=target.ticket, left_at=event.revision)
@@ -351,7 +356,10 @@ class Acquisition(HeldState):
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
         self._awaited = WatchTarget(self.name, place.predecessor)
-        return Wait(self._awaited, place.revision + 1)
+        return Wait(self._awaited, place.revision + 1, self._from_now(self._awaited))
+
+    def _from_now(self, target: WatchTarget) -> bool:
+        return target.ticket is None or self._short_queue
 
     def _claim(self, now: Now) -> Step:
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)

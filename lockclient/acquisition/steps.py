@@ -22,13 +22,15 @@ from lockclient.stores.requests import Request, RequestState
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Watch `target` for what happens from `revision` on; look after `LOOK_INTERVAL` in any case.
+    """Watch `target` from `revision` on; look after `LOOK_INTERVAL` in any case.
 
-    The watch may begin later, if it says since when it listens: then the store is asked again.
+    With `from_now` the watch begins when the store receives it. If that is later than `revision`,
+    the waiter looks once more.
     """
 
     target: WatchTarget
     revision: int
+    from_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ class Queued:
     """In line: `ticket_revision` is the place, `predecessor` the ticket ahead (None: the head).
 
     The predecessor is named as the store names its ticket, which another client may have written
-    otherwise than we would. With `ambiguous` it could not be told and must be looked up.
+    otherwise than we would. With `ambiguous` it could not be told and must be looked up. `waiters`
+    is the number of tickets in the queue, this one included; None: the store does not count them.
     """
 
     ticket_revision: int
@@ -50,6 +51,7 @@ class Queued:
     holder: str | None
     revision: int
     ambiguous: bool = False
+    waiters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,8 @@ class Model:
             revision = lock.tickets[uuid][0].revision
             last = lock.queue()[-1].revision == revision
             ahead = lock.ahead_of(revision) if last else None
-            return Queued(revision, ahead, lock.uuid(), self.revision, not last)
+            waiters = len(lock.queue())
+            return Queued(revision, ahead, lock.uuid(), self.revision, not last, waiters)
         if isinstance(request, TakeOrQueue):
             return Refused(None, self.revision, uuid_spent=True)
         stands = isinstance(request, Claim) and self._stands(lock, uuid, request.ticket_revision)

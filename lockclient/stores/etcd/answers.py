@@ -95,7 +95,9 @@ def _read_queued(answer: wire.TxnAnswer) -> Outcome:
     # sending others may have come behind: then the predecessor has to be looked up.
     last = youngest[0].key == own.key
     ahead = segment_of(youngest[1].key) if last and len(youngest) > 1 else None
-    return outcomes.Queued(own.create_revision, ahead, _value(holder), revision, not last)
+    # etcd counts the whole range, whatever the request's limit.
+    waiters = inner.responses[3].range.count
+    return outcomes.Queued(own.create_revision, ahead, _value(holder), revision, not last, waiters)
 
 
 def _read_look(request: requests.GetPosition, answer: wire.TxnAnswer) -> outcomes.Position:

@@ -122,10 +122,27 @@ class TestGettingIt:
         """From the revision after the answer on, so that nothing is missed."""
         first = begun()
         steps(first, Refused("other", 7))
-        assert steps(first, Queued(8, None, "other", 9)) == Wait(WatchTarget("x"), 10)
+        assert steps(first, Queued(8, None, "other", 9)) == Wait(
+            WatchTarget("x"), 10, from_now=True
+        )
         second = begun()
         steps(second, Refused("other", 7))
         assert steps(second, Queued(8, "ahead", "other", 9)) == Wait(WatchTarget("x", "ahead"), 10)
+
+    @pytest.mark.parametrize(
+        ("waiters", "from_now"), [(2, True), (32, True), (33, False), (None, False)]
+    )
+    def test_a_watch_behind_the_head_begins_now_in_a_short_queue(
+        self, waiters: int | None, from_now: bool
+    ) -> None:
+        """The length counts when the waiter joins; the later looks keep it."""
+        waiter = begun()
+        steps(waiter, Refused("other", 7))
+        wait = steps(waiter, Queued(8, "ahead", "other", 9, waiters=waiters))
+        assert wait == Wait(WatchTarget("x", "ahead"), 10, from_now)
+        waiter.woken(None, at(5))
+        wait = steps(waiter, Position(True, "ahead", "other", 20))
+        assert wait == Wait(WatchTarget("x", "ahead"), 21, from_now)
 
     def test_the_head_of_a_free_lock_claims_with_its_place(self) -> None:
         """Nobody ahead and nobody inside: the ticket's own revision is what claims."""
@@ -146,7 +163,9 @@ class TestGettingIt:
         """A heir took over: the head watches on from there."""
         head = begun()
         steps(head, Refused("other", 7), Queued(8, None, "other", 9))
-        assert head.woken(WatchEvent(12, "heir"), at(5)) == Wait(WatchTarget("x"), 13)
+        assert head.woken(WatchEvent(12, "heir"), at(5)) == Wait(
+            WatchTarget("x"), 13, from_now=True
+        )
 
     def test_who_may_have_missed_something_looks(self) -> None:
         """When the watch says so, the whole place is looked up."""
@@ -194,7 +213,9 @@ class TestGettingIt:
         """A client that does not know the line barged in: its uuid is watched now."""
         acquisition = begun()
         steps(acquisition, Refused(None, 7), Queued(8, None, None, 8))
-        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(WatchTarget("x"), 12)
+        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(
+            WatchTarget("x"), 12, from_now=True
+        )
 
 
 class TestLostAnswers:

@@ -99,21 +99,40 @@ def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class LateStore(MemoryStore):
-    """A store in which the lock is released just before a watch on its holder begins."""
+    """A store in which the lock is released, and the ticket ahead goes, just before a watch begins.
+
+    `begun` has the revisions from which watches were asked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[int] = []
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Any:
-        if target.ticket is None:
-            self.ask(Unlock("x", "other"), Deadline.after(1))
+        self.begun.append(revision)
+        if target.ticket is not None:
+            self.ask(Withdraw("x", target.ticket), Deadline.after(1))
+        self.ask(Unlock("x", "other"), Deadline.after(1))
         return super().watch(target, revision, notify)
 
 
-def test_a_release_before_the_watch_began_is_not_missed() -> None:
-    """The watch says since when it listens: who was told less than that looks again, at once."""
+@pytest.mark.parametrize("ahead", [0, 1, 31])
+def test_what_happened_before_the_watch_began_is_not_missed(ahead: int) -> None:
+    """The watch says since when it listens; a waiter whose answer is older looks at once."""
     store = taken(LateStore())
+    for number in range(ahead):
+        store.wait("x", f"ahead-{number:02}")
     waiter = ClusterMutex("x", store=store)
-    assert waiter.acquire(timeout=20), "not by the look once a minute"
+    thread = threading.Thread(target=waiter.acquire, daemon=True)
+    thread.start()
+    for number in range(ahead - 1):  # the last one goes as the waiter begins to watch it
+        wait_until(lambda: store.begun, what="the first watch")
+        store.ask(Withdraw("x", f"ahead-{number:02}"), Deadline.after(1))
+    thread.join(20)
+    assert waiter.locked(), "not by the look once a minute"
+    assert set(store.begun) == {0}
     waiter.release()
     assert not store.watching()
 

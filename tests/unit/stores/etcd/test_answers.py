@@ -84,9 +84,13 @@ AGAIN = Taken(40, by_earlier_send=True)
 UNSURE = Position(True, None, "other", 50, ambiguous=True)
 
 
-def line(*ranges: list[wire.KeyValue]) -> wire.TxnAnswer:
-    """The answer of who has queued."""
-    return nested(nested(answer([], *ranges, succeeded=True)))
+def line(
+    holder: list[wire.KeyValue], own: list[wire.KeyValue], youngest: list[wire.KeyValue], count: int
+) -> wire.TxnAnswer:
+    """The answer to a client that joined a queue of so many tickets."""
+    inner = answer([], holder, own, youngest, succeeded=True)
+    inner.responses[3].range.count = count
+    return nested(nested(inner))
 
 
 READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
@@ -99,9 +103,9 @@ READINGS: list[tuple[Request, wire.TxnAnswer, Outcome]] = [
     (RECLAIM, answer([OTHER]), Refused("other", 50)),
     (QUEUE, YES, Taken(50)),
     (QUEUE, nested(answer([MINE], succeeded=True)), AGAIN),
-    (QUEUE, line([OTHER], [OWN], [OWN, AHEAD]), Queued(8, "ahead", "other", 50)),
-    (QUEUE, line([], [OWN], [OWN]), Queued(8, None, None, 50)),
-    (QUEUE, line([OTHER], [OWN], [BEHIND, OWN]), Queued(8, None, "other", 50, ambiguous=True)),
+    (QUEUE, line([OTHER], [OWN], [OWN, AHEAD], 7), Queued(8, "ahead", "other", 50, waiters=7)),
+    (QUEUE, line([], [OWN], [OWN], 1), Queued(8, None, None, 50, waiters=1)),
+    (QUEUE, line([OTHER], [OWN], [BEHIND, OWN], 2), Queued(8, None, "other", 50, True, 2)),
     (QUEUE, nested(nested(answer())), Refused(None, 50, uuid_spent=True)),
     (LOOK, answer([OWN], [OTHER], [AHEAD]), Position(True, "ahead", "other", 50)),
     (LOOK, answer([OWN], [], []), Position(True, None, None, 50)),
