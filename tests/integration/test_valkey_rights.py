@@ -234,6 +234,28 @@ def test_what_is_read_is_bounded_whatever_a_client_has_written(servers: Servers)
         servers.command("DEL", keys.lock(mine.name), keys.record(mine.name, uuid))
 
 
+@pytest.mark.parametrize("rights", ["resetchannels", "&* -publish -pubsub"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_hint_that_is_refused_fails_no_release(tmp_path: Path, number: int, rights: str) -> None:
+    """Nor a removal or a withdrawal: doctor alone names the right that is missing."""
+    with running(tmp_path, number) as some, some.store() as other:
+        some.command("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", *rights.split())
+        place = some.place(user="app", password="p")
+        with closing(ValkeyStore(place)) as store:
+            for _ in range(2):
+                lock = ClusterMutex("a", store=store, expected_runtime=60).acquire(timeout=60)
+                assert lock is not None
+                with following(other):  # who listens is told by a release, else it asks nobody
+                    lock.release()
+            assert other.names("", 5, soon()) == []
+            uuid, _ = take(store, mine := holder("b"))
+            remove(store, mine)
+            assert read(other, "b", uuid).removal is not None
+        env = {"VALKEY_USER": "app", "VALKEY_PASSWORD": "p"}
+        found = called(Settings.load(place.url(), env), "doctor", status=None).stdout
+        assert found.count(f"it lacks &{some.root}/released/* or +publish") == number
+
+
 def test_doctor_names_who_reads_passwords(servers: Servers) -> None:
     """As the roles of earlier releases let everybody: to an administrator, and to themselves."""
     url, right = servers.place().url(), "+config|get"

@@ -320,6 +320,14 @@ def _reads_configuration(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
+@finds(valkey._hints, "it lacks &")
+def _no_channels(bench: Bench) -> Iterator[Settings]:
+    servers = bench.servers(1)
+    yield Settings(location=servers.place())
+    servers.command("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", "resetchannels")
+    yield Settings(location=servers.place(user="app", password="p"))
+
+
 # ---------------------------------------------------------------- a bucket
 
 

@@ -30,7 +30,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()=>].?")
 
 def environment(settings: Settings, **more: str) -> dict[str, str]:
     """Return the environment that leads a command to a store."""
-    user = {"ETCDCTL_USER": settings.user, "ETCDCTL_PASSWORD": settings.password}
+    location, of = settings.location, "ETCDCTL" if settings.url().startswith("etcd") else "VALKEY"
+    user = {f"{of}_{what.upper()}": getattr(location, what, None) for what in ("user", "password")}
     return {
         **{key: value for key, value in os.environ.items() if key not in _OF_TERMINALS},
         "CLUSTERMUTEX_URL": settings.url(),

@@ -35,6 +35,7 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
         else:
             voting += not found.quarantine_s
             yield from _server(endpoint, found, servers.location)
+            yield from _hints(endpoint, found, servers)
     yield _sum(voting, len(servers.all), servers.location.majority)
 
 
@@ -59,6 +60,24 @@ def _server(endpoint: str, connection: Connection, location: ValkeyLocation) -> 
             "the passwords of who may do everything."
         )
         yield Finding("rights", ERROR, text, _RIGHTS_ADVICE)
+
+
+def _hints(endpoint: str, connection: Connection, servers: Broadcast) -> Iterator[Finding]:
+    """Say which rights to the channels this user lacks; the connection serves nothing else then."""
+    channel, missing = servers.keys.channel(""), []  # of no lock
+    for words in (("PUBLISH", channel, ""), ("SUBSCRIBE", channel))[connection.is_reader :]:
+        try:
+            connection.command(*words)
+        except errors.ErrorReply:
+            missing.append(f"+{words[0].lower()}")
+    if missing:
+        right, user = f"&{servers.keys.channels}", plain(servers.location.user or "default")
+        text = (
+            f"{endpoint} lets this user not use its channels: it lacks {right} or "
+            f"{' or '.join(missing)}. Waiters see only by polling that a lock is free."
+        )
+        advice = f"Give it these rights: ACL SETUSER {user} '{right}' {' '.join(missing)}."
+        yield Finding("rights", WARNING, text, advice)
 
 
 def _who_reads_configuration(connection: Connection, location: ValkeyLocation) -> list[str]:

@@ -257,7 +257,7 @@ if ARGV[6] ~= '' then
     redis.call('SET', KEYS[4], 'all', 'PX', ARGV[8])
 end
 redis.call('DEL', KEYS[2])
-return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[5])[2]}
+return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])[2] or 1}
 """)
 
 DROP: Final = _script("""
@@ -275,11 +275,12 @@ if ARGV[3] ~= '' then
     end
 end
 if not ours then return {'gone', has[1] or '', redis.call('GET', KEYS[3]) or ''} end
+-- A hint is not needed: a user who lacks the right to it has deleted the lock all the same.
 if ARGV[5] == '1' then
-    redis.call('PUBLISH', ARGV[4], ARGV[1])
+    redis.pcall('PUBLISH', ARGV[4], ARGV[1])
     return {'dropped', 0}
 end
-return {'dropped', redis.call('PUBSUB', 'NUMSUB', ARGV[4])[2]}
+return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[4])[2] or 1}
 """)
 
 

@@ -73,6 +73,7 @@ class Connection:
         durable: whether it writes everything down before it answers, as far as anybody has said.
         quarantine_s: seconds after which it votes; 0: it does.
         version: the server's name and version.
+        is_reader: this user may send no script, so that it calls functions, which only read.
         fd: the connection's file descriptor.
     """
 
@@ -81,7 +82,7 @@ class Connection:
         self.durable = False
         self.quarantine_s = 0.0
         self.version = ""
-        self._by_function = False
+        self.is_reader = False
         self._location, self._terms = location, location.config_fingerprint
         self._reader = AnswerReader()
         self._socket = _open_socket(location, endpoint)
@@ -134,7 +135,7 @@ class Connection:
         Without a script, and by two commands: between these the note may only change in that the
         server votes later or sooner, and whatever is read asks for that again.
         """
-        self._by_function = True
+        self.is_reader = True
         run, terms, at, kept, replid2 = self.command(
             "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
         )
@@ -178,7 +179,7 @@ class Connection:
         one. It may take until then, if the server reads no more for now."""
         script, keys, args = command
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
-        if self._by_function and script.function:
+        if self.is_reader and script.function:
             first = ("FCALL_RO", script.function)
         told = (self.run_id, self._terms) if script.votes else ()
         words = (*first, str(len(keys)), *keys, *told, *args)
