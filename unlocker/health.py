@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ REQUEST_TIMEOUT_S = 2.0
 MAX_SWEEP_AGE_S = 15.0
 """Seconds without a sweep after which the service is not ready: its budget, and some."""
 _MAX_UNPROVEN_S = 30.0
-"""Seconds without a proof that the picture is new after which it can't be relied on."""
+"""Seconds without a proof that the picture is new after which it can't be relied on, and no gauge
+about locks is exported; two polls more in a store that is polled."""
 
 
 @dataclass(eq=False)
@@ -47,6 +49,7 @@ class Health:
     metrics: Metrics
     swept_at: float = field(default_factory=monotonic)
     out_of_space: bool = False
+    _full_at: float = -math.inf
     _unreachable: bool = False
     _refused: set[str] = field(default_factory=set)
 
@@ -113,19 +116,14 @@ class Health:
             "When a restore of the store from a backup was last reported or detected; 0 is never.",
             restored.time if restored else 0,
         )
-        yield GaugeMetricFamily(
-            "clustermutex_unlocker_store_out_of_space",
-            "Whether the store refused our last heartbeat for lack of space (1) or not (0): "
-            "then no lock can be taken or auto-unlocked.",
-            float(self.out_of_space),
-        )
+        if self.has_fresh_view():
+            yield GaugeMetricFamily(
+                "clustermutex_unlocker_store_out_of_space",
+                "Whether the store refused our last heartbeat for lack of space (1) or not (0): "
+                "then no lock can be taken or auto-unlocked.",
+                float(self.out_of_space),
+            )
         yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
-        yield GaugeMetricFamily(
-            "clustermutex_unlocker_locks_on_few_servers",
-            "Held locks that are missing on some servers of a voting store: a server that "
-            "lost them gets them back with their holders' next heartbeats.",
-            len(self.store.thin_locks()),
-        )
         yield GaugeMetricFamily(
             "clustermutex_unlocker_picture_proven_timestamp_seconds",
             "When the watch last showed everything that the store had confirmed: our own "
@@ -151,6 +149,17 @@ class Health:
         """Tell whether what is known of locks may be acted on."""
         return self.is_reachable() and not self.freshness.stale()
 
+    def has_fresh_view(self) -> bool:
+        """Tell whether the locks in memory are recent enough for gauges about them.
+
+        A store without space refuses the heartbeat that would prove it. The refusal is an answer,
+        and nothing but releases can happen to a lock in such a store: so it counts as a proof.
+        """
+        fresh_at = max(self.freshness.verified_at(), self._full_at)
+        return self.table.ready() and (
+            monotonic() - fresh_at <= _MAX_UNPROVEN_S + 2 * self.store.poll
+        )
+
     def _proof_age(self) -> float:
         return monotonic() - self.freshness.verified_at()
 
@@ -166,6 +175,8 @@ class Health:
             unreachable = task == "heartbeat" or not self._answers()
         except ClusterMutexError as error:
             out_of_space = isinstance(error, StoreFull)
+            if out_of_space and task == "heartbeat" and not self.freshness.stale():
+                self._full_at = monotonic()
             if task not in self._refused:
                 log.warning(
                     "The store refuses the %s; retrying: %s",

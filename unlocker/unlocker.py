@@ -173,22 +173,30 @@ class Unlocker:
         return self.is_live()
 
     def _gauges(self) -> Iterator[Metric]:
-        limits, failing = self.metrics.series_limits, self._remover.failing()
-        past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
-        yield from gauges.lock_gauges(self._deadlines, self._table)
-        yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
-        yield from self._recent_removals.gauges(self._table.removals())
-        yield from self._unclaimed.gauges()
-        yield from self._held_too_long.gauges()
         yield from self._health.gauges()
         yield GaugeMetricFamily(
             "clustermutex_unlocker_notifications_off",
             "Whether --notify has a URL that does not work (1) or not (0).",
             float(self._notifications_off),
         )
+        yield from gauges.clock_gauges(self._clock_check)
+        # A replica that lost the store would export its last view for ever, and an alert rule
+        # can't tell it from the view of a replica that sees.
+        if self._health.has_fresh_view():
+            yield from self._gauges_of_locks()
+
+    def _gauges_of_locks(self) -> Iterator[Metric]:
+        limits, failing = self.metrics.series_limits, self._remover.failing()
+        past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
+        thin = len(self._store.thin_locks())
+        yield from gauges.lock_gauges(self._deadlines, self._table, thin)
+        yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
+        yield from self._recent_removals.gauges(self._table.removals())
+        yield from self._unclaimed.gauges()
+        yield from self._held_too_long.gauges()
+        yield from self.metrics.skews.gauges()
         held = sum(self._deadlines.counts().values())
         yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
-        yield from gauges.clock_gauges(self._clock_check)
 
     def _on_change(self, changes: list[Transition]) -> None:
         """Take in what the table brought; called in the table's thread."""

@@ -26,6 +26,7 @@ from tests.support.unlocker_process import (
     UNLOCKER,
     UP,
     figure,
+    figures,
     ready,
     unlocker,
     unready,
@@ -141,6 +142,26 @@ def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
         wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
         assert read(own_store, "a", uuid).removal is not None
         assert figure(service, full) == 0
+
+
+def test_an_etcd_that_stopped(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """The gauges about locks go 30 s later, and come back with etcd; the counters stay."""
+    alert = 'clustermutex_lock_alert_timestamp_seconds{name="silent"}'
+    lost = (alert, 'clustermutex_locks{state="alert"}', "clustermutex_unlockers")
+    kept = ("clustermutex_alerts_total", REMOVED, "clustermutex_unlocker_table_loads_total")
+    with when_ready(unlocker(Settings(location=own_store.location))) as service:
+        silent = ClusterMutex("silent", expected_runtime=1, auto_unlock_after=600, store=own_store)
+        assert silent.acquire()
+        wait_until(lambda: figure(service, alert), what="the alert")
+        before, stopped = figures(service), time.monotonic()
+        own_etcd.stop()
+        wait_until(lambda: not {*lost} & {*figures(service)}, what="no gauges about locks")
+        assert 25 < time.monotonic() - stopped < 50
+        after = figures(service)
+        assert after[UP] == 0
+        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+        own_etcd.start()
+        wait_until(lambda: {*lost} <= {*figures(service)}, what="the gauges")
 
 
 def ends_of_outages(log: str) -> bool:

@@ -50,7 +50,6 @@ class Metrics:
         )
         self.series_limits = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
         self.skews = ClockSkews(self.series_limits[SKEWS])
-        self.add(self.skews.gauges)
         self.alerts = Counter(
             "clustermutex_alerts", "Locks seen to go past their alert.", registry=registry
         )

@@ -29,8 +29,8 @@ from unlocker.metrics.series_limit import (
 from unlocker.rate_limit import RateLimitState
 
 
-def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
-    """Yield how many locks, waiters and unlockers there are."""
+def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metric]:
+    """Yield how many locks, waiters and unlockers there are; `thin`: locks on few servers."""
     yield gauge_by_label(
         "clustermutex_locks",
         "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
@@ -59,6 +59,12 @@ def lock_gauges(deadlines: Deadlines, table: Table) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "clustermutex_unlockers", "Unlockers with a recent heartbeat.", len(table.unlockers())
+    )
+    yield GaugeMetricFamily(
+        "clustermutex_unlocker_locks_on_few_servers",
+        "Held locks that are missing on some servers of a voting store: a server that "
+        "lost them gets them back with their holders' next heartbeats.",
+        thin,
     )
 
 

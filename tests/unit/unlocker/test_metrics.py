@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import STATES, Holder
 from lockclient.model.restore_marker import Restored
@@ -33,6 +33,7 @@ from lockclient.stores.service_protocol import Batch, Kind
 from lockclient.text.escaping import plain
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import needed
+from unlocker import health
 from unlocker.deadlines import JudgedLock, PastAlert
 from unlocker.metrics import clock_skew
 from unlocker.metrics.clock_skew import ClockSkews
@@ -96,8 +97,9 @@ def quiet_unlocker(
     unlisted: Mapping[str, int] = MappingProxyType({"alert": 0, "overdue": 0}),
     failing: Collection[str] = (),
 ) -> Unlocker:
-    """Return an unlocker that has not begun, and what it says of locks past their alert."""
+    """Return an unlocker that has read everything, and says this of locks past their alert."""
     unlocker = Unlocker(FlakyStore(), version="1.2.3")
+    knows(unlocker._table, ready=lambda: True)
     knows(unlocker._deadlines, past_alert=lambda *_: PastAlert([*listed], unlisted))
     knows(unlocker._remover, failing=lambda: failing)
     return unlocker
@@ -250,6 +252,68 @@ def test_a_lock_that_was_found_is_removed_when_its_whole_time_has_passed_since()
     found = samples(quiet_unlocker([past_alert(found=True)]))
     unlock = found["clustermutex_lock_auto_unlock_timestamp_seconds", ("name", "nightly")]
     assert before + 899 * 1.001 - 1 <= unlock <= time.time() + 899 * 1.001 + 1
+
+
+def family(key: Any) -> str:
+    return str(key[0])
+
+
+ABOUT_LOCKS = {
+    *("clustermutex_locks", "clustermutex_locks_unlisted", "clustermutex_locks_held_too_long"),
+    *("clustermutex_lock_info", "clustermutex_lock_alert_timestamp_seconds"),
+    *("clustermutex_lock_auto_unlock_timestamp_seconds", "clustermutex_waiters"),
+    *("clustermutex_locks_held_too_long_unlisted", "clustermutex_locks_auto_unlocked_unlisted"),
+    *("clustermutex_locks_free_with_waiters", "clustermutex_locks_free_with_waiters_unlisted"),
+    *("clustermutex_longest_line_waiters", "clustermutex_unlockers"),
+    *("clustermutex_unlocker_locks_kept", "clustermutex_unlocker_locks_on_few_servers"),
+    *("clustermutex_unlocker_brake_engaged", "clustermutex_unlocker_removals_withheld"),
+    *("clustermutex_unlocker_removals_limit", "clustermutex_client_clock_skew_seconds"),
+    "clustermutex_unlocker_store_out_of_space",
+}
+
+
+@pytest.mark.parametrize(("poll", "seconds"), [(0.0, 30), (10.0, 50)])
+def test_an_unlocker_that_is_blind_exports_no_gauge_about_locks(
+    monkeypatch: pytest.MonkeyPatch, poll: float, seconds: float
+) -> None:
+    """30 s and two polls after its last proof, by the monotonic clock; its counters stay."""
+    unlocker = quiet_unlocker([past_alert()])
+    unlocker._store.poll = poll
+    unlocker.metrics.skews.note("web-1", 0.1)
+    monkeypatch.setattr(time, "time", lambda: 9e9)
+    known_at = unlocker._health.freshness.verified_at()
+    monkeypatch.setattr(health, "monotonic", lambda: known_at + seconds - 1)
+    before = {*map(family, samples(unlocker))}
+    monkeypatch.setattr(health, "monotonic", lambda: known_at + seconds + 1)
+    assert before - {*map(family, samples(unlocker))} == ABOUT_LOCKS
+
+
+def test_an_unlocker_that_has_not_read_the_locks_exports_no_gauge_about_them() -> None:
+    unlocker = quiet_unlocker([past_alert()])
+    knows(unlocker._table, ready=lambda: False)
+    assert not ABOUT_LOCKS & {*map(family, samples(unlocker))}
+
+
+@pytest.mark.parametrize(
+    ("late", "shown"), [(False, True), (True, False)], ids=["watch works", "watch is late"]
+)
+def test_a_heartbeat_that_is_refused_for_want_of_space_makes_no_unlocker_blind(
+    monkeypatch: pytest.MonkeyPatch, late: bool, shown: bool
+) -> None:
+    """While the store goes on refusing; once it is silent, nothing is known any more."""
+    unlocker, began = quiet_unlocker(), monotonic()
+    state, moment = unlocker._health, began + 100
+    monkeypatch.setattr(health, "monotonic", lambda: moment)
+    knows(state.freshness, stale=lambda: late)
+    with state.task("heartbeat"):
+        raise StoreFull("no space")
+    moment += 29
+    with state.task("heartbeat"):
+        raise StoreUnavailable("stopped")
+    full = ("clustermutex_unlocker_store_out_of_space",)
+    assert samples(unlocker).get(full) == (1 if shown else None)
+    moment += 2
+    assert full not in samples(unlocker)
 
 
 HOSTILE = 'a"b\\c\nd\r\x00\u2028{}=,#🙂' + "x" * 10_000

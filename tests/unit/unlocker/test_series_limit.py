@@ -62,6 +62,7 @@ class Store:
                 *self.recent.gauges(self.removals),
                 *self.free.gauges(),
                 *self.held_too_long.gauges(),
+                *self.metrics.skews.gauges(),
             )
         )
 
