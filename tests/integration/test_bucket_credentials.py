@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
 from lockclient.testing.contract.asking import holder
 from tests.support.bucket.server import BucketServer
+from tests.support.certificates import Authority
 from tests.support.locks import ask, take
 from tests.support.web_server import serving
 
@@ -116,6 +117,22 @@ class TestServiceAccount:
             mutex.alive(force=True)
         assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
         assert tokens.given == ["token-0"]
+
+    def test_netrc_does_not_replace_it(
+        self, server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The environment's certificates are used all the same: see `test_tries` for a proxy."""
+        authority, netrc = Authority(tmp_path), tmp_path / "netrc"
+        netrc.write_text("default login bob password secret\n")
+        netrc.chmod(0o600)
+        monkeypatch.setenv("NETRC", str(netrc))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority.cacert)
+        server.talk_tls(authority.issue("localhost"))
+        server.token = "token-0"
+        place = GcsLocation(server.bucket.name, endpoint=server.url)
+        with closing(GcsStore(place)) as store, ClusterMutex("x", store=store):
+            pass
+        assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer token-0"}
 
     def test_one_that_is_no_longer_accepted_is_renewed(
         self, server: BucketServer, store: GcsStore, tokens: Tokens

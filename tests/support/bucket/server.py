@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.support.bucket.rules import Bucket, Conditions, Refusal, not_found
+from tests.support.certificates import Pair
 
 LOSE = "lose"
 """Do it, and close the connection without a word."""
@@ -122,6 +124,7 @@ class BucketServer:
         self.token = ""
         self.deleted = 204
         self.dripped = 0
+        self._tls = False
         self.trouble: Callable[[Asked], Fault | None] = lambda _: None
         self._faults: list[Fault] = []
         self._kept: list[Asked] = []
@@ -137,7 +140,15 @@ class BucketServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        scheme, host = ("https", "localhost") if self._tls else ("http", "127.0.0.1")
+        return f"{scheme}://{host}:{self._http.server_address[1]}"
+
+    def talk_tls(self, pair: Pair) -> None:
+        """Serve with this certificate, for `localhost`, from now on."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pair.cert, pair.key)
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self._tls = True
 
     def now(self) -> float:
         return time.time() + self.ahead

@@ -45,6 +45,8 @@ _MAX_CONNECTIONS = 100
 def session_with_deadlines() -> requests.Session:
     """Return a session of which each timeout is one for connecting, and one for the answer."""
     session = requests.Session()
+    # Without any, requests takes a user and password from ~/.netrc in place of the access token.
+    session.auth = lambda request: request
     for scheme in ("https://", "http://"):
         session.mount(scheme, _Adapter(pool_maxsize=_MAX_CONNECTIONS, max_retries=0))
     return session
