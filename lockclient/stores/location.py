@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lockclient.text.url import split_url
+
+FOLDERS: Final = frozenset(
+    (
+        *("code", "locks", "locks-unlockers", "notifications", "queue", "released", "removed"),
+        *("restored", "server", "unlockers", "withdrawn"),
+    )
+)
+"""Segments that follow a root in the keys of any store."""
 
 
 class Location(Protocol):
@@ -54,3 +62,17 @@ def make_texts_exact(location: Any) -> None:
             object.__setattr__(location, part.name, str.__str__(value))
         elif isinstance(value, tuple):
             object.__setattr__(location, part.name, tuple(map(str.__str__, value)))
+
+
+def refuse_nested_root(root: str) -> None:
+    """Raise ValueError for a root that lies among the keys of a root above it.
+
+    Its locks would be in the ranges that a release or an unlocker deletes there. Every key below
+    a root `/a` begins with `/a/` and one of `FOLDERS`, so `/a/b` shares no key with it otherwise.
+    """
+    for segment in root.strip("/").split("/")[1:]:
+        if segment in FOLDERS:
+            raise ValueError(
+                f"The prefix {root!r} must not have {segment!r} after its first segment: there a "
+                "prefix above it keeps its own keys. Use another word in its place."
+            )

@@ -20,7 +20,7 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.outcomes import Done, NotHolder, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import Push, Read, Remove, RequestState, Take, Unlock, Withdraw
-from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey import location, lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
@@ -484,9 +484,12 @@ class TestErrors:
 
     @pytest.mark.parametrize("first", ["the lock", "the prefix"])
     def test_a_prefix_below_another_one_takes_no_vote_from_it(
-        self, tmp_path: Path, first: str
+        self, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where its server's state would stand is a lock of the other one's, if there is one."""
+        """Where its server's state would stand is a lock of the other one's, if there is one.
+
+        Clients take such a prefix no more; those of earlier releases may."""
+        monkeypatch.setattr(location, "refuse_nested_root", lambda root: None)
         with running(tmp_path, 1) as one, one.store() as store:
             below, mutex = Servers(one.all), ClusterMutex("server", store=store)
             below.root = f"{one.root}/locks"

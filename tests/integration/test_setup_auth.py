@@ -23,7 +23,7 @@ from tests.support.processes import run_to_end, wait_until
 from tests.support.terminal import called
 from tests.support.unlocker_process import mutexdash, unlocker, when_ready
 
-ROOT = "/team/locks"  # its last segment is also the name of a folder in it
+ROOT = "/locks/team"  # its first segment is also the name of a folder in it
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien $(x)", "operator": "ann"}
 SECRETS = {f"{kind.upper()}_PASSWORD": f"of-the-{kind}" for kind in USERS}
 AS_ROOT = {"ETCDCTL_USER": "root:of-root"}

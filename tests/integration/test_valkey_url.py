@@ -14,6 +14,7 @@ from lockclient import ClusterMutexError, Settings, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
+from lockclient.stores.valkey import location
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.testing.contract.asking import holder
@@ -73,9 +74,14 @@ def test_a_process_without_poll_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ValkeyStore(ValkeyLocation(("127.0.0.1:1",)))
 
 
-def test_a_prefix_below_another_one_harms_nobody(servers: Servers) -> None:
+def test_a_prefix_below_another_one_harms_nobody(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One key of theirs has one name: the state of the inner one is where the outer one has its
-    lock `server`. Whoever comes second is refused it by name, and nothing else."""
+    lock `server`. Whoever comes second is refused it by name, and nothing else.
+
+    Clients take such a prefix no more; those of earlier releases may."""
+    monkeypatch.setattr(location, "refuse_nested_root", lambda root: None)
     inner = f"{servers.root}/locks"
     with servers.store() as outside, servers.store(root=inner) as inside:
         mine = holder("n"), holder("n")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
-from lockclient.stores.location import make_texts_exact
+from lockclient.stores.location import make_texts_exact, refuse_nested_root
 from lockclient.text.url import (
     check_endpoint,
     check_no_user,
@@ -57,6 +57,7 @@ class EtcdLocation:
                 f"The root {self.root!r} must look like /clustermutex: segments of letters, "
                 "digits and ._~- that each begin with a slash."
             )
+        refuse_nested_root(self.root)
         if (self.cert is None) != (self.key is None):
             raise ValueError("A client certificate and its key go together: give both or none.")
         if self.password is not None and self.user is None:

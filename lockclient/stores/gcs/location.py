@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from lockclient.stores.location import make_texts_exact
+from lockclient.stores.location import make_texts_exact, refuse_nested_root
 from lockclient.text.escaping import HAS_AT
 
 EXAMPLE = "gs://bucket/prefix"
@@ -59,6 +59,9 @@ class GcsLocation:
                 f"The prefix {self.root!r} is none that a bucket has: Google takes no object whose "
                 f"name begins with {_RESERVED_ROOT}."
             )
+        refuse_nested_root(self.root)
+        if self.root.startswith("removed/"):  # locks without a prefix are above it
+            refuse_nested_root(f"{self.bucket}/{self.root}")
         _check_endpoint(self.endpoint)
 
     @classmethod

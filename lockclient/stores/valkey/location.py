@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from lockclient.stores.location import make_texts_exact
+from lockclient.stores.location import make_texts_exact, refuse_nested_root
 from lockclient.text.url import (
     check_endpoint,
     check_no_user,
@@ -68,6 +68,7 @@ class ValkeyLocation:
                 f"The prefix {self.root!r} must be segments of letters, digits and ._~- with "
                 "slashes between them."
             )
+        refuse_nested_root(self.root)
         if not 1 <= self.longest <= 30 * 86400:
             raise ValueError("longest must be 1 s to 30 days, like longest=3600.")
         if self.user is not None and self.password is None:

@@ -62,7 +62,7 @@ def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
     with pytest.raises(ValueError, match="the number of a database") as caught:
         ValkeyLocation.of(f"{scheme}://127.0.0.1:6379/{number}", {})
     assert str(caught.value).endswith(f"like {scheme}://127.0.0.1:6379/clustermutex.")
-    assert ValkeyLocation.of(f"{scheme}://127.0.0.1:6379/0/locks", {}).root == "0/locks"
+    assert ValkeyLocation.of(f"{scheme}://127.0.0.1:6379/0/jobs", {}).root == "0/jobs"
 
 
 @pytest.mark.parametrize(
