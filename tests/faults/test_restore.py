@@ -15,7 +15,7 @@ from lockclient.model.restore_marker import Restored
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push
-from tests.support.etcd_binary import etcdctl_beside, etcdctl_of
+from tests.support.etcd_binary import etcdctl_of, restoring
 from tests.support.locks import ask, following, held, take
 from tests.support.processes import run_to_end, wait_until
 from tests.support.records import taker
@@ -34,7 +34,7 @@ def restore(server: Etcd, file: Path) -> None:
     shutil.rmtree(server.data)
     peer = f"http://127.0.0.1:{server.peer_port}"
     words = [
-        *(etcdctl_beside(server), "snapshot", "restore", str(file)),
+        *(restoring(server), "snapshot", "restore", str(file)),
         *("--data-dir", str(server.data), "--initial-cluster", f"default={peer}"),
         *("--initial-advertise-peer-urls", peer),
     ]

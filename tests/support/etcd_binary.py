@@ -30,6 +30,12 @@ def etcdctl_beside(server: Etcd) -> str:
     return str(beside) if beside.exists() else needed("etcdctl")
 
 
+def restoring(server: Etcd) -> str:
+    """Return the path of the program with `snapshot restore`: since 3.5 etcdutl, before etcdctl."""
+    etcdutl = Path(server.binary).with_name("etcdutl")
+    return str(etcdutl) if etcdutl.exists() else etcdctl_beside(server)
+
+
 def path_with_etcdctl(server: Etcd) -> str:
     """Return the PATH with which scripts find that etcdctl first."""
     return f"{Path(etcdctl_beside(server)).parent}{os.pathsep}{os.environ['PATH']}"

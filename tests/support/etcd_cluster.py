@@ -160,9 +160,7 @@ class Cluster:
 
     def __init__(self, binary: str, folder: Path) -> None:
         names = [f"m{number}" for number in range(_SIZE)]
-        self.members = [
-            Etcd(binary, folder / f"{name}-data", folder / f"{name}.log") for name in names
-        ]
+        self.members = [_member(binary, folder / name) for name in names]
         self._wires = Wires([member.peer_port for member in self.members])
         self._stack = ExitStack()
         listed = ",".join(f"{name}={Wires.url(number)}" for number, name in enumerate(names))
@@ -272,6 +270,12 @@ class Cluster:
         """End a member in good order (SIGTERM) and start it again with its data."""
         member.stop()
         member.start()
+
+
+def _member(binary: str, folder: Path) -> Etcd:
+    """Return a member in a folder of its own: beside its log each listens on one socket's path."""
+    folder.mkdir()
+    return Etcd(binary, folder / "data", folder / "etcd.log")
 
 
 def _kill(member: Etcd) -> None:
