@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import requests
 import urllib3
@@ -93,10 +93,14 @@ def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> st
     return str(innermost.__cause__ or innermost) or type(error).__name__
 
 
+def _error(answer: HttpAnswer) -> dict[str, Any]:
+    error = (json_object(answer.body) or {}).get("error")
+    return error if isinstance(error, dict) else {}
+
+
 def _message(answer: HttpAnswer) -> str:
     """Return Google's own sentence."""
-    error = (json_object(answer.body) or {}).get("error")
-    message = error.get("message") if isinstance(error, dict) else None
+    message = _error(answer).get("message")
     if not isinstance(message, str):
         message = answer.body[:200].decode(errors="replace")
     return " ".join(message.split())[:500] or "no reason was given"
@@ -105,6 +109,20 @@ def _message(answer: HttpAnswer) -> str:
 def is_bucket_missing(answer: HttpAnswer) -> bool:
     """Tell whether it is the bucket that was not found, and not an object in it."""
     return answer.status == 404 and "bucket does not exist" in _message(answer)
+
+
+def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
+    """Tell whether a 412 says that the object has another version than a guarded write names.
+
+    A policy of the organization is a 412 as well, with another reason; emulators give no reason.
+    """
+    reports = _error(answer).get("errors")
+    reasons = [
+        report.get("reason")
+        for report in (reports if isinstance(reports, list) else ())
+        if isinstance(report, dict)
+    ]
+    return answer.status == 412 and guarded and (not any(reasons) or "conditionNotMet" in reasons)
 
 
 _ADVICE: Final = (
@@ -119,6 +137,7 @@ _ADVICE: Final = (
 """What to do by Google's own words, where the status says too little."""
 _ADVICE_BY_STATUS: Final = {
     404: "Create the bucket, or correct its name.",
+    412: "See to that policy, or take a bucket that it allows locks in.",
     401: "The credentials are not accepted: see GOOGLE_APPLICATION_CREDENTIALS.",
     403: "Whoever uses locks needs storage.objects.create, get, list, update and delete on the "
     "bucket: the role roles/storage.objectUser has them.",

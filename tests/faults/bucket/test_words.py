@@ -11,8 +11,8 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
 from lockclient.testing.contract.asking import holder
-from tests.support.bucket.server import Answer, BucketServer
-from tests.support.locks import ask
+from tests.support.bucket.server import Answer, Asked, BucketServer
+from tests.support.locks import ask, soon
 
 
 class TestCost:
@@ -68,6 +68,52 @@ class TestErrors:
             with pytest.raises(StoreError, match=advice) as caught:
                 ask(store, Take(holder()))
         assert message.rstrip(".") in str(caught.value)
+
+    def test_a_412_that_is_no_precondition_is_an_error_at_once(
+        self, server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a take, a heartbeat, a release, and of a write without a precondition."""
+        text = "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"
+        by_policy = {"errors": [{"reason": "orgPolicyConstraintFailed", "message": text}]}
+        said = json.dumps({"error": {"code": 412, "message": text, **by_policy}}).encode()
+        reached: list[Asked] = []
+
+        def refuse(asked: Asked) -> Answer:
+            reached.append(asked)
+            return Answer(412, said)
+
+        held = ClusterMutex("held", store=store, expected_runtime=60).acquire()
+        assert held is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "do", refuse)
+            for ask_it in (
+                ClusterMutex("x", store=store).acquire,
+                lambda: held.alive(force=True),
+                lambda: store.announce("u", "{}", 60.0, soon()),
+                held.release,
+            ):
+                reached.clear()
+                with pytest.raises(StoreError, match=f"412.*{text}.*that policy") as caught:
+                    ask_it()
+                assert not isinstance(caught.value, StoreUnavailable)
+                assert len(reached) == 1
+
+    @pytest.mark.parametrize("errors", [{}, {"errors": []}, {"errors": [{"message": "No."}]}])
+    def test_a_412_without_a_reason_is_a_precondition(
+        self, server: BucketServer, store: GcsStore, errors: dict[str, object]
+    ) -> None:
+        """Emulators give none."""
+        bucket = server.do
+
+        def without_reason(asked: Asked) -> Answer:
+            answer = bucket(asked)
+            if answer.status != 412:
+                return answer
+            return Answer(412, json.dumps({"error": {"code": 412, **errors}}).encode())
+
+        with pytest.MonkeyPatch.context() as patch, ClusterMutex("x", store=store):
+            patch.setattr(server, "do", without_reason)
+            assert ClusterMutex("x", store=store).acquire(blocking=False) is None
 
     def test_a_page_of_somebody_else_s_is_no_answer(
         self, server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch

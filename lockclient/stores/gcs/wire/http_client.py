@@ -155,7 +155,11 @@ class HttpClient:
         return errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
 
     def _check(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
-        if answer.status in call.expected and not errors.is_bucket_missing(answer):
+        if answer.status == 412:
+            is_expected = errors.is_failed_precondition(answer, guarded=call.guarded)
+        else:
+            is_expected = answer.status in call.expected and not errors.is_bucket_missing(answer)
+        if is_expected:
             return answer
         sending.in_flight = False
         refusal = errors.refusal(answer, self.location.bucket)
