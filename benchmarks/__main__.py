@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -29,8 +30,18 @@ OUTPUT = CHECKOUT / "artifacts" / "benchmarks"
 _MODULES = dict.fromkeys(("cycle", "alive", "costs"), "micro")
 _MODULES |= dict.fromkeys(("throughput", "cluster"), "rates")
 _ORDER = (
-    *("cycle", "handover", "throughput", "alive", "costs", "table", "unlocker", "dashboard"),
-    *("cluster", "bucket", "valkey"),
+    "cycle",
+    "handover",
+    "hot",
+    "throughput",
+    "alive",
+    "costs",
+    "table",
+    "unlocker",
+    "dashboard",
+    "cluster",
+    "bucket",
+    "valkey",
 )
 SECTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(import_module(f"benchmarks.{_MODULES.get(name, name)}"), name) for name in _ORDER
@@ -48,6 +59,8 @@ def main() -> None:
     whole = results["sections"].keys() == SECTIONS.keys()
     write(results, options.output)  # first, so that nothing can lose what took minutes
     print(report.text(results))
+    if failed := results["failed"]:
+        sys.exit(f"\nFailed: {'; '.join(f'{name}: {why}' for name, why in failed.items())}")
     if options.write_docs:
         if whole:
             write(results, PICTURES)
@@ -61,17 +74,23 @@ def measure(wanted: list[str], *, quick: bool) -> Results:
     """Measure these sections and return the results."""
     started, others = time.monotonic(), machine.Others()
     sections: Results = {}
+    failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="clustermutex-bench-") as name:
         servers = Servers(Path(name))
         described = machine.describe(servers, Path(name))
         for section in wanted:
             begun = time.monotonic()
             print(f"{section} …", end=" ", file=sys.stderr, flush=True)
-            sections[section] = SECTIONS[section](servers, quick=quick)
+            try:
+                sections[section] = SECTIONS[section](servers, quick=quick)
+            except Exception as error:  # noqa: BLE001 - the other sections' results are kept
+                traceback.print_exc()
+                failed[section] = f"{type(error).__name__}: {error}"
             print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     return {
         "quick": quick,
         "sections": sections,
+        "failed": failed,
         "machine": described | {"others": others.share()},
         "missing": servers.missing,
         "figures": [figure.row(sections) for figure in FIGURES],

@@ -68,10 +68,20 @@ def _unlocker_idle(sections: Results) -> float:
     return float(found["idle"] + found["ready_cpu"] / found["resync"])
 
 
+def _hot(peer: str, clients: int) -> Callable[[Results], Any]:
+    def measure(sections: Results) -> Any:
+        case = {"contender": peer, "clients": clients, "hold": 0.0}
+        rows = (row for row in sections["hot"] if case.items() <= row.items())
+        return next(rows)["ours_over_this"]
+
+    return measure
+
+
 _CPU, _FLOOR = "caller_cpu", "cycle/bare floor"
 _FSYNC = "cycle/redis-py Lock, appendfsync always/ours_over_this"
 _KAZOO = "cycle/kazoo Lock, ZooKeeper/ours_over_this"
 _ONE = "handover/contender=ours,waiters=1,busy=False/over_floor"
+_GO, _KAZOO_LOCK = "Go concurrency.Mutex", "kazoo Lock, ZooKeeper"
 _MANY = "handover/contender=ours,waiters=1000,busy=False/over_one_waiter"
 _SCRAPE = "unlocker, a scrape of /metrics, p99 with 500 pushes a second"
 _HINT = "Valkey, hand-over by hint / bare publish and take"
@@ -90,6 +100,22 @@ FIGURES = (
     Figure("hand-over, 1 waiter / bare floor", 1.2, _ONE),
     Figure("hand-over, 1,000 waiters / 1 waiter", 1.3, _MANY),
     Figure("requests etcd serves for a hand-over, at most, whatever the queue", 5, _requests),
+    *(
+        Figure(
+            f"a hot lock, {clients} processes, locks a second / {peer}",
+            *(target, _hot(peer, clients)),
+            at_least=True,
+        )
+        for peer, target, sizes in ((_GO, 8, (2,)), (_KAZOO_LOCK, 0.75, (2, 3, 5, 10)))
+        for clients in sizes
+    ),
+    *(
+        Figure(
+            f"a hot lock, {clients} processes, requests for a lock",
+            *(target, f"hot/contender=ours,clients={clients},hold=0.0/requests"),
+        )
+        for clients, target in ((2, 4.3), (10, 4.7))
+    ),
     Figure("alive() that need not push, median", 1, "alive/alive/median", "µs"),
     *(
         Figure(

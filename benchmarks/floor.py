@@ -70,10 +70,11 @@ class Floor:
         self._unlock = wire.Txn(compare=[mine], success=[delete], failure=[read])
         self._push = wire.Txn(compare=[mine], success=puts(folder, stamps))
 
-    def acquire(self) -> None:
-        """Take the lock."""
+    def acquire(self) -> bool:
+        """Take the lock; return True, as other locks do."""
         if not self._txn(self._take).succeeded:
             raise AssertionError("the floor's lock is held by another one")
+        return True
 
     def release(self) -> None:
         """Give the lock back."""

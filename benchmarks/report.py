@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, set[str]]] = {
     "short": ("In short", {"cycle", "handover", "alive", "unlocker"}),
     "cycle": ("Lock and unlock, nobody else wants it", {"cycle"}),
     "handover": ("Hand-over", {"handover"}),
+    "hot": ("One lock that many want, locks a second", {"hot"}),
     "throughput": ("Cycles a second, each thread with a lock of its own", {"throughput"}),
     "costs": ("What single parts cost", {"alive", "costs"}),
     "cluster": ("A three-member etcd, all of it on this machine", {"cluster"}),

@@ -82,14 +82,15 @@ class Servers:
             )
         self.etcd_binary = binary
 
-    def _new_folder(self, kind: str) -> Path:
+    def new_folder(self, kind: str) -> Path:
+        """Make an empty folder for a server or a program."""
         self._count += 1
         folder = self._folder / f"{self._count}-{kind}"
         folder.mkdir(parents=True)
         return folder
 
     def _new_etcd(self) -> Etcd:
-        folder = self._new_folder("etcd")
+        folder = self.new_folder("etcd")
         return Etcd(self.etcd_binary, folder / "data", folder / "log")
 
     @contextmanager
@@ -122,13 +123,13 @@ class Servers:
     @contextmanager
     def redis(self, number: int = 1, *, fsync: bool = False) -> Iterator[valkey_servers.Servers]:
         """Run so many Redis, in memory or with `appendfsync always`."""
-        program, folder = _program("redis-server"), self._new_folder("redis")
+        program, folder = _program("redis-server"), self.new_folder("redis")
         with valkey_servers.running(folder, number, program, always=fsync) as servers:
             yield servers
 
     def zookeeper(self) -> ZooKeeper:
         """Return a ZooKeeper that is to be started."""
-        java, folder = _program("java"), self._new_folder("zookeeper")
+        java, folder = _program("java"), self.new_folder("zookeeper")
         if not zookeeper_jars():
             raise Missing("zookeeper is not installed")
         return ZooKeeper(java, folder, folder / "log")

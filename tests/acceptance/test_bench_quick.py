@@ -8,14 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as benchmark
 from tests.support.processes import run_to_end
 from tests.support.soak import soaking
 
 CHECKOUT = Path(__file__).parents[2]
 KINDS = ("png", "svg")
 SECTIONS = {
-    *("cycle", "handover", "throughput", "alive", "costs", "table", "cluster"),
-    *("unlocker", "dashboard", "bucket", "valkey"),
+    "cycle",
+    "handover",
+    "hot",
+    "throughput",
+    "alive",
+    "costs",
+    "table",
+    "unlocker",
+    "dashboard",
+    "cluster",
+    "bucket",
+    "valkey",
 }
 PEERS = {
     "etcd3 Lock",
@@ -27,7 +38,7 @@ PEERS = {
 
 
 @pytest.mark.usefixtures("_path")
-@pytest.mark.parametrize("only", [("cycle",), *soaking(((),))], ids=["cycle", "all"])
+@pytest.mark.parametrize("only", [("cycle", "cluster"), *soaking(((),))], ids=["some", "all"])
 def test_a_quick_run_measures_every_section(tmp_path: Path, only: tuple[str, ...]) -> None:
     """All sections are in results.json, each peer is measured or named as missing, none both."""
     words = [word for section in only for word in ("--only", section)]
@@ -35,6 +46,7 @@ def test_a_quick_run_measures_every_section(tmp_path: Path, only: tuple[str, ...
     done = run_to_end(*program, env={"TMPDIR": str(tmp_path)}, folder=CHECKOUT)
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     sections, missing = results["sections"], set(results["missing"])
+    assert results["failed"] == {}
     assert set(sections) == (set(only) or SECTIONS)
 
     measured = set(sections["cycle"])
@@ -57,3 +69,17 @@ def test_a_quick_run_measures_every_section(tmp_path: Path, only: tuple[str, ...
     titles = {"cycle": "Lock and unlock", "handover": "Hand-over"}
     for title in (*(titles[name] for name in titles if name in sections), "The figures to reach"):
         assert title in done.stdout
+
+
+def test_a_section_that_fails_is_named_and_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of the sections before and after it are kept."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("no leader")
+
+    monkeypatch.setitem(benchmark.SECTIONS, "cluster", fails)
+    for name in ("alive", "costs"):
+        monkeypatch.setitem(benchmark.SECTIONS, name, lambda *_, **__: {"measured": 1})
+    results = benchmark.measure(["alive", "cluster", "costs"], quick=True)
+    assert results["failed"] == {"cluster": "AssertionError: no leader"}
+    assert results["sections"] == {"alive": {"measured": 1}, "costs": {"measured": 1}}
