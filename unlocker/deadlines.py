@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDED, Holder
 from lockclient.model.silence import NEVER, ClockCheck
-from lockclient.overview.rows import Row, Transition
+from lockclient.overview.rows import Row, Transition, went_back
 from unlocker.policy import Verdict, judge
 
 _MAX_STALE_ENTRIES = 1000
@@ -289,9 +289,10 @@ def _state(holder: Holder) -> str:
 
 
 def _still_past_alert(before: JudgedLock, row: Row) -> bool:
-    """Tell whether a lock that was past its alert is past the same one still."""
-    return (
-        before.alerted
-        and before.row.holder.uuid == row.holder.uuid
-        and before.row.holder.alert_at == row.holder.alert_at
-    )
+    """Tell whether a lock that was past its alert is past the same one still.
+
+    A restore may put it back to an earlier heartbeat: people know that it has been silent since.
+    """
+    known, holder = before.row.holder, row.holder
+    same = known.alert_at == holder.alert_at or went_back(known, holder)
+    return before.alerted and known.uuid == holder.uuid and same

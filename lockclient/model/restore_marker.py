@@ -3,14 +3,17 @@
 A restore loses what was written after the backup, pushes too. An unlocker that was cut off since
 before such a push has an old row; it looks unchanged after the restore, its revisions included, so
 that its time would be counted from long before the holder's last push. So whoever hears of a
-restore counts all locks from that moment on (`table`). Two things tell of one by themselves:
+restore counts all locks from that moment on (`table`). Three things tell of one by themselves:
 
 - A revision lower than one that was seen. No other event puts a store back.
+- A lock that stands at a lower revision than before.
 - A raft term lower than one that was seen. A restored cluster begins its terms anew. (Taken from
   answers that went through the leader: those of a member that was late may be older.)
 
-Neither has to happen: terms are low in a young cluster, and revisions may have been raised, or
-have grown past the old ones, before anybody looked. So a restore ends with `clustermutex restored`,
+None has to happen: terms are low in a young cluster, and revisions may have been raised, or have
+grown past the old ones, before anybody looked. Where they were raised and the old ones marked as
+compacted, as etcd advises, a watch that goes on ends by compaction: that, too, counts all locks
+anew, though it need not come from a restore. So a restore ends with `clustermutex restored`,
 which writes a key that all see.
 """
 

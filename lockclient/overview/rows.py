@@ -153,6 +153,8 @@ class Reading:
         self.lines: dict[str, QueueLength] = {}
         self.unlockers: dict[str, str] = {}
         self.recorded = 0
+        self.went_back = False
+        """A lock stands at an earlier revision than before."""
         self.said: Restored | None = None
         self.revision = self.term = 0
         self.known_at = -math.inf
@@ -221,6 +223,7 @@ class Reading:
             return row
         if known.holder == row.holder:
             return known
+        self.went_back |= went_back(known.holder, row.holder)
         return replace(row, holder=_remembering(row.holder, known.holder))
 
 
@@ -250,6 +253,14 @@ def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Trans
     for name, row in after.items():
         if (old := before.get(name)) is not row:
             yield Transition(name, old, row, live=False)
+
+
+def went_back(before: Holder, after: Holder) -> bool:
+    """Tell whether a lock stands at an earlier revision than it did: only a restore does that."""
+    if before.uuid != after.uuid:
+        return 0 < after.fencing_token < before.fencing_token
+    revisions = zip(before.stamp_revisions, after.stamp_revisions, strict=True)
+    return any(0 < now < once for once, now in revisions)
 
 
 def announcement_text(value: bytes) -> str:

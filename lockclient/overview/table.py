@@ -5,8 +5,9 @@
     table.rows()["nightly-report"].holder
 
 A thread of its own applies what the watch brings; readers take copies under a lock, rows never
-change once made. A watch that may have missed something (compaction) makes the table load again:
-unchanged rows stay what they are, so that whoever counts time by `Row.seen_at` counts on.
+change once made. A resync makes the table load again: unchanged rows stay what they are, so that
+an unlocker that counts time by `Row.seen_at` counts on. After a watch that missed changes
+(compaction), and in a store that was put back, all rows count from the new reading on.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class Table:
         self._restored: Restored | None = None
         # Whether it is not known yet that a watch goes on in the store in which it began.
         self._looking = False
+        self._missed = False
+        """The watch missed changes, and not everything was read since."""
         self._loading = True
         self._got_on_at = math.inf
         self._ready = threading.Event()
@@ -131,8 +134,8 @@ class Table:
 
     def connected(self) -> bool:
         """Tell whether the picture is up to date as far as anyone can know."""
-        sure = self._ready.is_set() and not self.trouble and not self._looking
-        return sure and self._store.connected()
+        unsure = self.trouble or self._looking or self._missed
+        return self._ready.is_set() and not unsure and self._store.connected()
 
     def known_until(self) -> float:
         """Return the monotonic moment by which it is known that no lock was pushed but as shown.
@@ -255,6 +258,7 @@ class Table:
         if not complete:
             self._loading, self._got_on_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
+            self._missed = False  # not before the listeners have the rows that count anew
             self._troubles.succeeded(READ)
         watch = self._store.follow(self.revision + 1, self._backlog.put)
         try:
@@ -279,6 +283,7 @@ class Table:
             self._got_on_at = monotonic()
         fresh.end_lock()
         said, back = self._said, self._was_put_back(fresh.revision, fresh.term)
+        back |= fresh.went_back and self._store.can.watch
         with self._lock:
             before, self._rows = self._rows, fresh.rows
             self._lines, self._unlockers = fresh.lines, fresh.unlockers
@@ -318,6 +323,8 @@ class Table:
                 self._listeners.notify(changed)
             if not batch.started:
                 self.followed = batch.revision
+        if batch is not None:
+            self._missed |= batch.missed
         if batch is not None and batch.refused:
             self._troubles.failed(FOLLOWED, batch.refused)
             return True  # and it is told a second later, so that this is no busy loop
@@ -334,7 +341,8 @@ class Table:
         try:
             page = next(self._store.load(("restored",), Deadline.after(3)), None)
             if page is None or self._was_put_back(page.revision, page.term):
-                return page is not None
+                self._missed = page is not None
+                return self._missed
             self._term = max(self._term, page.term)
             with self._lock:
                 said, known = self._said, self._rows
@@ -352,7 +360,9 @@ class Table:
         return revision < self.revision or 0 < term < self._term
 
     def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
-        """Count all locks anew if the store was restored since; `said` was known before.
+        """Count all locks anew if the store was restored since, or changes were missed.
+
+        `said` was known before.
 
         At the first reading they are counted from now in any case.
         """
@@ -360,10 +370,17 @@ class Table:
             self._restored = self._said
         elif back:
             self._restored = Restored("", time.time())
-        if first or not (back or self._said != said):
+        restored = back or self._said != said
+        if first or not (restored or self._missed):
             return
         anew = partial(replace, seen_at=monotonic(), found=True)
         self._rows = {name: anew(row) for name, row in self._rows.items()}
+        if not restored:
+            log.warning(
+                "Changes of the store were compacted before they were read. The times of all "
+                "locks count from now on."
+            )
+            return
         log.warning(
             "The store was restored from a backup, %s. The times of all locks count from now "
             "on; fencing tokens may have gone back.",

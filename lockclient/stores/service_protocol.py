@@ -41,6 +41,7 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
 class Batch:
     """Changes that belong together, complete up to `revision`; `gap` means: load again.
 
+    `missed` tells with a gap that changes are lost: they were compacted, or the store was put back.
     `refused` is why the store does not let this user follow, if so: it is told as a gap, too.
     `started` tells that what is followed begins, or goes on after it broke. `term` is what grows
     with each leader of the store's, where it is known and up to date. `known_at` is the monotonic
@@ -54,6 +55,7 @@ class Batch:
     started: bool = False
     term: int = 0
     known_at: float = -inf
+    missed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,7 @@ class MemoryStore:
             if follower.closed:
                 return None
             if follower.revision <= model.compacted:
-                return Batch((), 0, gap=True)
+                return Batch((), 0, gap=True, missed=True)
             news = model.since(follower.revision)
             revision = news[0].revision if news else model.revision
             step = takewhile(lambda change: change.revision == revision, news)

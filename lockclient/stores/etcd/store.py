@@ -197,7 +197,7 @@ class EtcdStore(EtcdListing):
 
         def translate(events: News) -> None:
             if isinstance(events, Missed):
-                notify(Batch((), 0, gap=True, refused=events.refused))
+                notify(Batch((), 0, gap=True, missed=not events.refused, refused=events.refused))
                 return
             if isinstance(events, Started):
                 notify(Batch((), events.revision, started=True))

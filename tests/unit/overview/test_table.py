@@ -134,6 +134,48 @@ def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read
         wait_until(table.restored, what="the news")
 
 
+def test_a_lock_whose_revision_went_back_tells_of_a_restore() -> None:
+    """Where the store's own was raised: an old row of any lock may look unchanged."""
+    store = Store()
+    store.take("back")
+    store.take("other")
+    with following(store) as table:
+        other = table.rows()["other"]
+        kept = store.model.kept
+        for key in [key for key in kept if key[:2] == ("locks", "back")]:
+            kept[key] = kept[key]._replace(revision=1, created=1)
+        loads = table.loads
+        table.resync()
+        wait_until(lambda: table.loads > loads, what="another reading")
+        assert table.restored()
+        assert table.rows()["other"].seen_at > other.seen_at
+        assert table.rows()["other"].found
+
+
+def test_a_watch_that_ended_by_compaction_counts_all_locks_anew_and_a_resync_does_not() -> None:
+    """A restored store may look like that. Until all is read no row is believed."""
+    store, believed, followed = Store(), list[bool](), list[Table]()
+    store.take("a")
+
+    def told(_: list[Transition]) -> None:
+        believed.extend(table.connected() for table in followed)
+
+    with following(store, on_change=told) as table:
+        followed.append(table)
+        row, loads = table.rows()["a"], table.loads
+        table.resync()
+        wait_until(lambda: table.loads > loads, what="another reading")
+        assert table.rows()["a"] is row
+        store.follower._notify(Batch((), 0, gap=True, missed=True))
+        wait_until(lambda: table.rows()["a"] is not row, what="the row that counts anew")
+        again = table.rows()["a"]
+        assert (again.holder, again.found) == (row.holder, True)
+        assert again.seen_at > row.seen_at
+        wait_until(table.connected, what="the picture to be believed again")
+        assert believed == [False]
+        assert table.restored() is None
+
+
 @given(st.integers(1, 12), st.sampled_from(["a", "b"]))
 def test_the_end_of_a_page_cuts_no_lock(page: int, broken: str) -> None:
     """Wherever it falls; and what is half is not made whole by a neighbour."""

@@ -76,6 +76,10 @@ STORIES: dict[str, list[Row | tuple[float, list[str], list[str]]]] = {
     "a write that is no push repeats no alert": [
         *(row(), (31, A, []), row(hostname="elsewhere"), (32, [], []), (61, [], A)),
     ],
+    "a lock that a restore put back to an earlier heartbeat repeats no alert": [
+        *(row(seen_at=9, stamp_revisions=(7, 7)), (40, A, [])),
+        *(row(seen_at=0, found=True, stamp_revisions=(5, 5)), (41, [], []), (61, [], A)),
+    ],
     "a new holder has an alert of its own": [row(), (31, A, []), row(uuid="other"), (31, A, [])],
     "a lock that is due and changes without a push is handed out again": [
         *(row(), (61, A, A), row(hostname="elsewhere"), (62, [], A)),
