@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
 from tests.support.terminal import called, in_terminal, one_line, piped
-from tests.support.valkey_servers import Servers, running
+from tests.support.valkey_servers import Server, Servers, redis_binary, running
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_it_shows_who_waits_asks_and_tells(servers: Servers, settings: Settings)
         assert terminal.ended() == 0
         assert "3 servers need not wait any more" in terminal.text
     assert piped(settings, "run", "a", "--", "echo", "had").stdout == "had\n"
-    assert "None of those that answer waits" in called(settings, "vouch", "--yes").stdout
+    assert "No server waits" in called(settings, "vouch", "--yes").stdout
 
 
 def test_without_a_terminal_it_wants_a_yes(settings: Settings) -> None:
@@ -92,6 +92,37 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
             store.vouch()
         assert [bool(voter.trouble) for voter in store.voters()] == [True, False, False]
         assert not any(voter.waits for voter in store.voters())
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), "maxmemory-policy"),
+        (("--requirepass", "secret"), "it wants a password"),
+        (("--replicaof", "127.0.0.1", "1"), "it is a replica"),
+        (("--rename-command", "SCAN", ""), "SCAN"),
+    ],
+)
+def test_it_fails_where_no_server_can_be_told(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    """A script that trusts the status would go on without a vote."""
+    server = Server(tmp_path / "server", redis_binary(), options=options)
+    with server:
+        where = Settings.load(f"valkey://{server.endpoint}/p")
+        done = called(where, "vouch", "--yes", status=69)
+        assert why in done.stdout
+        assert f"{server.endpoint} could not be told" in done.stderr
+    assert "could not be told" in called(where, "vouch", "--yes", status=69).stderr
+
+
+def test_it_fails_where_one_of_three_can_t_be_told_and_no_other_waits(
+    servers: Servers, settings: Settings
+) -> None:
+    called(settings, "vouch", "--yes")
+    servers.all[2].kill()
+    done = called(settings, "vouch", "--yes", status=69)
+    assert f"{servers.all[2].endpoint} could not be told" in done.stderr
 
 
 def test_a_store_without_votes_needs_none(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 from lockclient.cli.options import store_options
 from lockclient.cli.output import confirm, counted, counted_locks, require_consent, wrapped
 from lockclient.cli.store_access import opened_store
+from lockclient.errors import StoreUnavailable
 from lockclient.settings import Settings
 from lockclient.stores.diagnosis_protocol import Voter, Voting
 from lockclient.text.confusables import told_apart
@@ -75,8 +76,12 @@ def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
                 _ask(found)
             voting.vouch()
             click.echo(f"Told: {counted(len(waiting), 'server')} need not wait any more.")
+        elif silent := [voter.endpoint for voter in found if voter.trouble]:
+            raise StoreUnavailable(
+                f"No server that has a vote waits. {', '.join(silent)} could not be told."
+            )
         else:
-            click.echo("None of those that answer waits: nothing was changed.")
+            click.echo("No server waits: nothing was changed.")
 
 
 def _state(voter: Voter) -> str:
