@@ -189,7 +189,7 @@ def _losing_version(bench: Bench) -> Iterator[Settings]:
         yield Settings((server.endpoint,))
 
 
-@finds(etcd._version, "is tested with 3.4 and 3.5.")
+@finds(etcd._version, "is tested with 3.4 to 3.7.")
 def _old_version(bench: Bench) -> Iterator[Settings]:
     yield bench.through_relay
     _said_version(bench, "3.3" + bench.etcd.version[3:])

@@ -22,7 +22,12 @@ from lockclient.stores.diagnosis_protocol import (
     Member,
 )
 from lockclient.stores.etcd.errors import ErrorKind
-from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS, is_since
+from lockclient.stores.etcd.releases import (
+    DATA_LOSS_VERSIONS,
+    NEWEST_TESTED,
+    OLDEST_TESTED,
+    minor_of,
+)
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.failover import WireError
@@ -136,8 +141,12 @@ def _version(member: Member) -> Iterator[Finding]:
             "they crash under load.",
             "Upgrade to 3.5.3 or later; don't run it in production.",
         )
-    elif not is_since(member.version, (3, 4)):
-        yield _version_warning(f"{where}; ClusterMutex is tested with 3.4 and 3.5.", "Upgrade it.")
+        return
+    minor, tested = minor_of(member.version), f"{where}; ClusterMutex is tested with 3.4 to 3.7."
+    if minor is not None and minor < OLDEST_TESTED:
+        yield _version_warning(tested, "Upgrade it.")
+    if minor is not None and minor > NEWEST_TESTED:
+        yield Finding("version", FINE, tested)
 
 
 def _space(member: Member) -> Iterator[Finding]:
@@ -198,6 +207,15 @@ def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
         yield _version_warning(
             f"The members run different versions: {', '.join(versions)}.",
             "Finish the upgrade that is under way.",
+        )
+    if any(minor_of(version) == (3, 6) for version in versions):
+        yield Finding(
+            "version",
+            FINE,
+            "For an upgrade from 3.6 to 3.7 each member must have made a snapshot as 3.6: without "
+            'one it may end as 3.7, with "unmarshal should never fail".',
+            "Upgrade a member after 10,000 changes as 3.6, or start it as 3.6 with "
+            "--snapshot-count=50 first.",
         )
     if answered and not any(member.cluster for member in answered):
         yield Finding("cluster", FINE, "etcd does not list its members to this user.")

@@ -26,7 +26,7 @@ that is not ours. What a client can't do is make it look like an unlocker's or a
 _SCRIPT = Template("""\
 #!/bin/sh
 # Roles in etcd for the locks below $root, by `clustermutex setup-auth` $version.
-# Review it, then let sh run it. It calls etcdctl (3.4 or 3.5), which is told by ETCDCTL_ENDPOINTS
+# Review it, then let sh run it. It calls etcdctl (3.4 to 3.7), which is told by ETCDCTL_ENDPOINTS
 # and so on where etcd is, and by ETCDCTL_USER=root:… who asks, where auth is on already. It can be
 # run again: it adds and takes nothing away.
 set -eu

@@ -23,11 +23,14 @@ def member(version: str = "3.5.9", **values: object) -> Member:
     ("version", "level"),
     [
         *(("3.5.0", WARNING), ("3.5.1", WARNING), ("3.5.2", WARNING), ("3.5.3", None)),
-        *(("3.4.23", None), ("3.6.0", None), ("3.3.27", WARNING), ("4.0.0", None), ("odd", None)),
+        *(("3.4.23", None), ("3.7.3", None), ("3.3.27", WARNING), ("odd", None)),
+        *(("3.8.0", FINE), ("3.10.1", FINE), ("4.0.0", FINE)),
     ],
 )
-def test_versions_with_known_bugs_are_named(version: str, level: str | None) -> None:
-    """3.5.0 to 3.5.2 can lose data when they crash."""
+def test_versions_with_known_bugs_and_untested_ones_are_named(
+    version: str, level: str | None
+) -> None:
+    """3.5.0 to 3.5.2 can lose data when they crash; a version after the tested ones may be fine."""
     found = [
         finding
         for finding in diagnosis.judge_members([member(version)])
@@ -36,7 +39,15 @@ def test_versions_with_known_bugs_are_named(version: str, level: str | None) -> 
     assert [finding.level for finding in found] == ([level] if level else [])
     for finding in found:
         assert version in finding.text
-        assert finding.advice
+        assert bool(finding.advice) is (level == WARNING)
+
+
+def test_what_an_upgrade_of_3_6_needs_is_said_once() -> None:
+    found = list(diagnosis.judge_members([member("3.6.16"), member("3.6.16"), member("3.6.16")]))
+    assert levels(found, "version") == [FINE]
+    said = next(finding for finding in found if finding.check == "version")
+    assert "must have made a snapshot as 3.6" in said.text
+    assert "--snapshot-count=50" in said.advice
 
 
 def test_members() -> None:
