@@ -43,6 +43,7 @@ NEEDS = {
         f"libpython{_OWN}-testsuite",
         f"{sysconfig.get_path('stdlib')}/test/lock_tests.py",
     ),
+    "unshare": ("util-linux", "unshare"),
     "zsh": ("zsh", "zsh"),
 }
 

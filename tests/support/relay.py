@@ -12,6 +12,10 @@ from collections.abc import Callable
 class Relay:
     """Passes on what either side says; a context manager.
 
+    Args:
+        target: the server.
+        address, port: where it listens; 0 is any port.
+
     Attributes:
         endpoint: where clients reach it.
         accepted: how many connections there were.
@@ -19,11 +23,11 @@ class Relay:
         change: makes of what was said what is heard.
     """
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, target: str, address: str = "127.0.0.1", port: int = 0) -> None:
+        host, _, target_port = target.rpartition(":")
+        self._target = (host, int(target_port))
+        self._listener = socket.create_server((address, port))
+        self.endpoint = f"{address}:{self._listener.getsockname()[1]}"
         self.accepted = 0
         self.delay = 0.0
         self.change: Callable[[bytes], bytes] = bytes
@@ -66,6 +70,10 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; those to come are refused."""
         self.cut()
         self.mend()  # who waits for a way finds its connection closed
         _close(self._listener)

@@ -74,6 +74,11 @@ def diagnose(error: grpc.RpcError) -> ErrorKind:
     return _CODES.get(error.code(), ErrorKind.REFUSED)
 
 
+def answered(error: grpc.RpcError) -> bool:
+    """Tell whether the error is etcd's own, so that the connection works."""
+    return (error.details() or "").startswith("etcdserver: ")
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -181,6 +186,7 @@ _REASONS = (
     # What the details hold, in lower case; the first that fits counts. Seen with grpcio 1.85,
     # etcd 3.4 (TLS 1.3) and 3.5.1 (TLS 1.2).
     (r"connection refused", _REFUSED),
+    (r"connect\(\) timed out", "connections to it time out"),
     (r"(network|host) is unreachable|no route to host", _NO_ROUTE),
     (r"certificate_verify_failed", _CERTIFICATE),
     (r"hostname verification check failed|is not in peer certificate", _NAME),

@@ -116,7 +116,8 @@ def _itself(
         try:
             # Nobody has this name: where users are asked for, it is refused for that.
             (member,) = alone.failover.members
-            alone.stub(member, AUTHENTICATE)(wire.Authenticate(), timeout=timeout)
+            authenticate = alone.connection(member, AUTHENTICATE).stub(AUTHENTICATE)
+            authenticate(wire.Authenticate(), timeout=timeout)
         except grpc.RpcError as error:
             if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
                 auth = "not enabled" not in (error.details() or "")

@@ -88,7 +88,7 @@ class EtcdStore(EtcdListing):
 
     def _make_ready(self) -> None:
         for member in self._channels.failover.members:
-            self._channels.stub(member, TXN)
+            self._channels.connection(member, TXN).stub(TXN)
 
     def _ticket_lease(self) -> Lease:
         return Lease(self._channels, TICKET_TTL_S, TICKET_TTL_S / 2, renewed=True)

@@ -28,8 +28,6 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
@@ -40,7 +38,7 @@ from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import Endpoint, Tries
+from lockclient.stores.etcd.wire.failover import Connection, Endpoint, Tries
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
     Metadata,
@@ -93,10 +91,7 @@ class AioChannels:
                 try:
                     limit = Deadline.after(timeout)
                     tries.metadata = await self._metadata(member, limit)
-                    connection = self._connection(member)
-                    answer = await connection.stub(method)(
-                        request, timeout=limit.remaining(), metadata=tries.metadata
-                    )
+                    answer = await self._send(member, method, request, limit, tries.metadata)
                 except grpc.RpcError as error:
                     pause = tries.failed(error)
                     if tries.renew:
@@ -120,22 +115,37 @@ class AioChannels:
                     await by_thread(self._background.pushes.submit, lambda: lease.get(deadline))
         return lease.id
 
-    def _connection(self, member: Endpoint) -> _Connection | _OfThreads:
-        """Return one to a member, to be kept as long as a call by it is under way."""
+    async def _send(
+        self,
+        member: Endpoint,
+        method: Method,
+        request: Message,
+        limit: Deadline,
+        metadata: Metadata | None = None,
+    ) -> Any:
+        """Return the answer to one try; keeps the connection until then."""
+        connection = self._connection(member, method)
+        stub = connection.stub(method)
+        if not isinstance(connection, _Connection):
+            stub = _awaitable(stub)
+        with connection.noted():
+            return await stub(request, timeout=limit.remaining(), metadata=metadata)
+
+    def _connection(self, member: Endpoint, method: Method) -> Connection:
         if self._by_threads:
-            return _OfThreads(partial(self._threads.stub, member))
+            return self._threads.connection(member, method)
         connection = self._connections.get(member.endpoint)
-        if connection is None:
+        if connection is None or connection.is_due():
             if not _used_in <= {os.getpid()}:  # another loop has found it so
                 self._by_threads = True
-                return self._connection(member)
+                return self._connection(member, method)
             _used_in.add(os.getpid())
             try:
                 # Raises where the channel would end the process. (Public, and not in the stubs.)
                 grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]
             except RuntimeError:  # "can't start new thread"
                 _used_in.add(_NO_POLLER)
-                return self._connection(member)
+                return self._connection(member, method)
             channel = open_channel(grpc.aio, self._location, member.endpoint)
             # It counts who uses it, and the channel does now.
             grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
@@ -143,9 +153,9 @@ class AioChannels:
         return connection
 
     def _renew(self, member: Endpoint, method: Method, since: float) -> None:
-        """See `Channels.renew`."""
+        """Have the next call made by a channel that was made since that moment."""
         if self._by_threads:
-            self._threads.renew(member, method, since)
+            self._threads.connection(member, method).renew(since)
             return
         connection = self._connections.get(member.endpoint)
         if connection is not None and connection.made_at < since:
@@ -158,20 +168,16 @@ class AioChannels:
         if member.token is None:
             async with self._authenticating.turn(limit):
                 if member.token is None:
-                    await self._authenticate(member, limit.remaining())
+                    asked = self._failover.authentication
+                    try:
+                        answer = await self._send(member, AUTHENTICATE, asked, limit)
+                        member.token = answer.token
+                    except grpc.RpcError as error:
+                        member.no_token(error)
         return member.metadata()
 
-    async def _authenticate(self, member: Endpoint, timeout: float) -> None:
-        connection = self._connection(member)
-        try:
-            stub = connection.stub(AUTHENTICATE)
-            answer = await stub(self._failover.authentication, timeout=timeout)
-            member.token = answer.token
-        except grpc.RpcError as error:
-            member.no_token(error)
 
-
-class _Connection:
+class _Connection(Connection):
     """A channel to one member. It is closed as it dies, with all calls that are under way."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -180,22 +186,10 @@ class _Connection:
         self._stubs: dict[str, Any] = {}
 
     def stub(self, method: Method) -> Any:
-        """Return what makes a call."""
         stub = self._stubs.get(method.path)
         if stub is None:
             stub = self._stubs[method.path] = make_call(self._channel, method)
         return stub
-
-
-@dataclass(frozen=True, slots=True)
-class _OfThreads:
-    """A connection of the threads' to one member."""
-
-    of_threads: Callable[[Method], Any]
-
-    def stub(self, method: Method) -> Any:
-        """Return what makes a call."""
-        return _awaitable(self.of_threads(method))
 
 
 class _Turns:

@@ -20,7 +20,14 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
-from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, Endpoint, Failover, Tries
+from lockclient.stores.etcd.wire.failover import (
+    FIRST_TRY_S,
+    RENEW_AFTER_S,
+    Connection,
+    Endpoint,
+    Failover,
+    Tries,
+)
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
     Metadata,
@@ -31,21 +38,23 @@ from lockclient.stores.etcd.wire.rpc_methods import (
 from lockclient.stores.requests import RequestState
 
 
-class _Connection:
+class _Connection(Connection):
     """A channel to one member, made at first need."""
 
     def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
         self._connect = connect
         self._channel: grpc.Channel | None = None
-        self._made_at = 0.0
         self.stubs: dict[str, Any] = {}
         """What makes calls, by the paths of their methods, as far as there was need for it."""
         self._lock = threading.Lock()
 
     def stub(self, method: Method) -> Any:
+        stub = self.stubs.get(method.path)
+        if stub is not None:
+            return stub
         with self._lock:
             if self._channel is None:
-                self._channel, self._made_at = self._connect(), monotonic()
+                self._channel, self.made_at = self._connect(), monotonic()
             call = self.stubs[method.path] = make_call(self._channel, method)
             return call
 
@@ -55,7 +64,7 @@ class _Connection:
         Calls of other threads that are under way keep the old one, which ends with the last.
         """
         with self._lock:
-            if self._made_at < since:
+            if self.made_at < since:
                 self.stubs.clear()
                 self._channel = None
 
@@ -105,14 +114,13 @@ class Channels:
             for member in self.failover.members
         }
 
-    def stub(self, member: Endpoint, method: Method) -> Any:
-        """Return what makes a call to a member."""
+    def connection(self, member: Endpoint, method: Method) -> _Connection | Borrowed:
+        """Return the connection for a call, which makes its channel anew if that is due."""
         connection = (self._streams if method.streams else self._unary)[member.endpoint]
-        return connection.stubs.get(method.path) or connection.stub(method)
-
-    def renew(self, member: Endpoint, method: Method, since: float) -> None:
-        """Have the next call made by a connection that was made since that moment."""
-        (self._streams if method.streams else self._unary)[member.endpoint].renew(since)
+        if connection.is_due():
+            # Several threads may get here at once: one that made a channel since then keeps it.
+            connection.renew(monotonic() - RENEW_AFTER_S)
+        return connection
 
     # ------------------------------------------------------------ unary calls
 
@@ -136,16 +144,18 @@ class Channels:
             try:
                 metadata = None if self._plain else self._metadata(member, timeout)
                 tries.metadata = metadata
-                stub = self.stub(member, method)
-                if method.streams:
-                    # Asked one thing it gives one answer; its end follows by itself.
-                    answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
-                else:
-                    answer = stub(request, timeout, metadata)
+                connection = self.connection(member, method)
+                stub = connection.stub(method)
+                with connection.noted():
+                    if method.streams:
+                        # Asked one thing it gives one answer; its end follows by itself.
+                        answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
+                    else:
+                        answer = stub(request, timeout, metadata)
             except grpc.RpcError as error:
                 pause = tries.failed(error)
                 if tries.renew:
-                    self.renew(member, method, tries.began_at)
+                    self.connection(member, method).renew(tries.began_at)
             except ClusterMutexError:
                 tries.refused()
                 raise
@@ -173,7 +183,7 @@ class Channels:
             member.token = None  # a token that is idle expires: a new one for each stream
             metadata += self._metadata(member, FIRST_TRY_S) or []
         try:
-            return self.stub(member, method)(requests, metadata=metadata)
+            return self.connection(member, method).stub(method)(requests, metadata=metadata)
         except RuntimeError:
             self._streams[member.endpoint].discard()
             raise
@@ -192,9 +202,11 @@ class Channels:
         if self.borrowed is not None and self.location.user is None:
             return self.borrowed.metadata()
         if member.token is None:
-            stub = self.stub(member, AUTHENTICATE)
+            connection = self.connection(member, AUTHENTICATE)
+            stub = connection.stub(AUTHENTICATE)
             try:
-                member.token = stub(self.failover.authentication, timeout=timeout).token
+                with connection.noted():
+                    member.token = stub(self.failover.authentication, timeout=timeout).token
             except grpc.RpcError as error:
                 member.no_token(error)
         return member.metadata()

@@ -6,10 +6,11 @@ import os
 from typing import Any
 
 from lockclient.errors import StoreError
+from lockclient.stores.etcd.wire.failover import Connection
 from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method, make_call
 
 
-class Borrowed:
+class Borrowed(Connection):
     """What is used of the client, and nothing else; it is never closed here.
 
     Args:
@@ -17,7 +18,6 @@ class Borrowed:
     """
 
     def __init__(self, client: Any) -> None:
-        self.stubs: dict[str, Any] = {}  # none is kept: see `stub`
         self._client = client
         self._pid = os.getpid()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -21,6 +22,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.etcd.errors import (
     ErrorKind,
+    answered,
     diagnose,
     more_telling,
     nobody_there,
@@ -30,7 +32,7 @@ from lockclient.stores.etcd.errors import (
 )
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.rpc_methods import Metadata
+from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method
 from lockclient.stores.requests import Read, RequestState
 from lockclient.threads.log_queue import get_logger
 
@@ -41,6 +43,10 @@ FIRST_TRY_S = 1.0
 MAX_TRY_S = 8.0
 COOL_DOWN_S = 1.0
 """Seconds that a member that failed is asked last."""
+RENEW_AFTER_S = 2.0
+"""Seconds for which a connection must have failed, and been in use, before it is made anew."""
+MAX_REASONS = 10
+"""Reasons that are logged during one outage: a text that always changes must not fill the log."""
 _OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
 MAX_NEW_TOKENS = 10
 """How often one request may ask for a new token: each change of users or roles makes all tokens
@@ -93,6 +99,49 @@ class Endpoint:
         return [("token", self.token)] if self.token else None
 
 
+class Connection:
+    """A connection to one member for one use; its record says when to make it anew.
+
+    A gRPC channel reads certificate files when it is made, and goes on connecting to the addresses
+    that the member's name had before: only a new channel finds renewed files and a new address. So
+    each call asks `is_due` before it is sent, and notes how it ended. Threads may do both at once:
+    a note that another one overwrites makes a channel a call later or sooner, no more.
+    """
+
+    made_at = 0.0
+    failing_since: float | None = None
+    """Since when connections were refused or broken without an answer in between."""
+
+    def stub(self, method: Method) -> Any:
+        """Return what makes a call."""
+        raise NotImplementedError
+
+    def is_due(self) -> bool:
+        """Tell whether to make it anew; not again before it has failed for as long once more."""
+        since = self.failing_since
+        return since is not None and monotonic() - max(since, self.made_at) > RENEW_AFTER_S
+
+    def note(self, error: grpc.RpcError | None) -> None:
+        """Take note of how a call ended: by an answer, or this error.
+
+        No answer in time says nothing: a slow member gets no new connections.
+        """
+        if error is None or answered(error):
+            self.failing_since = None
+        elif self.failing_since is None and error.code() is grpc.StatusCode.UNAVAILABLE:
+            self.failing_since = monotonic()
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take note of how the call in this block ended."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            self.note(error)
+            raise
+        self.failing_since = None
+
+
 class Failover:
     """The members of one cluster, the one that answered last first.
 
@@ -115,6 +164,7 @@ class Failover:
         """When none of them answered any more, on the monotonic clock."""
         self.answers = 0
         """How many answers came, about: threads may miss each other's, but not that one came."""
+        self._reasons: set[str] = set()  # that were logged during this outage
         self._reporting = threading.Lock()
 
     def next(self, asked: tuple[Endpoint, ...] = ()) -> Endpoint:
@@ -138,20 +188,26 @@ class Failover:
         member.cooling_until = monotonic() + COOL_DOWN_S
 
     def report(self, trouble: str | None) -> None:
-        """Log the begin and the end of an outage, once each, whoever notices it first."""
+        """Log the begin and the end of an outage, and why it goes on: each reason once."""
         with self._reporting:
             since = self.down_since
-            if (trouble is None) == (since is None):
+            if trouble is None:
+                self.down_since = None
+                self._reasons.clear()
+            elif trouble in self._reasons or len(self._reasons) == MAX_REASONS:
                 return
-            self.down_since = None if trouble is None else monotonic()
-        if since is not None:
-            log.warning("etcd answers again after %.1f s.", monotonic() - since)
-        else:
+            else:
+                self.down_since = monotonic() if since is None else since
+                self._reasons.add(trouble)
+        if trouble is not None:
             log.warning(
-                "etcd at %s does not answer (%s); retrying.",
+                "etcd at %s %s not answer (%s); retrying.",
                 ", ".join(self.location.endpoints),
+                "does" if since is None else "still does",
                 trouble,
             )
+        elif since is not None:
+            log.warning("etcd answers again after %.1f s.", monotonic() - since)
 
 
 class Tries:

@@ -275,6 +275,7 @@ class WatchStream:
                 # In the same step, so that a watch that is added now is sent once, by `add`.
                 self._requests = requests
             member = self._choose(first=first)
+            connection = self._channels.connection(member, WATCH)
             call = self._channels.open_stream(WATCH, iter(requests.get, None), member)
             with self._lock:
                 self._call = call
@@ -284,8 +285,10 @@ class WatchStream:
             if self._closing.is_set() or self._paused:  # and nobody has cancelled it
                 call.cancel()
             for answer in call:
+                connection.note(None)
                 self._take(answer)
         except grpc.RpcError as error:
+            connection.note(error)
             return reason(error)
         except StaleToken:
             raise

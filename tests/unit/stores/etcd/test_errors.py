@@ -49,6 +49,7 @@ TLS = (
     f"CERTIFICATE_VERIFY_FAILED: {ISSUER}: OK"
 )
 MVCC = "etcdserver: mvcc:"
+SYN_LOST = "Failed to connect to remote host: connect() timed out"
 NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
 
 
@@ -95,6 +96,7 @@ def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: E
     ("error", "said"),
     [
         (Error(Code.UNAVAILABLE, CONNECT), "connection refused"),
+        (Error(Code.UNAVAILABLE, SYN_LOST), "connections to it time out"),
         (Error(Code.UNAVAILABLE, NO_SUCH_HOST), "the host name can't be resolved"),
         (Error(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"), "no answer"),
         (Error(Code.UNAVAILABLE, "Socket closed"), "the connection was closed"),
