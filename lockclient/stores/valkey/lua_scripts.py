@@ -82,6 +82,15 @@ local function over(key)
 end
 """
 
+_GOES_ON_IF_FULL: Final = """
+-- A server at its maxmemory refuses a script whose first write may need memory, and goes on with
+-- one that began with a deletion. So this deletes a key that never exists. Without the right to it
+-- the script is refused as others are.
+redis.pcall('DEL', (string.gsub(KEYS[1], '[^/]+$', 'withdrawn/')))
+"""
+"""Begins each script that writes and whose first key is `<root>/server`, but `TAKE`: what keeps or
+frees a lock needs little memory, and a lock that was given can't be kept without it."""
+
 _WHOLE: Final = """
 -- Whoever may write locks may have written anything there, of any size.
 local function whole(key)
@@ -109,8 +118,14 @@ def _script(source: str, function: str = "", *, votes: bool = False) -> Script:
 
 _voting_script: Final = partial(_script, votes=True)
 
+
+def _keeping_script(source: str) -> Script:
+    return _voting_script(_GOES_ON_IF_FULL + source)
+
+
 SETTLE: Final = _script(
-    _PAST
+    _GOES_ON_IF_FULL
+    + _PAST
     + """
 -- KEYS server; ARGV run, terms, whether nothing speaks against its keeping what it answers (1),
 -- whether it does by somebody's word (1 or 0; empty: nobody says), votes (1: somebody vouches for
@@ -171,14 +186,18 @@ local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
 if has[1] and (has[1] ~= ARGV[6] or later) then
     return {'held', has[1], has[2] or '0', has[4] or '', redis.call('PTTL', KEYS[2])}
 end
-redis.call('DEL', KEYS[2])
+if redis.call('PTTL', KEYS[2]) ~= -2 then
+    -- Not the deletion first: a server without memory is to refuse a take, see `_GOES_ON_IF_FULL`.
+    redis.call('HSET', KEYS[2], 'take', ARGV[4])
+    redis.call('DEL', KEYS[2])
+end
 redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'taken', expired}
 """
 )
 
-KEEP: Final = _voting_script("""
+KEEP: Final = _keeping_script("""
 -- KEYS server, lock; ARGV run, terms, uuid, number of the try: a lock that is never auto-unlocked
 -- stays, of the try that a majority gave and of no later one
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'take')
@@ -188,7 +207,7 @@ redis.call('PERSIST', KEYS[2])
 return {'kept'}
 """)
 
-PUSH: Final = _voting_script("""
+PUSH: Final = _keeping_script("""
 -- KEYS server, lock, record; ARGV run, terms, uuid, the last push that is known of, number,
 -- alert_at, auto_unlock_at (or empty)
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push', 'alert_at', 'expiry')
@@ -207,7 +226,7 @@ if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
 """)
 
-GIVE: Final = _voting_script("""
+GIVE: Final = _keeping_script("""
 -- KEYS server, lock, mark, record; ARGV run, terms, until when by this server's clock, number of
 -- the try, expiry, then the fields: a vote that was lost is given back, see `regrant`
 local mark = redis.call('GET', KEYS[3])
@@ -239,7 +258,7 @@ return {'seen', found, record}
     "read",
 )
 
-REMOVE: Final = _voting_script("""
+REMOVE: Final = _keeping_script("""
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
 -- record (or empty), for how long that stands, for how long the mark does
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
@@ -271,6 +290,7 @@ if ours then redis.call('DEL', KEYS[1]) end
 if ARGV[3] ~= '' then
     local mark = redis.call('GET', KEYS[2])
     if mark ~= 'all' and (all or not mark or tonumber(mark) < tonumber(ARGV[2])) then
+        redis.call('DEL', KEYS[2]) -- first, so that a server without memory goes on
         redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
     end
 end
@@ -346,7 +366,7 @@ return {'shown', found}
     "show",
 )
 
-SAY: Final = _voting_script("""
+SAY: Final = _keeping_script("""
 -- KEYS server, heartbeat; ARGV run, terms, number, what it says, for how long it stands
 if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
     redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
@@ -355,7 +375,7 @@ end
 return {'said'}
 """)
 
-PROMISE: Final = _voting_script("""
+PROMISE: Final = _keeping_script("""
 -- KEYS server, note; ARGV run, terms, number, whose that is, how many bytes of the value at most
 --
 -- The note is changed as CASPaxos has it. A reader has a majority promise to take nothing that has
@@ -372,7 +392,7 @@ redis.call('HSET', KEYS[2], 'promised', ARGV[3], 'whose', ARGV[4])
 return {'promised', has[3] or '0', string.sub(has[4] or '', 1, tonumber(ARGV[5]) + 1)}
 """)
 
-WRITE_PROMISED: Final = _voting_script("""
+WRITE_PROMISED: Final = _keeping_script("""
 -- KEYS server, note; ARGV run, terms, number that was promised, whose that is, the value
 local has = redis.call('HMGET', KEYS[2], 'promised', 'whose')
 if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'promised_another'} end

@@ -1,0 +1,137 @@
+"""Servers of Valkey and Redis that take no writes, or none that need memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.errors import StoreFull
+from lockclient.model.clocks import Stamps
+from lockclient.stores.outcomes import Done
+from lockclient.stores.requests import Push, Reclaim, Withdraw
+from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.valkey.take import TakeExecutor
+from lockclient.testing.contract.asking import holder
+from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
+from tests.support.locks import ask, has, held, left_nothing, read, remove, soon, take, unlock
+from tests.support.processes import wait_until
+from tests.support.valkey_servers import Servers, redis_binary, running, valkey_binary
+
+
+@pytest.fixture(params=[redis_binary, valkey_binary], ids=["Redis", "Valkey"])
+def binary(request: pytest.FixtureRequest) -> str:
+    said: Callable[[], str] = request.param
+    return said()
+
+
+@contextmanager
+def full(servers: Servers) -> Iterator[None]:
+    """Have all of them stand at their `maxmemory` for the time of the block."""
+    servers.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(Exception, match="used memory"):
+            servers.command("SET", "more", "")
+        yield
+    finally:
+        servers.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_keeps_or_frees_a_lock_needs_no_memory(
+    tmp_path: Path, binary: str, number: int
+) -> None:
+    """Each program with the least rights that it needs; takes alone are refused."""
+    with running(tmp_path, number, binary) as some, some.store() as other:
+        set_up(some, *(word for kind, user in USERS.items() for word in (f"--{kind}", user)))
+
+        def store_of(kind: str) -> closing[ValkeyStore]:
+            password = SECRETS[f"{kind.upper()}_PASSWORD"]
+            return closing(ValkeyStore(some.place(user=USERS[kind], password=password)))
+
+        with store_of("client") as client, store_of("unlocker") as unlocker:
+            first, second, third = holder("first"), holder("second"), holder("third")
+            for mine in (first, second, third):
+                take(client, mine)
+            lost = held(other, "third")
+            with full(some):
+                for _ in range(2):  # by new connections, too
+                    stamps, seen = Stamps(1.0, 2.0), max(held(other, "first").stamp_revisions)
+                    pushed = ask(client, Push("first", first.uuid or "", stamps, seen))
+                    assert isinstance(pushed, Done)
+                    some.command("CLIENT", "KILL", "TYPE", "normal")
+                unlocker.announce("u", "{}", 60.0, soon())
+                assert unlocker.write_note(b"said", unlocker.read_note(soon()), soon())
+                unlock(client, first.uuid or "", "first")
+                remove(unlocker, second)
+                assert read(other, "second", second.uuid).removal is not None
+                with store_of("operator") as operator:
+                    remove(operator, third)
+                assert isinstance(ask(client, Withdraw("third", "u-4", tombstone=True)), Done)
+                for name in ("first", "new"):
+                    with pytest.raises(StoreFull, match="maxmemory"):
+                        ask(client, Reclaim(holder(name), lost))
+                with pytest.raises(StoreFull, match="no memory left"):
+                    ClusterMutex("first", store=client).acquire()
+                assert other.names("", 5, soon()) == []
+            assert read(other, "third", third.uuid).removal is not None
+            take(client, holder("first"))
+
+
+def test_a_take_over_is_refused_and_changes_nothing(tmp_path: Path, binary: str) -> None:
+    """Though it would put a lock in the place of one that has as many bytes."""
+    with running(tmp_path, 1, binary) as one, one.store() as store:
+        mine = holder("a", identity="the job")
+        take(store, mine)
+        with full(one):
+            with pytest.raises(StoreFull, match="maxmemory"):
+                ask(store, Reclaim(holder("a", identity="the job"), held(store, "a")))
+            assert has(store, "a") == mine.uuid
+        ask(store, Reclaim(again := holder("a", identity="the job"), held(store, "a")))
+        assert has(store, "a") == again.uuid
+
+
+def test_a_lock_that_is_never_auto_unlocked_is_kept(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the memory is full between its two steps; what was not given leaves nothing."""
+    persist = TakeExecutor._persist
+
+    def fill_first(*args: Any) -> bool:
+        one.command("CONFIG", "SET", "maxmemory", "1")
+        return persist(*args)
+
+    monkeypatch.setattr(TakeExecutor, "_persist", fill_first)
+    with running(tmp_path, 1, binary) as one, one.store() as store:
+        lock = ClusterMutex("a", store=store, auto_unlock_after=None)
+        with lock as taken:
+            taken.alive(force=True)
+            assert one.command("PTTL", store.keys.lock("a")) == [-1]
+            with pytest.raises(StoreFull):
+                ClusterMutex("b", store=store, auto_unlock_after=None).acquire()
+        with pytest.raises(StoreFull):
+            lock.acquire()
+        left_nothing(store)
+        assert one.command("KEYS", f"{one.root}/[lw]*") == [[]]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_server_that_is_full_from_its_start_keeps_locks(
+    tmp_path: Path, binary: str, number: int
+) -> None:
+    """It notes that it is another process, and is given back what it has lost."""
+    with running(tmp_path, number, binary) as some, some.store() as store:
+        uuid, _ = take(store, holder("a"))
+        if number > 1:
+            some.all[0].command("DEL", store.keys.lock("a"))
+        for server in some.all:
+            server.options = ("--maxmemory", "1")
+            server.restart()
+        seen = max(held(store, "a").stamp_revisions)
+        assert isinstance(ask(store, Push("a", uuid, Stamps(1e10, 2e10), seen)), Done)
+        key = store.keys.lock("a")
+        wait_until(lambda: some.command("HGET", key, "uuid") == [uuid.encode()] * number)
