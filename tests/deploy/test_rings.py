@@ -10,11 +10,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, Settings
+from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.stores.etcd.store import EtcdStore
 from tests.deploy.stack import Stack, get
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.etcd_store import etcd_store
@@ -103,6 +106,30 @@ def test_alerts_arrive_name_who_it_is_and_end(
     locks["kept"].release()
     receiver.told("resolved", "LockPastAlert", name="kept")
     figure(f"the whole story took {time.monotonic() - began:.0f} s")
+
+
+@pytest.mark.soak
+def test_no_alert_on_a_lock_is_said_to_be_over_while_no_unlocker_sees(
+    own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path, figure: Figure
+) -> None:
+    """etcd stops: the alert on the lock ends in Prometheus, and Alertmanager tells nobody."""
+    with Stack(Settings(endpoints=(own_etcd.endpoint,)), tmp_path) as stack:
+        receiver = stack.receiver
+        firing = 'ALERTS{alertname="LockPastAlert", name="kept", alertstate="firing"}'
+        lock = ClusterMutex("kept", expected_runtime=1, auto_unlock_after=None, store=own_store)
+        assert lock.acquire()
+        receiver.told("firing", "LockPastAlert", name="kept")
+        own_etcd.stop()
+        stopped = time.monotonic()
+        receiver.told("firing", "NoUnlockerSees")
+        figure(f"NoUnlockerSees arrived {time.monotonic() - stopped:.1f} s after etcd stopped")
+        wait_until(lambda: not stack.query(firing), what="LockPastAlert to end in Prometheus")
+        own_etcd.start()
+        receiver.told("resolved", "NoUnlockerSees")
+        wait_until(lambda: stack.query(firing), what="LockPastAlert again")
+        assert len(receiver.about("LockPastAlert", name="kept")) == 1
+        lock.release()
+        receiver.told("resolved", "LockPastAlert", name="kept")
 
 
 @pytest.mark.soak

@@ -24,11 +24,16 @@ WANTED = {
     *("LockDeadlock", "LockHeldTooLong"),
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
-    *("UnlockerPictureStale", "DashboardDown", "Watchdog"),
+    *("UnlockerPictureStale", "NoUnlockerSees", "DashboardDown", "Watchdog"),
     "NotificationsOff",
     "ServerWithoutVote",
     *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }
+OF_LOCKS = (
+    r"clustermutex_(locks?_|locks\b|longest_line|unlockers\b|client_clock"
+    r"|unlocker_(brake|locks_kept|removal_failing|store_out_of_space))"
+)
+"""Gauges that an unlocker does not export while it does not see the locks."""
 
 
 def rules() -> list[dict[str, Any]]:
@@ -102,6 +107,31 @@ def test_what_an_unlocker_does_not_tell_is_not_held_back_when_all_are_down() -> 
         if "clustermutex_" not in rule["expr"] and rule["alert"] != "UnlockerDown"
     }
     assert {*names.split("|")} == others
+
+
+def test_an_alert_of_a_blind_unlockers_missing_gauges_does_not_end_while_none_sees() -> None:
+    """It keeps firing, and then its end is held back."""
+    (inhibition,) = inhibitions("NoUnlockerSees")
+    names = inhibition["target_matchers"][1].partition("=~")[2].strip('"')
+    missing = [rule for rule in rules() if re.search(OF_LOCKS, rule["expr"])]
+    assert {*names.split("|")} == {rule["alert"] for rule in missing} - {"NoUnlockerSees"}
+    for rule in missing:
+        if rule["alert"] != "NoUnlockerSees":
+            assert rule.get("keep_firing_for") == "3m" or "_over_time" in rule["expr"]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("prometheus/clustermutex.rules.yml", "kubernetes/monitoring/rules.yaml"),
+        "grafana/clustermutex.json",
+    ],
+)
+def test_the_earliest_time_of_a_lock_decides_over_several_unlockers(file: str) -> None:
+    """A restarted one counts a lock's time anew; by `max` it would put the alert off."""
+    text = (DEPLOY / file).read_text(encoding="utf-8")
+    taken = re.findall(r"(\w+) by \([^)]*\)\s*\(clustermutex_lock_\w+_timestamp_seconds", text)
+    assert {*taken} == {"min"}
 
 
 def test_the_brake_holds_no_alert_back() -> None:
