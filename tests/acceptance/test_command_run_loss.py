@@ -187,7 +187,6 @@ def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
     assert "is lost" in said
 
 
-@pytest.mark.promise(number=8)
 def test_etcd_away_for_a_while_is_no_loss(
     start: Start, own_etcd: Etcd, own_store: EtcdStore
 ) -> None:

@@ -155,7 +155,6 @@ FAULTS: dict[str, tuple[bool, Fault]] = {
 }
 
 
-@pytest.mark.promise(number=8)
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_fault_is_a_pause(
     cluster: Cluster, root: str, what: str, failed_tries: list[str], figure: Figure

@@ -42,7 +42,6 @@ def delete(store: EtcdStore, etcdctl: Etcdctl) -> Callable[[], str]:
 
 
 class TestRemoved:
-    @pytest.mark.promise(number=3)
     def test_whoever_deletes_it_is_noticed(
         self, store: EtcdStore, delete: Callable[[], str], figure: Figure
     ) -> None:
@@ -172,7 +171,6 @@ class TestTimeRunsOut:
         monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 0.5)
         monkeypatch.setattr(holding, "PUSH_TRY", 0.5)
 
-    @pytest.mark.promise(number=3)
     def test_the_deadline_passes_while_etcd_is_frozen(
         self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
     ) -> None:

@@ -174,6 +174,36 @@ def test_a_hand_over_costs_five_requests_at_most(own_etcd: Etcd, own_store: Etcd
     assert cost["Txn"] <= 21 * 5 + 1
 
 
+@pytest.mark.promise(number=5)
+@pytest.mark.parametrize("waiters", [1, 10, 100])
+def test_a_release_wakes_one_waiter(own_etcd: Etcd, own_store: EtcdStore, waiters: int) -> None:
+    """By etcd's counter: the unlock, the head's claim, and one look of the waiter behind it."""
+    line = Line(own_store)
+    line.may_go.clear()  # the next holder keeps the lock
+    held = ClusterMutex("x", store=own_store)
+    held.acquire()
+    for number in range(waiters):
+        line.join(str(number))
+    before = _settled(own_etcd)
+    held.release()
+    line.wait_served("0")
+    assert _settled(own_etcd) - before == (2 if waiters == 1 else 3)
+    line.end()
+
+
+def _settled(etcd: Etcd) -> int:
+    """Return how many transactions etcd has served, as soon as it serves no more of them."""
+    counts: list[int] = []
+
+    def quiet() -> bool:
+        time.sleep(0.1)
+        counts.append(served(etcd)["Txn"])
+        return len(counts) >= 8 and len(set(counts[-8:])) == 1
+
+    wait_until(quiet, what="the waiters to be quiet")
+    return counts[-1]
+
+
 def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
     """Threads that take, try, give up and let go at once: all get on, and nothing is left."""
     done: list[int] = []

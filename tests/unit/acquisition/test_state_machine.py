@@ -371,6 +371,17 @@ class TestHoldingIt:
         assert acquisition.holder.alert_at == START.wall + 50 + 300
         assert acquisition.check(at(949.9).monotonic) is None
 
+    @pytest.mark.promise(number=3)
+    def test_the_lock_is_lost_from_the_deadline_on(self) -> None:
+        """By the holder's own clock, without an answer of the store."""
+        acquisition = held()
+        deadline = acquisition.deadline
+        assert deadline == START.monotonic + 900
+        assert acquisition.check(deadline - 0.001) is None
+        lost = acquisition.check(deadline)
+        assert lost is not None
+        assert "confirmed no heartbeat of it for 15 min" in str(lost)
+
     def test_a_push_says_after_which_write_it_comes(self) -> None:
         """The last one of its own that was confirmed, whatever order the answers come in."""
         acquisition = held()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import lockclient
+from tests.proof.mutate import all_mutants
 from tests.support import api_reference
 
 CHECKOUT = Path(__file__).parents[3]
@@ -56,6 +57,22 @@ def test_what_has_no_docstring_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 _, _, _AFTER = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("## What is promised")
 PROMISED = set(re.findall(r"^(\d+)\. ", _AFTER.partition("\n## ")[0], re.MULTILINE))
 MARK = re.compile(r"^\s*@pytest\.mark\.promise\(number=(\d+)\)$", re.MULTILINE)
+
+
+ROW = re.compile(r"^\| (\d) \| `(tests/\S+)` \| `(\S+)` \|$", re.MULTILINE)
+
+
+def test_each_has_a_test_that_finds_a_planted_bug() -> None:
+    """The table of docs/reliability.md; `make mutants` runs each bug against its test."""
+    rows = ROW.findall((CHECKOUT / "docs/reliability.md").read_text(encoding="utf-8"))
+    mutants = {mutant.name: mutant for mutant in all_mutants()}
+    assert {number for number, _, _ in rows} == PROMISED
+    for number, test, bug in rows:
+        file, _, name = test.partition("::")
+        assert mutants[bug].found_by == f"pytest {test}"
+        source = (CHECKOUT / file).read_text(encoding="utf-8")
+        above = source.partition(f"def {name.rpartition('::')[2]}(")[0].rpartition("\n\n")[2]
+        assert number in MARK.findall(above), f"{test} has no marker of promise {number}"
 
 
 def test_each_has_tests() -> None:

@@ -18,6 +18,8 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.promise(number=1)
+@pytest.mark.promise(number=6)
 def test_two_clients_and_an_unlocker_without_faults(figure: Figure) -> None:
     """One of them may give up at any step."""
     states, all_of_them = explore(World(2, foreign=False), 0, float("inf"))

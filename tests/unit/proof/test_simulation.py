@@ -32,6 +32,7 @@ def simulate(*words: str, status: int = 0) -> str:
     return done.stdout
 
 
+@pytest.mark.promise(number=3)
 def test_nothing_breaks(figure: Figure) -> None:
     """Other seeds each time would be a test that fails now and then: `make soak` has those."""
     said = simulate("--seconds", "10", "--seed", "1")

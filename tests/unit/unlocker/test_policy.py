@@ -55,6 +55,7 @@ class TestAWriteThatWasSeen:
     def test_counts_its_own_duration_from_when_it_was_seen(self) -> None:
         assert due(lock(seen_at=1234), None) == 1294
 
+    @pytest.mark.promise(number=2)
     @given(
         wrong=st.floats(-1e9, 1e9),
         offset=st.none() | st.floats(-1e9, 1e9),

@@ -1,0 +1,58 @@
+"""Locks have no lease: etcd itself never ends one, however it was taken."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.stores.etcd.store import EtcdStore
+from tests.support.etcd_binary import Etcdctl
+from tests.support.processes import wait_until
+
+
+def _kept(etcdctl: Etcdctl, prefix: str) -> list[dict[str, Any]]:
+    kvs = json.loads(etcdctl("get", "--prefix", prefix, "-w", "json")).get("kvs", [])
+    return [kv | {"key": base64.b64decode(kv["key"]).decode()} for kv in kvs]
+
+
+@pytest.mark.promise(number=8)
+def test_no_key_of_a_lock_has_a_lease(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """Taken at once, with a ticket's lease at hand, after a wait, by the same identity; pushed."""
+    first = ClusterMutex("waited-for", store=store, auto_unlock_after=None)
+    first.acquire()
+    waiter = ClusterMutex("waited-for", store=store)
+    thread = threading.Thread(target=waiter.acquire, daemon=True)
+    thread.start()
+    wait_until(lambda: waiter.waiters(), what="the ticket")
+    ClusterMutex("with-lease", store=store).acquire()  # the process has its tickets' lease now
+    first.release()
+    thread.join(60)
+    ClusterMutex("at-once", store=store).acquire(blocking=False)
+    pushed = ClusterMutex("pushed", store=store)
+    pushed.acquire()
+    pushed.alive(force=True)
+
+    root = store.location.root
+    names = {"waited-for", "with-lease", "at-once", "pushed"}
+    found = _kept(etcdctl, f"{root}/locks/")
+    assert {kv["key"].split("/")[-2] for kv in found} == names
+    assert [kv["key"] for kv in found if kv.get("lease")] == []
+
+
+def test_a_ticket_has_one(store: EtcdStore, etcdctl: Etcdctl) -> None:
+    """So the test above would see a lease."""
+    holder = ClusterMutex("x", store=store)
+    holder.acquire()
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire, daemon=True)
+    thread.start()
+    wait_until(lambda: waiter.waiters(), what="the ticket")
+    assert all(kv.get("lease") for kv in _kept(etcdctl, f"{store.location.root}/queue/"))
+    holder.release()
+    thread.join(60)
+    waiter.release()
