@@ -20,7 +20,6 @@ import pytest
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd, find_etcd
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.testing.contract.fixtures import FlushedCapture
 from lockclient.threads import log_queue
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.etcd_store import etcd_store
@@ -46,6 +45,15 @@ def _keep_files_in_memory() -> None:
 
 
 _keep_files_in_memory()
+
+
+class FlushedCapture(pytest.LogCaptureFixture):  # type: ignore[misc]
+    """What was logged, with what the library's own thread has still to handle."""
+
+    @property
+    def handler(self) -> Any:
+        log_queue.flush(10)
+        return super().handler
 
 
 @pytest.fixture

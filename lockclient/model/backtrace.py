@@ -17,10 +17,7 @@ LIMIT = 16 * 1024
 
 LIBRARY = str(Path(__file__).parents[1]) + os.sep
 """What the names of this library's own files begin with."""
-COMMANDS = tuple(
-    f"{LIBRARY}{user.replace('/', os.sep)}"
-    for user in ("cli/", "testing/contract/", "testing/memory_locks.")
-)
+COMMANDS = (f"{LIBRARY}cli{os.sep}", f"{LIBRARY}testing{os.sep}memory_locks.")
 """And among them those of the command, and of tests: users of the library like any other."""
 
 FRAME_BYTES = 200

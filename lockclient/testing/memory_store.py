@@ -1,6 +1,6 @@
 """`MemoryStore`: locks in the memory of one process, for tests.
 
-It keeps all that `lockclient.stores` promises, as the contract suites hold it to, but to the
+It keeps all that `lockclient.stores` promises, as the contract suite holds it to, but to the
 threads and event loops of one process alone. In another process it would exclude nobody, so no URL
 leads here: it comes by `ClusterMutex.setup(store=…)`, by `store=`, or by the pytest plugin.
 """

@@ -18,8 +18,8 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
-from lockclient.testing.contract.asking import holder
 from mutexdash.markup.remedies import remedies
+from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.locks import ask, has, queue_up, take
 from tests.support.processes import wait_until

@@ -1,0 +1,6 @@
+"""The contract suite: what every store promises. docs/stores-of-your-own.md: how to run it."""
+
+import pytest
+
+# A failed assert in these helpers shows its operands, as one in a test does.
+pytest.register_assert_rewrite(f"{__name__}.asking", f"{__name__}.following")

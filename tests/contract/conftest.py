@@ -1,4 +1,4 @@
-"""Our own stores, held to the suites of `lockclient.testing.contract`, which others run by --store.
+"""The stores that the contract suite runs over: ours, or the one that `--store` names.
 
 Another one of ours joins with one more line of `STORES`.
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from lockclient.model.clocks import Deadline
 from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
@@ -22,17 +24,24 @@ from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.protocol import Capabilities
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.fixtures import ask, make, reader, writer
-from lockclient.testing.contract.subject import Subject, in_memory
 from lockclient.testing.memory_store import MemoryStore
+from tests.contract.asking import Ask
+from tests.contract.drivers import InThreads, Make, OnALoop, running_loop
+from tests.contract.subject import Subject, Subjects, in_memory, named
 from tests.simulation.server import served
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.valkey_servers import Servers, redis_binary, running
 
-__all__ = ["ask", "make", "reader", "writer"]  # the fixtures
+POLL_INTERVAL_S = 0.05
+SUITE = Path(__file__).parent
+OWN = pytest.StashKey[Subjects]()
+"""Makes the subjects of the store that `--store` names."""
+OWN_EXAMPLE = pytest.StashKey[Subject]()
+"""One of them, closed: what that store can do."""
 
 STORES: dict[str, Capabilities] = {
     "memory": MemoryStore.can,
@@ -58,11 +67,70 @@ etcd has a way of its own for each driver; to the others, asyncio comes by one a
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store",
+        help="Run the contract suite over this store alone: module:function of a context manager "
+        "that yields a tests.contract.subject.Subject, or a URL with {} where each test has "
+        "another name.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the store of `--store` for a moment, to see what it can do."""
+    store = config.getoption("--store", None)
+    if store is None:
+        return
+    try:
+        subjects = config.stash[OWN] = named(store)
+        with subjects() as subject:
+            config.stash[OWN_EXAMPLE] = subject
+    except ValueError as error:
+        raise pytest.UsageError(f"--store: {error}") from error
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Return which tests are not made for the store of `--store`."""
+    subject = config.stash.get(OWN_EXAMPLE, None)
+    if subject is None:
+        return []
+    abilities = ("queue", "watch", "fencing", "guard", "services", "lose_tickets", "write")
+    missing = [need for need in abilities if not subject.able(need)]
+    return [f"store: {subject.store.can.display_name}; no tests of: {', '.join(missing) or '-'}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--store`, leave out the tests of what that store need not do, and of our stores."""
+    subject = config.stash.get(OWN_EXAMPLE, None)
+    if subject is None:
+        return
+    left_out = [
+        item
+        for item in items
+        if item.path.parent == SUITE
+        if "subject" not in getattr(item, "fixturenames", ())
+        or not all(subject.able(need) for need in needs_of(item))
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def needs_of(test: pytest.Item) -> list[str]:
+    return [ability for mark in test.iter_markers("needs") for ability in mark.args]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make each test for each store that can do what it needs, and with drivers, where it has."""
     if "subject" not in metafunc.fixturenames:
         return
-    needs = [ability for mark in metafunc.definition.iter_markers("needs") for ability in mark.args]
+    own = metafunc.config.stash.get(OWN_EXAMPLE, None)
+    if own is not None:
+        metafunc.parametrize("subject", ["own"], indirect=True)
+        if "make" in metafunc.fixturenames:
+            drivers = ["threads", "asyncio"] if hasattr(own.store, "send_async") else ["threads"]
+            metafunc.parametrize("make", drivers, indirect=True)
+        return
+    needs = needs_of(metafunc.definition)
     able = [
         store for store, can in STORES.items() if all(getattr(can, need, True) for need in needs)
     ]
@@ -77,6 +145,42 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for driver in ("threads", "asyncio")
     ]
     metafunc.parametrize(("subject", "make"), pairs, indirect=True)
+
+
+@pytest.fixture
+def reader(subject: Subject) -> ServiceStore:
+    """The store in question, as services use it."""
+    return _often_polled(subject.store)
+
+
+@pytest.fixture
+def writer(subject: Subject) -> Iterator[ServiceStore]:
+    """Another client of the same store."""
+    opened = subject.open()
+    yield _often_polled(opened)
+    opened.close()
+
+
+def _often_polled(store: ServiceStore) -> ServiceStore:
+    if store.poll:
+        store.poll = POLL_INTERVAL_S
+    return store
+
+
+@pytest.fixture
+def ask(subject: Subject) -> Ask:
+    """Ask the store, within ten seconds."""
+    return lambda request: subject.store.ask(request, Deadline.after(10))
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, subject: Subject) -> Iterator[Make]:
+    """Make a mutex of the driver's that is asked for: `threads` or `asyncio`."""
+    if request.param == "threads":
+        yield lambda name="x", **how: InThreads(name, store=subject.store, **how)
+        return
+    with running_loop() as loop:
+        yield lambda name="x", **how: OnALoop(loop, name, store=subject.store, **how)
 
 
 @pytest.fixture
@@ -101,6 +205,10 @@ def five_valkeys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    if request.param == "own":
+        with request.config.stash[OWN]() as own:
+            yield own
+        return
     if request.param == "memory":
         with in_memory() as memory:
             yield memory

@@ -13,7 +13,7 @@ from lockclient.stores.protocol import Capabilities
 from tests.contract.conftest import STORES
 
 ROOT = Path(__file__).parents[2]
-SUITES = ROOT / "lockclient" / "testing" / "contract"
+SUITE = Path(__file__).parent
 COLUMNS = {"etcd": "etcd", "Google Cloud Storage": "bucket", "Valkey, Redis": "five Valkeys"}
 """By the table's columns, a store of this suite."""
 
@@ -43,7 +43,7 @@ def test_it_has_each_promise_of_the_readme_and_each_ability_once() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is promised")[2]
     promised = re.findall(r"^(\d)\. ", section.partition("\n## ")[0], flags=re.MULTILINE)
     assert [row.number for row in table() if row.number] == promised
-    tests = "".join(file.read_text() for file in SUITES.glob("test_*.py"))
+    tests = "".join(file.read_text() for file in SUITE.glob("test_*.py"))
     asked = set(re.findall(r'@pytest.mark.needs\("(\w+)"\)', tests))
     asked &= {ability.name for ability in fields(Capabilities)}  # the others are a test's hands
     assert {row.ability for row in table() if row.ability} == asked

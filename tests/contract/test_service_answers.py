@@ -1,3 +1,133 @@
 """What every store promises to answer about itself, who waits and what is held; and its end."""
 
-from lockclient.testing.contract.test_service_answers import *  # noqa: F403
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from time import monotonic
+
+import pytest
+
+from lockclient import ClusterMutex
+from lockclient.errors import StoreClosed, StoreError
+from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore, WaitQueue
+from tests.contract.asking import Ask, holder, queue
+from tests.contract.following import Follower, remove, soon, take, unlock
+from tests.contract.subject import Subject
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.needs("services")
+
+
+class TestWaiting:
+    @pytest.mark.needs("queue")
+    def test_who_waits_is_counted_and_the_first_are_named(
+        self, ask: Ask, reader: ServiceStore
+    ) -> None:
+        """In the order in which they came; by any lock, and by the one."""
+        uuids: dict[str, list[str]] = {}
+        for name in ("a", "b"):
+            ask(Take(holder(name)))
+            waiting = [holder(name, hostname="h" * 500) for _ in range(4)]
+            for waiter in waiting:
+                queue(ask, waiter)
+            uuids[name] = [waiter.uuid or "" for waiter in waiting]
+        line = reader.wait_queue("a", 3, soon())
+        assert (line.waiting, line.ordered) == (4, True)
+        assert [ticket.uuid for ticket in line.first] == uuids["a"][:3]
+        found = reader.tickets(100, soon()).found
+        assert {(ticket.name, ticket.uuid) for ticket in found} == {
+            (name, uuid) for name, those in uuids.items() for uuid in those
+        }
+        assert all(len(ticket.hostname or "") <= 200 for ticket in found)
+        assert len(reader.tickets(5, soon()).found) == 5
+
+    def test_where_nobody_waits_nobody_is_named(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """As in a store without a queue always."""
+        take(writer, "a")
+        assert reader.wait_queue("a", 3, soon()) == WaitQueue(0)
+        assert list(reader.tickets(100, soon()).found) == []
+
+    def test_names_are_those_of_held_locks(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """The first of them by the alphabet, that begin so."""
+        for name in ("deploy/b", "deploy/a", "deploy/c", "backup", "ü"):
+            take(writer, name)
+        unlock(writer, gone := take(writer, "deploy/0"))
+        remove(writer, replace(take(writer, "deploy/1"), name="deploy/1"))
+        assert gone.name not in reader.names("", 100, soon())
+        assert reader.names("", 100, soon()) == sorted(
+            ["backup", "deploy/a", "deploy/b", "deploy/c", "ü"]
+        )
+        assert reader.names("deploy/", 2, soon()) == ["deploy/a", "deploy/b"]
+        assert reader.names("nothing", 2, soon()) == []
+
+
+class TestWhatItSaysOfItself:
+    def test_all_is_well_and_it_says_so(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        """Each member by its address, no further than a second from our clock; nothing to warn."""
+        follower = Follower(reader)
+        take(writer, "a")
+        wait_until(lambda: follower.holds("a"), what="the lock")
+        assert reader.connected()
+        assert reader.watch_restarts() == 0
+        endpoints = reader.endpoints()
+        members = reader.members(5.0)
+        assert endpoints == tuple(member.endpoint for member in members)
+        assert all(not member.trouble for member in members)
+        offsets = [member.ahead for member in members if member.ahead is not None]
+        for offset in (*offsets, *reader.clock_offsets(5.0)):
+            assert abs(offset) < 5.0
+        assert 0 < len(reader.clock_offsets(5.0)) <= len(endpoints)
+        assert not [why for why in reader.votes().values() if why]
+        assert set(reader.votes()) <= {*endpoints}
+        assert not reader.warnings_for_display()
+        assert all(reader.probe_permissions(soon()).values())
+
+    def test_its_past_ends_now(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        """What was read is in it, and what is kept of it begins no later."""
+        take(writer, "a")
+        (*_, last) = reader.load(("locks",), soon())
+        history = reader.history(soon())
+        assert history.revision >= last.revision
+        assert 0 < history.oldest <= history.revision
+
+
+class TestClose:
+    def test_who_waits_is_told_and_nothing_more_is_asked(
+        self, subject: Subject, writer: ServiceStore
+    ) -> None:
+        """Within a second; nobody waits there any more, and a lock of another client stays."""
+        mine, store = take(writer, "a"), subject.store
+        follower = Follower(store)
+        told: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                ClusterMutex("a", store=store).acquire()
+            except StoreError as error:
+                told.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        if store.can.queue:
+            wait_until(lambda: writer.wait_queue("a", 1, soon()).waiting, what="the waiter")
+        began = monotonic()
+        store.close()
+        assert monotonic() - began < 5.0
+        thread.join(60)
+        assert monotonic() - began < 10.0, "it noticed by itself"
+        assert [type(error) for error in told] == [StoreClosed]
+        with pytest.raises(StoreClosed):
+            store.ask(Take(holder("b")), soon())
+        store.close()
+        count, other = len(follower.batches), Follower(writer)
+        wait_until(lambda: writer.wait_queue("a", 1, soon()).waiting == 0, what="its ticket to go")
+        assert other.holds("a")
+        unlock(writer, mine)
+        wait_until(lambda: not other.holds("a"), what="the release")
+        assert len(follower.batches) == count

@@ -1,3 +1,384 @@
 """What every store promises to who reads and follows all, announces itself, and clears away."""
 
-from lockclient.testing.contract.test_service_store import *  # noqa: F403
+from __future__ import annotations
+
+import threading
+from functools import partial
+from time import monotonic
+
+import pytest
+
+from lockclient.errors import StoreError
+from lockclient.model.restore_marker import Restored
+from lockclient.stores.requests import Take, Withdraw
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, ServiceStore
+from tests.contract.asking import Ask, holder, queue
+from tests.contract.following import (
+    Follower,
+    loaded,
+    read,
+    remove,
+    soon,
+    standing,
+    take,
+    unlock,
+)
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.needs("services")
+
+TTL_S = 2.0
+SIGN = '{"ttl": 2}'
+
+
+class TestLoad:
+    def test_all_is_read_at_one_revision(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        """Each subkey of each lock, records, marks and heartbeats; nothing where nothing is."""
+        assert loaded(reader) == []
+        first = take(writer, "a", backtrace="long " * 500)
+        held = take(writer, "ü/b", reason="a reason")
+        record = remove(writer, first)
+        writer.announce("u", SIGN, TTL_S, soon())
+        batches = list(reader.load(("locks", "unlockers", "removed"), soon()))
+        assert len({batch.revision for batch in batches}) == 1
+        found = standing([change for batch in batches for change in batch.changes])
+        parts = {part: value.encode() for part, value in held.subkeys().items()}
+        assert {key: value for key, value in found.items() if key[0] == "locks"} == {
+            ("locks", "ü/b", part): value for part, value in parts.items()
+        }
+        assert found["unlockers", "u", ""] == SIGN.encode()
+        assert ("removed", "a", record.holder.uuid) in found
+        assert len(found) == len(parts) + 2
+
+    def test_only_what_is_asked_for_is_told(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        take(writer, "a")
+        remove(writer, take(writer, "b"))
+        writer.announce("u", SIGN, TTL_S, soon())
+        for kind in ("locks", "removed", "unlockers"):
+            assert {change.kind for change in loaded(reader, kind)} == {kind}
+
+    def test_the_revision_grows_with_what_is_written(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Of what is read no change is newer than the whole."""
+        revisions = []
+        for number in range(3):
+            take(writer, f"lock-{number}")
+            (*batches, last) = reader.load(("locks",), soon())
+            revisions.append(last.revision)
+            for batch in (*batches, last):
+                assert all(change.revision <= last.revision for change in batch.changes)
+        assert revisions == sorted(set(revisions))
+
+    @pytest.mark.needs("queue")
+    def test_tickets_and_marks_come_without_what_they_say(
+        self, ask: Ask, reader: ServiceStore
+    ) -> None:
+        mine, waiter, late = holder(), holder(), holder()
+        ask(Take(mine))
+        queue(ask, waiter)
+        ask(Withdraw(mine.name, late.uuid or "", tombstone=True))
+        found = loaded(reader, "queue", "withdrawn")
+        assert {(change.kind, change.part, change.value) for change in found} == {
+            ("queue", waiter.uuid, b""),
+            ("withdrawn", late.uuid, b""),
+        }
+
+
+class TestFollow:
+    def test_what_was_read_and_what_is_told_is_what_stands_there(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Whatever was written, overwritten or deleted, also before it was followed."""
+        gone, kept = take(writer, "gone"), take(writer, "kept")
+        loading = list(reader.load(("locks", "unlockers", "removed", "withdrawn"), soon()))
+        take(writer, "between")
+        batches: list[Batch] = []
+        following = reader.follow(loading[-1].revision + 1, batches.append)
+        unlock(writer, gone)
+        other = take(writer, "gone", reason="again")
+        remove(writer, kept)
+        writer.announce("u", SIGN, 60.0, soon())
+        last = take(writer, "last")
+        kinds = ("locks", "removed", "unlockers")
+        there = {key: v for key, v in standing(loaded(writer)).items() if key[0] in kinds}
+        assert there["locks", "gone", "uuid"] == (other.uuid or "").encode()
+        assert ("locks", "between", "uuid") in there
+        assert there["locks", "last", "uuid"] == (last.uuid or "").encode()
+
+        def told() -> dict[object, bytes | None]:
+            all_told = [change for batch in [*loading, *batches] for change in batch.changes]
+            return {key: v for key, v in standing(all_told).items() if key[0] in kinds}
+
+        wait_until(lambda: told() == there, what="all to be told")
+        following.close()
+
+    @pytest.mark.needs("watch")
+    def test_each_change_is_told_once_and_in_order(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """And it says first that it begins; what was written in one step comes together."""
+        follower = Follower(reader)
+        for number in range(20):
+            unlock(writer, take(writer, f"lock-{number % 2}"))
+        take(writer, "last")
+        wait_until(lambda: follower.holds("last"), what="the last lock")
+        assert follower.batches[0].started
+        assert not any(batch.changes for batch in follower.batches if batch.started)
+        news = follower.news()
+        revisions = [change.revision for change in news]
+        assert revisions == sorted(revisions)
+        assert len({(*change[:3], change.revision) for change in news}) == len(news)
+        uuids = [change.value is not None for change in news if change.part == "uuid"]
+        assert uuids == [True, False] * 20 + [True]
+        for batch in follower.batches:
+            assert all(change.revision <= batch.revision for change in batch.changes)
+        ends = [batch.changes[-1].revision for batch in follower.batches if batch.changes]
+        assert len(set(ends)) == len(ends)
+
+    def test_nothing_more_is_told_while_one_has_not_returned(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Whoever is slow is not told of everything at once, and misses nothing."""
+        (*_, last) = reader.load(("locks",), soon())
+        told: list[Batch] = []
+        inside, let_go = threading.Semaphore(1), threading.Event()
+
+        def notify(batch: Batch) -> None:
+            assert inside.acquire(blocking=False), "two at once"
+            told.append(batch)
+            if batch.changes:
+                let_go.wait(60)
+            inside.release()
+
+        slow, quick = reader.follow(last.revision + 1, notify), Follower(writer)
+        take(writer, "first")
+        wait_until(lambda: told and told[-1].changes, what="the first lock")
+        writer.renew_watch()
+        take(writer, "second")
+        wait_until(lambda: quick.holds("second"), what="another to be told")
+        assert told[-1].changes[0].name == "first"
+        let_go.set()
+        # Perhaps not by the last batch: a store that is polled tells that nothing has changed, too.
+        wait_until(lambda: "second" in [change.name for batch in told for change in batch.changes])
+        slow.close()
+
+    def test_after_its_end_nothing_is_told(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        closed, open_ = Follower(reader), Follower(reader)
+        take(writer, "before")
+        wait_until(lambda: closed.holds("before"), what="the first lock")
+        closed.subscription.close()
+        take(writer, "after")
+        wait_until(lambda: open_.holds("after"), what="the second lock")
+        assert not closed.holds("after")
+
+    def test_a_watch_that_is_renewed_misses_nothing(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Nor does it tell anything twice; and the store is connected, then as before."""
+        follower = Follower(reader)
+        wait_until(reader.connected, what="the watch")
+        for number in range(3):
+            take(writer, f"before-{number}")
+            reader.renew_watch()
+            take(writer, f"after-{number}")
+        names = [f"{when}-{number}" for number in range(3) for when in ("before", "after")]
+        wait_until(lambda: all(map(follower.holds, names)), what="all of them")
+        uuids = [change.name for change in follower.news() if change.part == "uuid"]
+        assert sorted(uuids) == sorted(names)
+        wait_until(reader.connected, what="the watch to be there again")
+        assert reader.watch_restarts() >= 0
+
+    def test_one_that_is_looked_at_says_how_often(self, reader: ServiceStore) -> None:
+        """And each look says how old the picture is; one that tells at once says so, too."""
+        assert (reader.poll == 0) == reader.can.watch
+        if reader.poll:
+            follower, began = Follower(reader), monotonic()
+            wait_until(lambda: len(follower.batches) > 2, what="some looks")
+            first, *_, last = follower.batches
+            assert began - 10 < first.known_at < last.known_at <= monotonic()
+            assert follower.revision < first.revision < last.revision
+
+
+class TestSignsOfLife:
+    def test_one_comes_is_renewed_and_withdrawn(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Each where it belongs, whatever its name; and twice withdrawn does no harm."""
+        for value in ("1", "2"):
+            revision = writer.announce("a/ü", f'{{"ttl": 60, "x": {value}}}', 60.0, soon())
+            writer.announce("b", '{"ttl": 60}', 60.0, soon())
+            assert revision >= 0  # 0: a store that knows of no revision yet
+            signs = {change.name: change.value for change in loaded(reader, "unlockers")}
+            said = f'{{"ttl": 60, "x": {value}}}'.encode()
+            assert signs == {"a/ü": said, "b": b'{"ttl": 60}'}
+        for _ in range(2):
+            writer.withdraw_announcement("a/ü", soon())
+            assert [change.name for change in loaded(reader, "unlockers")] == ["b"]
+
+    def test_one_that_is_not_renewed_goes_some_time_later(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Which is told; and it can come again."""
+        follower, began = Follower(reader), monotonic()
+        writer.announce("u", SIGN, TTL_S, soon())
+        wait_until(lambda: ("unlockers", "u", "") in follower.standing(), what="it to come")
+        wait_until(lambda: ("unlockers", "u", "") not in follower.standing(), what="its end")
+        assert monotonic() - began >= TTL_S - 1.0
+        assert loaded(reader, "unlockers") == []
+        writer.announce("u", SIGN, TTL_S, soon())
+        assert [change.name for change in loaded(reader, "unlockers")] == ["u"]
+
+    def test_the_newest_one_tells_whether_what_was_followed_is_up_to_date(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """What was written by its revision has come when that has."""
+        follower = Follower(reader)
+
+        def told(revision: int) -> bool:
+            return bool(follower.batches) and follower.batches[-1].revision >= revision
+
+        for number in range(3):
+            take(writer, f"lock-{number}")
+            written = reader.announce(f"u-{number}", '{"ttl": 60}', 60.0, soon())
+            newest = reader.newest_announcement(soon())
+            assert 0 < written <= newest
+            wait_until(partial(told, newest), what="the news")
+            assert follower.holds(f"lock-{number}")
+            assert ("unlockers", f"u-{number}", "") in follower.standing()
+
+    def test_that_it_was_restored_is_written_where_that_can_be(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """A store in which that means nothing says so."""
+        value = Restored("1", 7.0, "ann").value()
+        if not writer.can.watch:
+            with pytest.raises(StoreError):
+                writer.announce_restored(value, soon())
+            return
+        writer.announce_restored(value, soon())
+        assert standing(loaded(reader)) == {("restored", "", ""): value.encode()}
+
+
+class TestOver:
+    def test_a_record_is_forgotten(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        """And no other one; the lock is free before and after."""
+        first, second = remove(writer, take(writer, "a")), remove(writer, take(writer, "b"))
+        change = next(record for record in loaded(reader, "removed") if record.name == "a")
+        assert reader.forget(change, soon())
+        assert [change.name for change in loaded(reader, "removed")] == ["b"]
+        for removal, there in ((first, False), (second, True)):
+            found = read(reader, removal.holder.name, removal.holder.uuid)
+            assert (found.holder, found.removal is not None) == (None, there)
+
+    def test_a_mark_is_forgotten_unless_something_else_stands_there(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Whoever got the lock meanwhile has it; what was forgotten is no more."""
+        removed = remove(writer, take(writer, "a")).holder
+        marks = loaded(reader, "withdrawn")
+        other = take(writer, "a")
+        for change in marks:
+            reader.forget(change, soon())
+        found = read(reader, "a").holder
+        assert found is not None
+        assert found.uuid == other.uuid != removed.uuid
+        remove(writer, other)
+        for change in (left := loaded(reader, "withdrawn")):
+            assert reader.forget(change, soon())
+            assert not reader.forget(change, soon())
+        assert loaded(reader, "withdrawn") == []
+        assert bool(left) == bool(marks)
+
+    @pytest.mark.needs("queue")
+    def test_what_was_written_again_since_is_not_forgotten(
+        self, ask: Ask, reader: ServiceStore
+    ) -> None:
+        late = Withdraw("a", "uuid", tombstone=True)
+        ask(late)
+        (before,) = loaded(reader, "withdrawn")
+        ask(late)
+        (mark,) = loaded(reader, "withdrawn")
+        assert not reader.forget(before, soon())
+        assert loaded(reader, "withdrawn") == [mark]
+        assert reader.forget(mark, soon())
+
+    def test_a_long_backtrace_is_read_wherever_it_stands(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """With its record, or apart for all that have the same; a code of nobody's has none."""
+        backtrace = "File x, in main\n" * 500
+        removals = [remove(writer, take(writer, name, backtrace=backtrace)) for name in "ab"]
+        for removal in removals:
+            found = read(reader, removal.holder.name, removal.holder.uuid).removal
+            assert found is not None
+            assert found.holder.backtrace == backtrace
+        codes = loaded(reader, "code")
+        assert len(codes) <= 1
+        for change in codes:
+            assert reader.backtrace(change.name, soon()) == backtrace.encode()
+            assert reader.forget(change, soon())
+            assert reader.backtrace(change.name, soon()) is None
+        assert reader.backtrace("0" * 64, soon()) is None
+
+
+class TestNote:
+    """What unlockers agree on: one value, which nobody overwrites who has not seen it."""
+
+    def test_who_writes_has_seen_what_stands_there(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        nothing = reader.read_note(soon())
+        assert nothing.value == b""
+        first = writer.read_note(soon())
+        assert writer.write_note("ü first".encode(), first, soon())
+        assert not reader.write_note(b"late", nothing, soon())
+        seen = reader.read_note(soon())
+        assert seen.value == "ü first".encode()
+        assert reader.write_note(b"second", seen, soon())
+        assert not writer.write_note(b"late", first, soon())
+        assert writer.read_note(soon()).value == b"second"
+
+    def test_of_many_at_once_nothing_is_lost(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Each adds a word by reading, writing, and doing so again when it was not the first."""
+        words = [f"{who}-{number}" for who in range(4) for number in range(4)]
+
+        def add(store: ServiceStore, mine: list[str]) -> None:
+            for word in mine:
+                while True:
+                    seen = store.read_note(soon())
+                    if word in seen.value.decode().split():  # by a try whose answer was no
+                        break
+                    if store.write_note(seen.value + f" {word}".encode(), seen, soon()):
+                        break
+
+        threads = [
+            threading.Thread(target=add, args=(store, words[4 * who : 4 * who + 4]))
+            for who, store in enumerate((reader, writer, reader, writer))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(reader.read_note(soon()).value.decode().split()) == words
+
+    def test_one_that_is_too_long_counts_as_none_and_can_be_replaced(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        assert writer.write_note(b"x" * (MAX_NOTE_BYTES + 1), writer.read_note(soon()), soon())
+        seen = reader.read_note(soon())
+        assert seen.value == b""
+        assert reader.write_note(b"short", seen, soon())
+        assert writer.read_note(soon()).value == b"short"
+
+    def test_nobody_takes_it_for_a_lock(self, reader: ServiceStore, writer: ServiceStore) -> None:
+        take(writer, "a")
+        before = loaded(reader)
+        assert writer.write_note(b"a note", writer.read_note(soon()), soon())
+        assert loaded(reader) == before

@@ -9,7 +9,7 @@ from lockclient import ClusterMutex
 from lockclient.default_store import open_store
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.testing.contract.subject import Subject
+from tests.contract.subject import Subject
 
 
 class Job(str):

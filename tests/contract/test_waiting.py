@@ -1,3 +1,190 @@
 """What a program is told that waits for a lock, over every store and by both drivers."""
 
-from lockclient.testing.contract.test_waiting import *  # noqa: F403
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout
+from lockclient.acquisition import wait_report
+from lockclient.model.backtrace import innermost
+from lockclient.model.clocks import Deadline
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.requests import Read, Request
+from tests.contract.drivers import Make, Mutex
+from tests.contract.subject import Subject
+from tests.support.processes import wait_until
+
+LOGGER = wait_report.__name__
+
+
+@contextmanager
+def waiting(mutexes: list[Mutex]) -> Iterator[None]:
+    """Have each of these wait, in a thread; at the end of the block each gets its turn."""
+
+    def wait(mutex: Mutex) -> None:
+        mutex.acquire()
+        mutex.release_held()
+
+    threads = [threading.Thread(target=wait, args=(mutex,)) for mutex in mutexes]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def reads(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> list[Read]:
+    """The reads that a store is asked for."""
+    asked: list[Read] = []
+    ask = subject.store.ask
+
+    def noting(request: Request, deadline: Deadline) -> Outcome:
+        if isinstance(request, Read):
+            asked.append(request)
+        return ask(request, deadline)
+
+    monkeypatch.setattr(subject.store, "ask", noting)
+    return asked
+
+
+@pytest.fixture(autouse=True)
+def reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait_report, "FIRST_AFTER_S", 0.5)
+
+
+def said(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
+    texts = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    return [text for text in texts if text.startswith(start)]
+
+
+def test_who_waits_says_why_and_when_it_is_over(
+    subject: Subject, make: Make, reads: list[Read], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The holder, where it is, what for, the place in the queue; for all of them one read."""
+    caplog.set_level(logging.INFO, LOGGER)
+    holder = ClusterMutex("x", store=subject.store, reason="totals")
+    holder.acquire()
+    with waiting([make("x") for _ in range(3)]):
+        wait_until(lambda: len(said(caplog, "Waiting")) == 3, what="each to say it")
+        texts = said(caplog, "Waiting for the lock 'x' for ")
+        for text in texts:
+            who = f"it is held by {socket.gethostname()}, pid {os.getpid()}, for 'totals', since "
+            assert who in text
+        if subject.store.can.queue:
+            assert any(", 1st of " in text for text in texts)
+        assert len(reads) == 1
+        holder.release()
+    wait_until(lambda: len(said(caplog, "Got the lock 'x' after ")) == 3, what="each to have it")
+
+
+def test_nothing_is_asked_where_nobody_would_see_it(
+    subject: Subject, make: Make, reads: list[Read], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without INFO in the log there is no read, and nothing is said."""
+    caplog.set_level(logging.WARNING, LOGGER)
+    holder = ClusterMutex("x", store=subject.store)
+    holder.acquire()
+    with waiting([make("x")]):
+        assert make("x").acquire(timeout=1.5) is None
+        holder.release()
+    assert reads == []
+    assert not said(caplog, "")
+
+
+def test_it_is_said_again(
+    subject: Subject, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as it waits: each minute, which is half a second here."""
+    monkeypatch.setattr(wait_report, "INTERVAL_S", 0.5)
+    caplog.set_level(logging.INFO, LOGGER)
+    holder = ClusterMutex("x", store=subject.store)
+    holder.acquire()
+    with waiting([make("x")]):
+        wait_until(lambda: len(said(caplog, "Waiting")) >= 3, what="it to be said again")
+        holder.release()
+
+
+class TestWaitingForItself:
+    """Inside the very block that holds the lock."""
+
+    def test_it_is_warned_of_at_once(
+        self, subject: Subject, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """With the line that took it, and the error says so; it is none before the time is up."""
+        with ClusterMutex("x", store=subject.store) as outer:
+            with pytest.raises(LockTimeout) as caught:
+                self._again(subject)
+            self._is_told(caplog, caught.value, outer.record.backtrace)
+
+    @staticmethod
+    def _again(subject: Subject) -> None:
+        with ClusterMutex("x", store=subject.store, timeout=2):
+            pytest.fail("it is held")
+
+    def test_a_task_is_warned_as_well(
+        self, subject: Subject, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whose stack is that of the coroutines that it awaits."""
+
+        async def again() -> None:
+            async with AsyncClusterMutex("x", store=subject.store, timeout=2):
+                pytest.fail("it is held")
+
+        async def block() -> tuple[LockTimeout, str | None]:
+            async with AsyncClusterMutex("x", store=subject.store) as outer:
+                with pytest.raises(LockTimeout) as caught:
+                    await again()
+                return caught.value, outer.record.backtrace
+
+        self._is_told(caplog, *asyncio.run(block()))
+
+    @staticmethod
+    def _is_told(
+        caplog: pytest.LogCaptureFixture, error: LockTimeout, backtrace: str | None
+    ) -> None:
+        line = innermost(backtrace)
+        assert line is not None
+        assert line.startswith(__file__)
+        assert f", by this very block ({line})" in str(error)
+        start = f"Waiting for the lock 'x' inside the very block that holds it, of {line}: "
+        wait_until(lambda: len(said(caplog, start)) == 1, what="the warning")
+
+    def test_another_thread_may_release_it(self, subject: Subject) -> None:
+        """It is no error: then it is had."""
+        with ClusterMutex("x", store=subject.store) as outer:
+            releasing = threading.Timer(0.5, outer.release)
+            releasing.start()
+            with ClusterMutex("x", store=subject.store):
+                assert not outer.healthy
+            releasing.join()
+
+    def test_what_is_on_no_own_stack_is_not_called_so(
+        self, subject: Subject, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What was taken by `acquire`, what another thread's or task's block has."""
+        mutex = ClusterMutex("x", store=subject.store)
+        held = mutex.acquire()
+        assert held is not None
+        assert mutex.acquire(timeout=0.3) is None
+        held.release()
+
+        async def tasks() -> None:
+            async with AsyncClusterMutex("x", store=subject.store):
+                other = AsyncClusterMutex("x", store=subject.store)
+                task = asyncio.create_task(other.acquire(timeout=0.3))
+                assert await task is None
+
+        asyncio.run(tasks())
+        with ClusterMutex("x", store=subject.store), ThreadPoolExecutor(1) as pool:
+            assert pool.submit(mutex.acquire, timeout=0.3).result() is None
+        assert not said(caplog, "Waiting for the lock 'x' inside")

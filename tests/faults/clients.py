@@ -1,7 +1,7 @@
 """Clients behind proxies, for tests that spoil their requests; the other clients of their locks.
 
 A life (see `test_unknown_outcomes`) is written once for all drivers: what it does with a mutex is
-in `lockclient.testing.contract.drivers.Mutex`, and a `Session` makes one.
+in `tests.contract.drivers.Mutex`, and a `Session` makes one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult
 from lockclient.stores.requests import Claim, Read, Request, RequestState, Take, TakeOrQueue, Unlock
-from lockclient.testing.contract.drivers import InThreads, Mutex, OnALoop
+from tests.contract.drivers import InThreads, Mutex, OnALoop
 from tests.support.processes import wait_until
 from tests.support.records import taker
 from tests.support.tcp_proxy import Proxy

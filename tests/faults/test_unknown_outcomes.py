@@ -24,7 +24,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import failover
 from lockclient.stores.requests import Claim, Reclaim, Take, TakeOrQueue, Unlock
-from lockclient.testing.contract.drivers import running_loop
+from tests.contract.drivers import running_loop
 from tests.faults.clients import Client, Interruption, Life, Others, Session
 from tests.support.processes import Figure, wait_until
 from tests.support.soak import soaking

@@ -25,7 +25,7 @@ from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.wire.connection import Reply
-from lockclient.testing.contract.asking import NAME, NEVER, holder, removal
+from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import PATIENCE, ask, at_once, has, left_nothing, read, take, unlock
 from tests.support.processes import Figure, wait_until
 from tests.support.valkey_servers import Server, Servers, frozen, running

@@ -25,7 +25,7 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import NAME, NEVER, holder, removal
+from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import ask, at_once, has, held, removal_of, take, unlock
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import Servers, frozen, running

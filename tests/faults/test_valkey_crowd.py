@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.testing.contract.asking import NAME
+from tests.contract.asking import NAME
 from tests.support.processes import Figure, wait_until
 from tests.support.soak import soaking
 from tests.support.valkey_servers import Servers, running

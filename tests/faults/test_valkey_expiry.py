@@ -13,7 +13,7 @@ from lockclient.stores.outcomes import NotHolder, Taken
 from lockclient.stores.requests import Push, Take
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.take import EXPIRED_TEXT
-from lockclient.testing.contract.asking import NAME, NEVER, holder
+from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import PATIENCE, ask, has, read, take, unlock
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import Servers, running

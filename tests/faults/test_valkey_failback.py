@@ -14,7 +14,7 @@ from lockclient import StoreError, StoreUnavailable
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import NAME, NEVER, holder
+from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import ask, has, take, unlock
 from tests.support.processes import needed, wait_until
 from tests.support.relay import Relay

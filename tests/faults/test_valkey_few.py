@@ -21,7 +21,7 @@ from lockclient.stores.requests import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.turns import Waiter
-from lockclient.testing.contract.asking import NAME, NEVER, holder, removal
+from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import ask, following, has, read, take, unlock
 from tests.support.processes import wait_until
 from tests.support.relay import Relay

@@ -16,7 +16,7 @@ from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, Reclaim, Withdraw
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.take import TakeExecutor
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
 from tests.support.locks import ask, has, held, left_nothing, read, remove, soon, take, unlock
 from tests.support.processes import wait_until

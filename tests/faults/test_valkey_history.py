@@ -21,7 +21,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import NAME, holder
+from tests.contract.asking import NAME, holder
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.histories import Hold, Plan, Worker, overlaps
 from tests.support.locks import has, take

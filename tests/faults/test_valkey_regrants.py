@@ -18,7 +18,7 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command
-from lockclient.testing.contract.asking import NAME, NEVER, holder
+from tests.contract.asking import NAME, NEVER, holder
 from tests.faults.test_valkey_attacked import all_vote
 from tests.support.locks import ask, following, has, held, read, remove, take, unlock
 from tests.support.processes import wait_until

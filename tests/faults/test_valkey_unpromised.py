@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import NAME, NEVER, holder
+from tests.contract.asking import NAME, NEVER, holder
 from tests.faults.test_valkey_failback import QUICK, follow, promote, votes
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.locks import has, take

@@ -17,7 +17,7 @@ from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
 from tests.support.certificates import Authority
 from tests.support.locks import ask, take

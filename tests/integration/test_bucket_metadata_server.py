@@ -14,7 +14,7 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import access_tokens
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.bucket.metadata_server import (
     MetadataServer,
     google_bucket,

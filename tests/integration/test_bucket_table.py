@@ -16,9 +16,9 @@ from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import holder
-from lockclient.testing.contract.following import Watcher, remove, take
 from mutexdash.data.live import Live
+from tests.contract.asking import holder
+from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of

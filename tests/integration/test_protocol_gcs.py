@@ -14,7 +14,7 @@ from lockclient import ClusterMutex, LockLost
 from lockclient.model.removal import Removal
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.testing.contract.following import loaded
+from tests.contract.following import loaded
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import has, held, read
 from tests.support.processes import needed, run_to_end

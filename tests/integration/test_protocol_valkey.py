@@ -18,7 +18,7 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.locks import ask, has, take
 from tests.support.valkey_servers import Servers, as_user, running
 

@@ -20,7 +20,7 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import holder, removal
+from tests.contract.asking import holder, removal
 from tests.support.locks import following, held, read, remove, soon, take, unlock
 from tests.support.processes import needed, run_to_end, wait_until
 from tests.support.terminal import called

@@ -13,7 +13,7 @@ from lockclient import ClusterMutex
 from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.following import Watcher, remove, take, unlock
+from tests.contract.following import Watcher, remove, take, unlock
 from tests.support.locks import read, soon
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import Server, Servers, frozen, running

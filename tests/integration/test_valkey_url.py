@@ -17,7 +17,7 @@ from lockclient.stores.requests import Take
 from lockclient.stores.valkey import location
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair
 from tests.support.locks import ask, has
 from tests.support.terminal import called, piped

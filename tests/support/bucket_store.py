@@ -11,7 +11,7 @@ from lockclient import Settings
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.testing.contract.asking import NAME
+from tests.contract.asking import NAME
 from tests.support.bucket.server import BucketServer
 
 OBJECT = ObjectNames("").lock(NAME)

@@ -20,7 +20,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.gcs import diagnosis as gcs
 from lockclient.stores.gcs import listing
 from lockclient.stores.valkey import diagnosis as valkey
-from lockclient.testing.contract.asking import NAME
+from tests.contract.asking import NAME
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
 from tests.support.bucket_store import settings_of

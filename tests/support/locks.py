@@ -24,7 +24,7 @@ from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.protocol import MutexStore
 from lockclient.stores.requests import Read, Remove, Request, Take, Unlock
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.testing.contract.asking import NAME, holder
+from tests.contract.asking import NAME, holder
 from tests.support.processes import line_from, wait_until
 
 PATIENCE = 60.0

@@ -7,19 +7,33 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.testing.waiting import wait_until as wait_until  # so that all is had here
 from tests.support.machine_needs import find
 
+T = TypeVar("T")
 Figure = Callable[[str], None]
 """Takes a sentence with a measured figure, to be shown at the end of the run (fixture `figure`)."""
 
 BIN = Path(sys.executable).parent
+
+
+def wait_until(condition: Callable[[], T | None], timeout: float = 90, what: str = "") -> T:
+    """Return the condition's value as soon as it is true; fail after `timeout` seconds."""
+    until = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > until:
+            raise AssertionError(f"waited {timeout} s in vain for {what or condition}")
+        time.sleep(0.02)
 
 
 def run_to_end(

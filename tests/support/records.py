@@ -9,7 +9,7 @@ from typing import Any
 
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import SUBKEYS, Found, Holder
-from lockclient.testing.contract.asking import taker as taker  # so that all is had here
+from tests.contract.asking import taker as taker  # so that all is had here
 
 REVISION = 5
 BACKTRACE = 'File "/srv/report.py", line 41, in rebuild\n    with ClusterMutex("nightly"):\n'

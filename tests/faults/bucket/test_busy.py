@@ -11,7 +11,7 @@ from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, RequestState
-from lockclient.testing.contract.asking import NAME
+from tests.contract.asking import NAME
 from tests.support.bucket.server import Asked, BucketServer, Fault
 from tests.support.locks import PATIENCE, ask, has, take
 from tests.support.processes import wait_until

@@ -7,7 +7,7 @@ import pytest
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import NAME, holder
+from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, has, held, removal_of, remove
 

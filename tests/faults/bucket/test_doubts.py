@@ -13,7 +13,7 @@ from lockclient.acquisition.attempt import Attempt
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Reclaim, Unlock
-from lockclient.testing.contract.asking import NAME, holder
+from tests.contract.asking import NAME, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import LATE, LOSE, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT

@@ -20,7 +20,7 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, NotHolder, Outcome, Position, Refused, Taken
 from lockclient.stores.requests import GetPosition, Push, Remove, Take, Unlock
-from lockclient.testing.contract.asking import NAME, holder, removal
+from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
 from tests.support.bucket_store import OBJECT, store_of

@@ -11,7 +11,7 @@ from lockclient import ClusterMutex, StoreError
 from lockclient.stores.gcs.keys import LATE_REQUEST_S, ObjectState
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
-from lockclient.testing.contract.asking import NAME, holder, removal
+from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer
 from tests.support.bucket_store import OBJECT

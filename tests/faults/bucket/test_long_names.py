@@ -10,7 +10,7 @@ from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import Change
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.bucket.rules import MAX_NAME, Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, has, held, read, remove, soon, take

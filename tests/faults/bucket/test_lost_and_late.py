@@ -24,7 +24,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from lockclient.testing.contract.asking import NAME, holder, removal
+from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, BucketServer
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT

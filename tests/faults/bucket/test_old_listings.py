@@ -7,7 +7,7 @@ import pytest
 from lockclient import StoreUnavailable
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.locks import ask, soon
 

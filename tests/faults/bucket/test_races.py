@@ -16,7 +16,7 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.outcomes import Done, NotHolder, Refused, Taken
 from lockclient.stores.requests import Push, Reclaim, Remove, Take, Unlock, Withdraw
-from lockclient.testing.contract.asking import NAME, holder, removal
+from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer
 from tests.support.bucket_store import OBJECT

@@ -11,7 +11,7 @@ from lockclient.model.holder import Holder
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, NotHolder, Taken
 from lockclient.stores.requests import Push, Reclaim, Remove, Unlock, Withdraw
-from lockclient.testing.contract.asking import NAME, holder, removal
+from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import REPEAT, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT
 from tests.support.locks import ask, has, removal_of, take

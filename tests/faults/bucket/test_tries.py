@@ -18,7 +18,7 @@ from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
-from lockclient.testing.contract.asking import NAME, holder
+from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
 
 

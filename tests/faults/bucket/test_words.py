@@ -10,7 +10,7 @@ from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.locks import ask, soon
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 from lockclient.stores import Capabilities, DatabaseStore, Deadline, Kind, Row
-from lockclient.testing.contract.subject import Subject
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -82,20 +79,3 @@ class SqliteStore(DatabaseStore):
 def open_store(url: str) -> SqliteStore:
     """Open `sqlite:///path/of/the/file`: the entry point."""
     return SqliteStore(url)
-
-
-@contextmanager
-def subject() -> Iterator[Subject]:
-    """An empty store for each test of the contract suites."""
-    with tempfile.TemporaryDirectory() as folder:
-        opened: Callable[[], SqliteStore] = partial(SqliteStore, f"sqlite://{folder}/locks.db")
-        store = opened()
-
-        def write(name: str, part: str, value: bytes | None) -> None:
-            with store.transaction(Deadline.after(10)) as rows:
-                revision = rows.revision() + 1
-                row = Row("locks", name, part, value, revision, revision, time.time())
-                rows.write([row], revision)
-
-        yield Subject(store, opened, write=write)
-        store.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockNotHeld
-from lockclient.testing.contract.drivers import running_loop
+from tests.contract.drivers import running_loop
 from tests.support.memory_store import MemoryStore
 
 NAME = "x"

@@ -14,7 +14,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.requests import Read, Remove, Take, Unlock
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
-from lockclient.testing.contract.asking import holder
+from tests.contract.asking import holder
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 T = TypeVar("T")
