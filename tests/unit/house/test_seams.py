@@ -1,0 +1,22 @@
+"""Tests reach below the seams no more than they do: these bounds can only fall."""
+
+from __future__ import annotations
+
+from tests.support.processes import Figure
+from tests.support.seams import counts
+
+MOST_BELOW = 0.82
+MOST_PRIVATE = 206
+MOST_PATCHES = 168
+
+
+def test_the_counts_only_fall(figure: Figure) -> None:
+    """`python -m tests.support.seams` prints them; lower a bound here when a count falls."""
+    found = counts()
+    figure(
+        f"{found.below:.1%} of test functions import below the seams, {found.private} private "
+        f"attributes, {found.patches} monkeypatch.setattr"
+    )
+    assert found.below <= MOST_BELOW
+    assert found.private <= MOST_PRIVATE
+    assert found.patches <= MOST_PATCHES
