@@ -14,6 +14,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from lockclient.cli.exit_status import SIGNALLED
@@ -127,7 +128,7 @@ class Child:
 
     def resume(self) -> None:
         """Let it continue after a stop, with the terminal if that is ours now."""
-        if self._interactive and self._terminal.is_ours():
+        if self.status is None and self._interactive and self._terminal.is_ours():
             self._terminal.give(self.pid)
         self.signal(signal.SIGCONT)
 
@@ -142,7 +143,8 @@ class Child:
             return False
         except PermissionError:
             return True
-        return True
+        # A member that a second one forks during the first look, and then ends, is in the second.
+        return not (_only_zombies(self.pid) and _only_zombies(self.pid))
 
     # ------------------------------------------------------------ what becomes of it
 
@@ -184,6 +186,24 @@ class Child:
             # started without a shell can't be stopped by the terminal.
             return True
         return False
+
+
+def _only_zombies(group: int) -> bool:
+    """Tell whether a process group has zombies and nothing else, as far as /proc shows it.
+
+    Process 1 of a container is often a program that does not wait for the orphans it inherits. A
+    process whose first thread has ended is shown as a zombie, too, but with its other threads.
+    """
+    found = False
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            if os.getpgid(int(folder.name)) == group:
+                stat = (folder / "stat").read_text(errors="replace")
+                state, *fields = stat.rpartition(")")[2].split()
+                if state not in "ZX" or int(fields[16]) > 1:  # field 20: how many threads
+                    return False
+                found = True
+    return found
 
 
 def _stop(number: int, *, whole_group: bool = True) -> None:

@@ -31,6 +31,10 @@ from lockclient.text.durations import period
 Notify = Callable[[str], None]
 _GROUP_POLL_S = 0.05
 """Seconds between two looks at what is left of a process group."""
+_KILLED_GROUP_S = 1.0
+"""Seconds that a process group may take to end after SIGKILL."""
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""Signals after which no process of the command's group should go on."""
 
 
 @dataclass(eq=False)
@@ -42,7 +46,8 @@ class Run:
         pipe: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
         notify: prints a message for the user, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
-        grace: seconds from SIGTERM to SIGKILL then.
+        grace: seconds from SIGTERM to SIGKILL then; and from the end of a command that was sent
+            one of `_ENDING_SIGNALS` to SIGKILL for the rest of its process group.
         interrupted: whether a SIGINT was passed on.
     """
 
@@ -54,6 +59,7 @@ class Run:
     interrupted: bool = False
     _kill_at: float = math.inf
     _lost: bool = False
+    _told_to_end: bool = False
 
     def supervise(self, child: Child) -> int:
         """Wait for the command's end, pass signals on, end it when the lock is lost.
@@ -66,13 +72,27 @@ class Run:
                 self._handle(number, child)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
+        if self._ending() or self._told_to_end or child.killed_by in _ENDING_SIGNALS:
+            self._end_group(child)
+        return LOST if self._ending() else child.status
+
+    def _end_group(self, child: Child) -> None:
+        """Wait until the command's process group is gone; when its grace is over, kill it.
+
+        The caller releases the lock after that. Until then it is held and pushed, as before.
+        """
+        self._kill_at = min(self._kill_at, time.monotonic() + self.grace)
+        while child.group_lives() and time.monotonic() < self._kill_at:
+            for number in self.pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S)):
+                self._handle(number, child)
+        if not child.group_lives():
+            return
         if not self._ending():
-            return child.status
-        # What it left in its process group works on without the lock: end that, too.
-        while child.group_lives() and time.monotonic() < self._kill_at < math.inf:
-            self.pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S))
+            self.notify("SIGKILL ends what the command left in its process group.")
         self._kill(child)
-        return LOST
+        until = time.monotonic() + _KILLED_GROUP_S
+        while child.group_lives() and time.monotonic() < until:
+            time.sleep(_GROUP_POLL_S)
 
     def _ending(self) -> bool:
         return self._lost and self.ends
@@ -95,6 +115,7 @@ class Run:
             child.resume()
         elif number in FORWARDED_SIGNALS:
             self.interrupted |= number == signal.SIGINT
+            self._told_to_end |= number in _ENDING_SIGNALS
             child.signal(number)
 
     def _notice_loss(self, child: Child) -> None:
@@ -104,7 +125,7 @@ class Run:
         if not self.ends:
             self.notify("The lock is lost. The command continues, because of --on-lost ignore.")
             return
-        self._kill_at = time.monotonic() + self.grace
+        self._kill_at = min(self._kill_at, time.monotonic() + self.grace)
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
         limit = period(self.grace)
@@ -112,7 +133,7 @@ class Run:
 
     def _kill(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
-        self._kill_at = math.inf
+        self._kill_at, self.grace = math.inf, 0.0  # what is left then has had its time
 
 
 def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int]) -> Child:
@@ -202,7 +223,8 @@ _run_options = with_options(
         type=Duration(),
         default="5s",
         show_default=True,
-        help="How long from SIGTERM to SIGKILL when the lock is lost.",
+        help="How long from SIGTERM to SIGKILL when the lock is lost, and from the end of a "
+        "COMMAND that a signal ended to SIGKILL for the rest of its process group.",
     ),
     click.option(
         "--alive",
@@ -238,10 +260,15 @@ def run(
 
     COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN (empty in a
     bucket and in Valkey, which have none) in its environment, the streams and the terminal as they
-    are, and the signals that are sent to clustermutex. Its exit status is passed on, 128 + n if
-    signal n killed it. Statuses of our own come with a line on stderr: 69 the store does not
-    answer, or NAME can't be a lock's name, 75 somebody else has the lock, 76 the lock was lost and
-    COMMAND ended, 126 COMMAND can't be executed, 127 it was not found.
+    are, and the signals that are sent to clustermutex. After SIGTERM, SIGINT or SIGQUIT the lock is
+    held until COMMAND and the rest of its process group have ended; that rest gets SIGKILL when
+    --grace has passed since COMMAND's end. A process outside of the group (setsid) is not waited
+    for, and goes on without the lock.
+
+    COMMAND's exit status is passed on, 128 + n if signal n killed it. Statuses of our own come with
+    a line on stderr: 69 the store does not answer, or NAME can't be a lock's name, 75 somebody else
+    has the lock, 76 the lock was lost and COMMAND ended, 126 COMMAND can't be executed, 127 it was
+    not found.
     """
     heartbeat = _kind_of_heartbeat(alive, alive_on_output=alive_on_output)
     warnings, pipe = WarningLog(), SignalPipe()
