@@ -146,7 +146,8 @@ class AioChannels:
             except RuntimeError:  # "can't start new thread"
                 _used_in.add(_NO_POLLER)
                 return self._connection(member, method)
-            channel = open_channel(grpc.aio, self._location, member.endpoint)
+            again = connection is not None
+            channel = open_channel(grpc.aio, self._location, member.endpoint, again=again)
             # It counts who uses it, and the channel does now.
             grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
             connection = self._connections[member.endpoint] = _Connection(channel)

@@ -41,7 +41,7 @@ from lockclient.stores.requests import RequestState
 class _Connection(Connection):
     """A channel to one member, made at first need."""
 
-    def __init__(self, connect: Callable[[], grpc.Channel]) -> None:
+    def __init__(self, connect: Callable[..., grpc.Channel]) -> None:
         self._connect = connect
         self._channel: grpc.Channel | None = None
         self.stubs: dict[str, Any] = {}
@@ -54,7 +54,8 @@ class _Connection(Connection):
             return stub
         with self._lock:
             if self._channel is None:
-                self._channel, self.made_at = self._connect(), monotonic()
+                again = self.failing_since is not None
+                self._channel, self.made_at = self._connect(again=again), monotonic()
             call = self.stubs[method.path] = make_call(self._channel, method)
             return call
 

@@ -79,16 +79,18 @@ def make_call(channel: Any, method: Method) -> Any:
     )
 
 
-def open_channel(api: Any, location: EtcdLocation, endpoint: str) -> Any:
-    """Return a channel to a member, of `grpc` or `grpc.aio`."""
+def open_channel(api: Any, location: EtcdLocation, endpoint: str, *, again: bool = False) -> Any:
+    """Return a channel to a member, of `grpc` or `grpc.aio`; `again`: one before it failed."""
+    # A new channel begins with quick retries: not in each of a long outage. (The first one counts.)
+    options = [("grpc.initial_reconnect_backoff_ms", 1000), *OPTIONS] if again else OPTIONS
     if not location.secure:
-        return api.insecure_channel(endpoint, options=OPTIONS)
+        return api.insecure_channel(endpoint, options=options)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_content(location.cacert),
         private_key=_content(location.key),
         certificate_chain=_content(location.cert),
     )
-    return api.secure_channel(endpoint, credentials, options=OPTIONS)
+    return api.secure_channel(endpoint, credentials, options=options)
 
 
 _contents: dict[str, bytes] = {}

@@ -68,7 +68,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The endpoints to which channels were made."""
     found: list[str] = []
 
-    def note(_api: object, _location: object, endpoint: str) -> Any:
+    def note(_api: object, _location: object, endpoint: str, *, again: bool) -> Any:
+        assert again is bool(found)
         found.append(endpoint)
         return grpc.insecure_channel(endpoint)
 
