@@ -46,7 +46,9 @@ class Network:
         self.under_way = 0
         self._trouble = trouble
 
-    def open_channel(self, api: Any, _location: object, endpoint: str) -> Channel:
+    def open_channel(
+        self, api: Any, _location: object, endpoint: str, *, again: bool = False
+    ) -> Channel:
         """Stand for `rpc_methods.open_channel`."""
         return Channel(self, self.members[endpoint], on_a_loop=api is grpc.aio)
 

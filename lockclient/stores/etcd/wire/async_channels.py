@@ -128,8 +128,13 @@ class AioChannels:
         stub = connection.stub(method)
         if not isinstance(connection, _Connection):
             stub = _awaitable(stub)
-        with connection.noted():
-            return await stub(request, timeout=limit.remaining(), metadata=metadata)
+        try:
+            answer = await stub(request, timeout=limit.remaining(), metadata=metadata)
+        except grpc.RpcError as error:
+            connection.note(error)
+            raise
+        connection.failing_since = None
+        return answer
 
     def _connection(self, member: Endpoint, method: Method) -> Connection:
         if self._by_threads:

@@ -49,9 +49,6 @@ class _Connection(Connection):
         self._lock = threading.Lock()
 
     def stub(self, method: Method) -> Any:
-        stub = self.stubs.get(method.path)
-        if stub is not None:
-            return stub
         with self._lock:
             if self._channel is None:
                 again = self.failing_since is not None
@@ -118,7 +115,7 @@ class Channels:
     def connection(self, member: Endpoint, method: Method) -> _Connection | Borrowed:
         """Return the connection for a call, which makes its channel anew if that is due."""
         connection = (self._streams if method.streams else self._unary)[member.endpoint]
-        if connection.is_due():
+        if connection.failing_since is not None and connection.is_due():
             # Several threads may get here at once: one that made a channel since then keeps it.
             connection.renew(monotonic() - RENEW_AFTER_S)
         return connection
@@ -143,17 +140,18 @@ class Channels:
             member, timeout = tries.next()
             fork_safety.enter()
             try:
+                connection = self.connection(member, method)
                 metadata = None if self._plain else self._metadata(member, timeout)
                 tries.metadata = metadata
-                connection = self.connection(member, method)
-                stub = connection.stub(method)
-                with connection.noted():
-                    if method.streams:
-                        # Asked one thing it gives one answer; its end follows by itself.
-                        answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
-                    else:
-                        answer = stub(request, timeout, metadata)
+                stub = connection.stubs.get(method.path) or connection.stub(method)
+                if method.streams:
+                    # Asked one thing it gives one answer; its end follows by itself.
+                    answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
+                else:
+                    answer = stub(request, timeout, metadata)
+                connection.failing_since = None
             except grpc.RpcError as error:
+                connection.note(error)
                 pause = tries.failed(error)
                 if tries.renew:
                     self.connection(member, method).renew(tries.began_at)
@@ -206,9 +204,10 @@ class Channels:
             connection = self.connection(member, AUTHENTICATE)
             stub = connection.stub(AUTHENTICATE)
             try:
-                with connection.noted():
-                    member.token = stub(self.failover.authentication, timeout=timeout).token
+                member.token = stub(self.failover.authentication, timeout=timeout).token
+                connection.failing_since = None
             except grpc.RpcError as error:
+                connection.note(error)
                 member.no_token(error)
         return member.metadata()
 

@@ -18,6 +18,7 @@ class Borrowed(Connection):
     """
 
     def __init__(self, client: Any) -> None:
+        self.stubs: dict[str, Any] = {}  # none is kept: see `stub`
         self._client = client
         self._pid = os.getpid()
 

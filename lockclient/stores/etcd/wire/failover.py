@@ -121,25 +121,15 @@ class Connection:
         since = self.failing_since
         return since is not None and monotonic() - max(since, self.made_at) > RENEW_AFTER_S
 
-    def note(self, error: grpc.RpcError | None) -> None:
-        """Take note of how a call ended: by an answer, or this error.
+    def note(self, error: grpc.RpcError) -> None:
+        """Take note of a call that ended with this error; an answer clears `failing_since`.
 
         No answer in time says nothing: a slow member gets no new connections.
         """
-        if error is None or answered(error):
+        if answered(error):
             self.failing_since = None
         elif self.failing_since is None and error.code() is grpc.StatusCode.UNAVAILABLE:
             self.failing_since = monotonic()
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Take note of how the call in this block ended."""
-        try:
-            yield
-        except grpc.RpcError as error:
-            self.note(error)
-            raise
-        self.failing_since = None
 
 
 class Failover:

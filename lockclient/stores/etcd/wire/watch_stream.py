@@ -285,7 +285,7 @@ class WatchStream:
             if self._closing.is_set() or self._paused:  # and nobody has cancelled it
                 call.cancel()
             for answer in call:
-                connection.note(None)
+                connection.failing_since = None
                 self._take(answer)
         except grpc.RpcError as error:
             connection.note(error)
