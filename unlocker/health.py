@@ -29,8 +29,8 @@ REQUEST_TIMEOUT_S = 2.0
 MAX_SWEEP_AGE_S = 15.0
 """Seconds without a sweep after which the service is not ready: its budget, and some."""
 _MAX_UNPROVEN_S = 30.0
-"""Seconds without a proof that the picture is new after which it can't be relied on, and no gauge
-about locks is exported; two polls more in a store that is polled."""
+"""Seconds without a proof that the picture is new after which no gauge about locks is exported, and
+without an accepted heartbeat after which it is not ready; two polls more in a polled store."""
 
 
 @dataclass(eq=False)
@@ -39,6 +39,7 @@ class Health:
 
     Attributes:
         swept_at: when the last sweep ended that was not left out, on the monotonic clock.
+        announced_at: when the store accepted our last heartbeat, on the monotonic clock.
         out_of_space: whether the store refused our last heartbeat for lack of space.
     """
 
@@ -48,7 +49,9 @@ class Health:
     jobs: Jobs
     metrics: Metrics
     swept_at: float = field(default_factory=monotonic)
+    announced_at: float = field(default_factory=monotonic)
     out_of_space: bool = False
+    _refusal: str = ""
     _full_at: float = -math.inf
     _unreachable: bool = False
     _refused: set[str] = field(default_factory=set)
@@ -91,10 +94,11 @@ class Health:
                 f"The watch is late or silent: for {duration(age)} it has not shown what the store "
                 f"at {self._where} has confirmed. No lock is alerted on or removed until it does."
             )
-        if age > _MAX_UNPROVEN_S + 2 * self.store.poll and not self.out_of_space:
+        refused = monotonic() - self.announced_at
+        if refused > _MAX_UNPROVEN_S + 2 * self.store.poll:
             return (
-                f"For {duration(age)} nothing has shown that the watch brings what is written, "
-                "because the store accepts no heartbeat of ours: see the log."
+                f"For {duration(refused)} the store at {self._where} has accepted no heartbeat of "
+                f"ours, and so would accept no removal: {self._refusal}"
             )
         late = monotonic() - self.swept_at
         if late > MAX_SWEEP_AGE_S:
@@ -175,6 +179,8 @@ class Health:
             unreachable = task == "heartbeat" or not self._answers()
         except ClusterMutexError as error:
             out_of_space = isinstance(error, StoreFull)
+            if task == "heartbeat":
+                self._refusal = str(error)
             if out_of_space and task == "heartbeat" and not self.freshness.stale():
                 self._full_at = monotonic()
             if task not in self._refused:

@@ -266,7 +266,8 @@ class Unlocker:
             deadline = Deadline.after(REQUEST_TIMEOUT_S)
             revision = self._store.announce(self.identity, value, self._ttl, deadline)
             if revision:  # written and confirmed: so the watch is to bring it
-                self._freshness.expect(revision, monotonic())
+                self._health.announced_at = monotonic()
+                self._freshness.expect(revision, self._health.announced_at)
 
     def _check_clock(self) -> None:
         last, before = self._clock_check, Now.read()

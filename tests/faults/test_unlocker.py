@@ -144,7 +144,8 @@ def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
         wait_until(lambda: (figure(service, failures) or 0) >= 2, what="two refusals")
         beat = 'clustermutex_unlocker_last_success_timestamp_seconds{task="heartbeat"}'
         assert figure(service, beat) == 0
-        assert ready(service)
+        assert "has accepted no heartbeat of ours" in (why := unready(service))
+        assert "database space exceeded" in why
         log = service.log_text()
         assert log.count("The store refuses the heartbeat") == 1
         assert log.count("'a' is due and can't be removed; retrying") == 1
@@ -154,6 +155,7 @@ def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
         wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
         assert read(own_store, "a", uuid).removal is not None
         assert figure(service, full) == 0
+        assert ready(service)
 
 
 def test_an_etcd_that_stopped(own_etcd: Etcd, own_store: EtcdStore) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, Settings
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Stamps
 from lockclient.stores.outcomes import Done
@@ -20,7 +20,9 @@ from tests.contract.asking import holder
 from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
 from tests.support.locks import ask, has, held, left_nothing, read, remove, soon, take, unlock
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Servers, redis_binary, running, valkey_binary
+from tests.support.terminal import called
+from tests.support.unlocker_process import ready, unlocker, unready, when_ready
+from tests.support.valkey_servers import Server, Servers, redis_binary, running, valkey_binary
 
 
 @pytest.fixture(params=[redis_binary, valkey_binary], ids=["Redis", "Valkey"])
@@ -135,3 +137,52 @@ def test_a_server_that_is_full_from_its_start_keeps_locks(
         assert isinstance(ask(store, Push("a", uuid, Stamps(1e10, 2e10), seen)), Done)
         key = store.keys.lock("a")
         wait_until(lambda: some.command("HGET", key, "uuid") == [uuid.encode()] * number)
+
+
+def test_an_unlocker_whose_store_takes_no_writes_is_not_ready(tmp_path: Path, binary: str) -> None:
+    """And doctor says what the servers refuse. Both go on when these write again."""
+    with running(tmp_path, 1, binary, always=False, options=CAN_MOVE) as one, one.store():
+        settings = Settings(location=one.place())
+
+        def found() -> str:
+            return called(settings, "doctor", "--listen", "0", status=None).stdout
+
+        assert "refuses" not in found()
+        with when_ready(unlocker(settings, "--poll", "0.5")) as service:
+            with unsaved(one):
+                assert "refuses what a new lock would write: it can't save to its disk" in found()
+                assert "0 of 1 servers vote" in found()
+                why = unready(service)
+                assert "has accepted no heartbeat of ours" in why
+                assert "takes no writes (MISCONF)" in why
+            wait_until(lambda: ready(service), what="readiness")
+            with full(one):
+                assert "refuses what a new lock would write: it has no memory left" in found()
+
+
+CAN_MOVE = ("--save", "3600 1", "--enable-protected-configs", "yes")
+"""Options of a server whose folder may be changed while it runs."""
+
+
+@contextmanager
+def unsaved(servers: Servers) -> Iterator[None]:
+    """Have all of them fail to save to their disks for the time of the block."""
+    for server in servers.all:
+        gone = server.folder / "gone"
+        gone.mkdir()
+        server.command("CONFIG", "SET", "dir", str(gone))
+        gone.rmdir()
+        server.command("BGSAVE")
+    wait_until(lambda: not any(map(_writes, servers.all)), what="the refusal of writes")
+    try:
+        yield
+    finally:
+        for server in servers.all:
+            server.command("CONFIG", "SET", "dir", str(server.folder))
+            server.command("BGSAVE")
+
+
+def _writes(server: Server) -> bool:
+    with suppress(Exception):
+        return bool(server.command("SET", "more", ""))
+    return False

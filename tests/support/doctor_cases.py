@@ -312,6 +312,14 @@ def _not_kept(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
+@finds(valkey._server, "refuses what a new lock would write")
+def _full(bench: Bench) -> Iterator[Settings]:
+    servers = bench.servers(1)
+    yield Settings(location=servers.place())
+    servers.command("CONFIG", "SET", "maxmemory", "1")
+    yield Settings(location=servers.place())
+
+
 @finds(valkey._server, "read its configuration")
 def _reads_configuration(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)

@@ -33,14 +33,33 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
             text = f"{endpoint} has no vote: {found.reason}."
             yield Finding("server", ERROR, text, errors.advice_for([found]))
         else:
-            voting += not found.quarantine_s
-            yield from _server(endpoint, found, servers.location)
+            refusal = _refused_write(found, servers)
+            voting += not (found.quarantine_s or refusal)
+            yield from _server(endpoint, found, refusal, servers.location)
             yield from _hints(endpoint, found, servers)
     yield _sum(voting, len(servers.all), servers.location.majority)
 
 
-def _server(endpoint: str, connection: Connection, location: ValkeyLocation) -> Iterator[Finding]:
-    if connection.quarantine_s:
+def _refused_write(connection: Connection, servers: Broadcast) -> str:
+    """Return why a server takes no write that needs memory; empty: it does, or nobody may ask.
+
+    It is asked to replace a key that never exists, and so writes nothing.
+    """
+    if not connection.is_reader:
+        try:
+            connection.command("SET", f"{servers.keys.all}withdrawn/", "", "XX")
+        except errors.ErrorReply as error:
+            return errors.classify(error).reason
+    return ""
+
+
+def _server(
+    endpoint: str, connection: Connection, refusal: str, location: ValkeyLocation
+) -> Iterator[Finding]:
+    if refusal:
+        text = f"{endpoint} answers, and refuses what a new lock would write: {refusal}."
+        yield Finding("server", ERROR, text, "Let it write again: its log says what is wrong.")
+    elif connection.quarantine_s:
         text = (
             f"{endpoint} is new to this keyspace, or was emptied, or restarted without its last "
             f"writes: it votes in {connection.quarantine_s:.0f} s."
