@@ -78,7 +78,7 @@ def test_a_healthy_cluster(
     assert f"{settings.endpoints[0]} answers, version {version}, the leader" in text
     assert of(found, "cluster")[0][1].startswith("1 member: default (")
     warnings = ["warning"] * (version in DATA_LOSS_VERSIONS)
-    notes = ["ok"] * version.startswith("3.6.")
+    notes = ["ok"] * version.startswith(("3.5.", "3.6."))
     assert [level for level, _ in of(found, "version")] == warnings + notes
     ((_, text),) = of(found, "latency")
     assert text.startswith("50 transactions (unlocks of nothing): p50 ")

@@ -224,6 +224,20 @@ class Cluster:
 
         wait_until(settled, what="the cluster to settle")
 
+    def applied(self) -> int:
+        """Return the highest index that a member has applied."""
+        return max(status.applied for member in self.members if (status := _status(member)))
+
+    def catch_up(self, member: Etcd) -> None:
+        """Wait until a member follows a leader and has applied all that any has applied by now."""
+        applied = self.applied()
+
+        def caught_up() -> bool:
+            status = _status(member)
+            return status is not None and status.leader != 0 and status.applied >= applied
+
+        wait_until(caught_up, what="a member to catch up")
+
     def keys(self, prefix: str) -> list[str]:
         said = etcdctl_of(self.leader())("get", "--prefix", "--keys-only", prefix)
         return [line for line in said.splitlines() if line]

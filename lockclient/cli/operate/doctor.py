@@ -67,7 +67,7 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
     \b
     member, cluster  can etcd be reached, which members, what they complain of
     version          of etcd; a warning for 3.5.0 to 3.5.2, which can lose data;
-                     a note for 3.6 about the upgrade to 3.7, and for untested ones
+                     a note for 3.5 and 3.6 about upgrades, and for untested ones
     space            is it filling up
     latency          of 50 transactions that change nothing: p50 and p99
     rights, auth     what this user may do, and whether etcd asks for one

@@ -208,15 +208,15 @@ def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
             f"The members run different versions: {', '.join(versions)}.",
             "Finish the upgrade that is under way.",
         )
-    if any(minor_of(version) == (3, 6) for version in versions):
-        yield Finding(
-            "version",
-            FINE,
-            "For an upgrade from 3.6 to 3.7 each member must have made a snapshot as 3.6: without "
-            'one it may end as 3.7, with "unmarshal should never fail".',
-            "Upgrade a member after 10,000 changes as 3.6, or start it as 3.6 with "
-            "--snapshot-count=50 first.",
-        )
+    for here, there in (("3.5", "3.6"), ("3.6", "3.7")):
+        if any(version.startswith(f"{here}.") for version in versions):
+            yield Finding(
+                "version",
+                FINE,
+                f"Before it is upgraded from {here} to {there}, each member must have made a "
+                f"snapshot as {here}: else {there} may end on older entries of its log.",
+                f"Start each member as {here} with --snapshot-count=50 for a while.",
+            )
     if answered and not any(member.cluster for member in answered):
         yield Finding("cluster", FINE, "etcd does not list its members to this user.")
         return
