@@ -46,6 +46,7 @@ def watch_the_exit() -> None:
 def _at_exit() -> None:
     at_end: dict[MutexStore, MutexStore] = {}
     until = Deadline.after(RELEASE_AT_EXIT_S)
+    scheduler.shared.flush(RELEASE_AT_EXIT_S)  # what an interrupt ended is not held
     for held in list(holding.own.values()):
         if not held.healthy:
             continue

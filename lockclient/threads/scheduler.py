@@ -22,8 +22,9 @@ import itertools
 import math
 import os
 import signal
+import sys
 import threading
-from _thread import start_new_thread
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -56,6 +57,15 @@ class Undoing(Protocol):
 
     def let_go(self) -> None:
         """Undo it, waiting for nothing; twice does no harm."""
+
+
+class _Mark:
+    """An entry of the bell: the thread has handled all entries before it."""
+
+    def __init__(self) -> None:
+        self.reached = allocate_lock()
+        self.reached.acquire()
+        self.let_go = self.reached.release
 
 
 class NoThread(Exception):
@@ -92,6 +102,10 @@ class Task:
         return again
 
 
+at_start: list[Callable[[], object]] = []
+"""Called by the thread as it starts: once in each process that uses a store, after a fork too."""
+
+
 class Scheduler:
     """A thread that runs jobs at their times, one after the other."""
 
@@ -110,6 +124,17 @@ class Scheduler:
         thread starts, in `on_lost` say, has those blocked that were blocked in that thread."""
         self.missing = deque((True,))
         """The place of the one thread, as long as there is none: it takes that itself."""
+
+    def flush(self, seconds: float) -> None:
+        """Wait until the thread has handled each earlier `undo`, but not longer than that.
+
+        The bell is first in, first out: the mark is reached after what was put before it.
+        """
+        if sys.is_finalizing() or (self.missing and self._bell.empty()):
+            return  # the thread does not run any more, or never did
+        mark = _Mark()
+        self._bell.put(mark)
+        mark.reached.acquire(timeout=max(0.0, seconds))
 
     def after(self, seconds: float, job: Job) -> Task:
         """Run `job` in so many seconds."""
@@ -150,6 +175,8 @@ class Scheduler:
             return
         threading.current_thread().name = "clustermutex-timers"
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
+        for call in at_start:
+            call()
         while True:
             self._run_due()
             # First the time, then the look at what is new: who adds does it the other way round.

@@ -277,11 +277,12 @@ def run(
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts):
         mutex.take()
-        warnings.start()
         _collect_signals(pipe)
         interrupts.hold_off()
     ends = on_lost == "terminate"
     try:
+        # Here, where no signal raises: an exception inside `threading` leaves its locks taken.
+        warnings.start()
         relay = _start_heartbeats(mutex, heartbeat)
         child = _start_under_lock(command, environment_of(mutex, ctx), mutex, relay)
     except BaseException:

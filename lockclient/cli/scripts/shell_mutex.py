@@ -146,9 +146,9 @@ def ending_cleanly(
         yield
     except Interrupted as interrupt:
         mutex.abandon()
-        print_message(
-            f"{interrupt} came while waiting for the lock {mutex.name!r}; it was not taken."
-        )
+        unsure = mutex._store().background.unfinished()
+        outcome = "a take may still have it: no answer in time" if unsure else "it was not taken"
+        print_message(f"{interrupt} came while waiting for the lock {mutex.name!r}; {outcome}.")
         report(SIGNALLED + interrupt.number)
         die_by_signal(interrupt.number)
     finally:

@@ -158,6 +158,7 @@ class Background:
     def settle(self, seconds: float) -> None:
         """Wait until nothing is unfinished, but not longer than that."""
         deadline = Deadline.after(seconds)
+        scheduler.shared.flush(seconds)
         while self._unfinished and not deadline.expired():
             self._cleaners.help_out()
             time.sleep(0.005)

@@ -6,6 +6,7 @@ import atexit
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -15,6 +16,8 @@ from lockclient.stores.common.background import AT_EXIT_S, Background
 from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Request, RequestState, Unlock, Withdraw
+from lockclient.threads import scheduler
+from lockclient.threads.log_queue import at_multiprocessing_exit
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4
 """Seconds that closing waits for what is to be cleaned up."""
@@ -116,14 +119,19 @@ def _start_afresh() -> None:
         store._connect()
 
 
-def _at_exit() -> None:
-    """Give what is to be cleaned up a moment; then let all stores go while threads still run."""
+def _settle() -> None:
     until = Deadline.after(AT_EXIT_S)
     for store in list(_stores):
         store.settle(until.remaining())
+
+
+def _at_exit() -> None:
+    """Give what is to be cleaned up a moment; then let all stores go while threads still run."""
+    _settle()
     for store in list(_stores):
         store._let_go()  # here: from Python 3.12 on no thread can be started any more
 
 
 os.register_at_fork(after_in_child=_start_afresh)
 atexit.register(_at_exit)
+scheduler.at_start.append(partial(at_multiprocessing_exit, _settle, 5))  # before the log's flush
