@@ -36,7 +36,7 @@ process-faults: $(STAMP)
 
 # The table beside the peers; Debian's libzookeeper-java, etcd-client and redis-server are needed.
 peers: $(VENV)/.bench-installed
-	$(BIN)/python -m tests.breaking.peers $(PEERS_ARGS)
+	$(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
 
 # Clients and unlockers on virtual time: SIMULATE_ARGS="--seconds 600 --seed 7", or --replay TOKEN.
 simulate: $(STAMP)

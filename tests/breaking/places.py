@@ -13,7 +13,7 @@ from lockclient import ClusterMutexError, Settings, open_store
 from tests.breaking.etcd_place import Broken, EtcdPlace, one_way
 from tests.breaking.programs import Notes
 from tests.breaking.worker import LOCKS
-from tests.support.bucket.server import DROP, LATE, LOSE, TWICE, Asked, BucketServer
+from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer
 from tests.support.bucket.server import Fault as BucketFault
 from tests.support.locks import has
 from tests.support.relay import Relay
@@ -168,7 +168,10 @@ class BucketPlace:
     def _spoil(self, asked: Asked) -> BucketFault | None:
         if self._choose.random() > 0.25:
             return None
-        return BucketFault(asked.method, self._choose.choice((LOSE, DROP, LATE, TWICE, 503, 429)))
+        kind = self._choose.choice((LOSE, DROP, LATE, TWICE, REPEAT, 409, 503, 429))
+        if asked.method == "GET" and kind in (LATE, TWICE, REPEAT, 409):
+            return None  # faults of writes
+        return BucketFault(asked.method, kind)
 
     @contextmanager
     def down(self) -> Iterator[None]:

@@ -16,16 +16,26 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("place", "seconds", "seed"),
-    [("etcd", 30, 1), *soaking(("etcd", 300, 2), ("valkey", 120, 1), ("bucket", 120, 1))],
+    [
+        ("etcd", 30, 1),
+        ("valkey", 20, 1),
+        ("bucket", 20, 1),
+        *soaking(("etcd", 300, 2), ("valkey", 120, 1), ("bucket", 120, 1)),
+    ],
 )
 def test_no_promise_is_broken(place: str, seconds: int, seed: int, figure: Figure) -> None:
-    words = [place, "--seconds", str(seconds), "--seed", str(seed)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.breaking", *words],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    figure(done.stdout.strip())
+    """A machine so busy that nobody gets a lock in that time has four times as long."""
+    for longer in (1, 4):
+        words = [place, "--seconds", str(seconds * longer), "--seed", str(seed)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.breaking", *words],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            timeout=seconds * longer + 600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if ": 0 acquisitions" not in done.stdout:
+            figure(done.stdout.strip())
+            return
+    raise AssertionError(f"Nobody got a lock: {done.stdout}")

@@ -1,18 +1,22 @@
 """The table of docs/protocol-valkey.md, row by row: what gives a lock twice, and what does not.
 
-The other rows are in test_valkey_history.py and test_valkey_crowd.py.
+The last row is in test_valkey_crowd.py.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from lockclient.model.clocks import Deadline
+from lockclient.stores.requests import Take
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder
 from tests.faults.test_valkey_failback import QUICK, follow, promote, votes
@@ -189,3 +193,100 @@ def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
             assert server.command("EXISTS", store.keys.lock(NAME)) == 0
             with closing(ValkeyStore(store.location)) as another:
                 assert votes(another) != asked
+
+
+def link_status(replica: Server) -> str:
+    return str(replica.command("INFO")["master_link_status"])
+
+
+class Hold(NamedTuple):
+    """When somebody got a lock, and until when it counts on it, by the monotonic clock."""
+
+    got: float
+    end: float
+    uuid: str
+
+
+class TestWhatRedlockCanNotPromise:
+    """Two holders count on one lock at the same moment."""
+
+    def test_servers_whose_clocks_jump_give_a_lock_twice(self, tmp_path: Path) -> None:
+        """Where locks expire by themselves: three servers that believe that an hour has passed."""
+        clock = Clock(compile_library(tmp_path))
+        servers = [Server(tmp_path / f"server-{i}", env=clock.env) for i in range(5)]
+        try:
+            five = Servers([server.start() for server in servers])
+            with five.store(expire=True) as one, five.store(expire=True) as two:
+                first = self.taken(one)
+                clock.move(3600.0)
+                wait_until(lambda: has(two) is None, what="the expiry")
+                second = self.taken(two)
+                assert first.end > second.got
+        finally:
+            for server in servers:
+                server.stop()
+
+    def test_not_where_an_unlocker_ends_them(self, tmp_path: Path) -> None:
+        """There no lock expires for a day after its time, and an hour does not matter."""
+        clock = Clock(compile_library(tmp_path))
+        server = Server(tmp_path / "server", env=clock.env)
+        try:
+            one = Servers([server.start()])
+            with one.store() as store:
+                first = self.taken(store)
+                clock.move(3600.0)
+                assert has(store) == first.uuid
+        finally:
+            server.stop()
+
+    def test_who_is_paused_and_does_not_look_works_on(self, tmp_path: Path) -> None:
+        """Its time is over by its own clock as well; but a pause is not noticed by who pauses."""
+        with running(tmp_path, 1) as servers, servers.store(expire=True) as store:
+            first = self.taken(store, lasts=0.5)
+            worked_until = time.monotonic() + 1.5  # a long collection of garbage, say
+            wait_until(lambda: has(store) is None, what="the expiry")
+            second = self.taken(store)
+            assert worked_until > second.got
+            assert first.end <= second.got  # that it was lost, it could have known
+
+    def test_a_replica_that_is_promoted_gives_a_lock_twice_unless_that_is_noticed(
+        self, tmp_path: Path
+    ) -> None:
+        """It never had the lock. Asked by a new connection it says who it is, and does not vote."""
+        primary = Server(tmp_path / "primary").start()
+        replica = Server(tmp_path / "replica").start()
+        try:
+            servers = Servers([primary])
+            with servers.store(longest=60.0) as store:
+                replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
+                wait_until(lambda: link_status(replica) == "up", what="the replica")
+                replica.freeze()
+                primary.command("CLIENT", "KILL", "TYPE", "replica")  # else its data is on the way
+                first = self.taken(store, lasts=50.0)
+                primary.kill()
+                replica.thaw()
+                wait_until(lambda: link_status(replica) == "down", what="the primary's end")
+                replica.command("REPLICAOF", "NO", "ONE")
+                assert replica.command("EXISTS", store.keys.lock(NAME)) == 0
+            behind_it = Servers([replica])
+            behind_it.root = servers.root
+            with behind_it.store(vouched=False, longest=60.0) as store:
+                with pytest.raises(ConnectionError, match="votes in"):
+                    store.ask(
+                        Take(holder(auto_unlock_after=10.0, expected_runtime=5.0)),
+                        Deadline.after(1.0),
+                    )
+                store.vouch()  # as by a proxy, or a person, that says it is all the same
+                second = self.taken(store, lasts=50.0)
+            assert first.end > second.got
+        finally:
+            primary.stop()
+            replica.stop()
+
+    @staticmethod
+    def taken(store: ValkeyStore, lasts: float = 600.0) -> Hold:
+        """Take the lock; return when, and until when it is its taker's."""
+        mine = holder(auto_unlock_after=lasts, expected_runtime=lasts / 2)
+        at = time.monotonic()
+        uuid, _ = take(store, mine)
+        return Hold(at, at + lasts, uuid)

@@ -1,4 +1,4 @@
-"""Beside the peers: the same work and the same faults for all, `python -m tests.breaking.peers`.
+"""Beside the peers: the same work and the same faults for all, `python -m benchmarks.peers`.
 
 Four processes want one lock, count under it in the register (`tests/breaking/register.py`), and
 give it back. Meanwhile whoever has the lock is killed, whoever has it is frozen for longer than its
@@ -255,7 +255,7 @@ class Comparison:
         name = f"worker{self._number}"
         words = [self._system.kind, self._system.where, self._register.endpoint, name]
         self._workers[name] = subprocess.Popen(
-            [sys.executable, "-m", "tests.breaking.peers", "--work", *words],
+            [sys.executable, "-m", "benchmarks.peers", "--work", *words],
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # with whatever it starts: a machine, so to say
         )
@@ -324,7 +324,7 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.breaking.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="of the three faults")
     parser.add_argument("--only", choices=SYSTEMS, action="append")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
