@@ -204,7 +204,8 @@ class Deadlines:
         item = self._items[name]
         verdict = judge(item.row, check)
         if item.state != OVERDUE:
-            alert = item.verdict.alert if verdict.alert is None else verdict.alert
+            unsure = verdict.alert is None or verdict.guessed
+            alert = item.verdict.alert if unsure else verdict.alert
             item.verdict = Verdict(alert, verdict.due)
             self._push(name, item)
         elif verdict.due > check.now.monotonic:
@@ -236,7 +237,7 @@ class Deadlines:
             heapq.heappush(self._stamps, (stamp, name))
         if row.holder.by_distance:
             self._by_clock.add(name)
-        if verdict.alert is None:
+        if verdict.alert is None or verdict.guessed:
             self._undecided.add(name)
             asked = self._check is not None and self._check.now.monotonic >= row.seen_at
             self._needs_clock_check |= not asked

@@ -34,8 +34,11 @@ def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
     def probed(well: str, trouble: str | None) -> Response:
         return _text(well) if trouble is None else _text(trouble, status=503)
 
+    def ready() -> str:
+        return f"ready. {unlocker.clock_warning}" if unlocker.clock_warning else "ready"
+
     app.add_url_rule(ALIVE, "healthz", lambda: probed("alive", unlocker.is_live()))
-    app.add_url_rule(READY, "readyz", lambda: probed("ready", unlocker.is_ready()))
+    app.add_url_rule(READY, "readyz", lambda: probed(ready(), unlocker.is_ready()))
 
     return app
 

@@ -19,6 +19,9 @@ An alert only calls people, so there a wall clock is believed if it agreed with 
 check made after the lock was seen, and of the two the one that is behind. A lock that was found is
 past its alert at its `alert_at`, if that is sooner than its `expected_runtime` counted as above; so
 is one that does not say `expected_runtime`, or is undecided, as soon as there is a clock to trust.
+Where there is none, because no member tells its time or ours differs, a lock of four plain keys is
+past its alert once it has been silent for the distance of its stamps, and it is `alert_at` by our
+clock as well: a clock that is ahead calls nobody by itself.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ class Verdict:
     Attributes:
         alert: when it goes past its alert; `NEVER`, or None if that can't be decided yet.
         due: when it may be removed; `NEVER`.
+        guessed: no clock could be trusted for the alert, so that the next check decides anew.
     """
 
     alert: float | None
     due: float
+    guessed: bool = False
 
 
 def judge(row: Row, check: ClockCheck | None) -> Verdict:
@@ -55,9 +60,12 @@ def judge(row: Row, check: ClockCheck | None) -> Verdict:
     if check is not None and check.now.monotonic < row.seen_at:
         check = None  # our wall clock may have jumped between that check and this lock
     decided = not holder.undecided()
-    return Verdict(
-        _alert(row, holder.alert_at, check, decided=decided), due_at(holder, row.seen_at, check)
-    )
+    alert = _alert(row, holder.alert_at, check, decided=decided)
+    due = due_at(holder, row.seen_at, check)
+    silent = counted(row.seen_at, holder.first_distance) if holder.by_distance else None
+    if alert is not None or check is None or silent is None:
+        return Verdict(alert, due)
+    return Verdict(max(silent, check.own_moment(holder.alert_at)), due, guessed=True)
 
 
 def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -> float | None:

@@ -17,6 +17,7 @@ from typing import cast
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.model.announcement import CLOCKS_DIFFER, CLOCKS_UNKNOWN
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.removal import Removal
 from lockclient.model.silence import ClockCheck
@@ -52,8 +53,11 @@ MAX_REMOVALS = 50
 
 _CLOCK_CHECK_INTERVAL_S = 10.0
 """Seconds between two clock checks while no lock waits for one."""
-_CLOCK_TIMEOUT_S = 1.0
+_CLOCK_TIMEOUT_S = 2.0
 """Seconds for a member to tell the time: one that takes longer can't tell it well."""
+_UNCOMPARED_S = 15.0
+"""Seconds in which no member tells its time, though the store answers, before that is reported."""
+_FOUR_KEYS = "Locks with four plain keys are alerted on later, and not auto-unlocked."
 _MIN_TTL_S = 10.0
 """Seconds that a heartbeat lasts at least: two may be missed, also by who polls."""
 _RIGHTS_TIMEOUT_S = 1.0
@@ -120,6 +124,10 @@ class Unlocker:
         self._ttl = max(_MIN_TTL_S, 3 * store.poll)
         self._announcement = _announcement(version, self._ttl)
         self._clock_check: ClockCheck | None = None
+        self._compared_at = monotonic()
+        self._clock_trouble = ""  # as it is announced
+        self.clock_warning = ""
+        """Why this host's wall clock can't be relied on, a sentence; empty if it can."""
         self._was_current = False
         self._passed_at = monotonic()  # when the last sweep ended, one that was left out, too
         self._polled_at = -inf
@@ -261,6 +269,8 @@ class Unlocker:
         # With the time, so that `clustermutex doctor` can tell how this host's clock goes.
         # Not by what the table shows now: a sweep that hangs, or is left out, notices nothing.
         notified = self._notifier.heartbeat_fields(self._noticed_upto)
+        if self._clock_trouble:
+            notified["clocks"] = self._clock_trouble
         value = json.dumps({**self._announcement, "now": round(time.time(), 3), **notified})
         with self._health.task("heartbeat"):
             deadline = Deadline.after(REQUEST_TIMEOUT_S)
@@ -278,18 +288,32 @@ class Unlocker:
         check = ClockCheck.of(before, offsets, Now.read())
         self._deadlines.reconsider(check)
         self._clock_check = check
-        if check.offset is None:
-            return
-        self.metrics.last_success.labels("clock-check").set_to_current_time()
-        if not check.trusted and (last is None or last.offset is None or last.trusted):
-            log.warning(
-                "This host's wall clock is %.1f s %s the store's members': correct it. Until "
-                "then it is not used, and alerts on locks that were held at the start come "
-                "later.",
-                abs(check.offset),
-                "behind" if check.offset > 0 else "ahead of",
-                extra={"event": "clock-wrong"},
+        if check.offset is not None:
+            self.metrics.last_success.labels("clock-check").set_to_current_time()
+        if check.offset is not None or not self._health.is_current():
+            self._compared_at = monotonic()  # an outage of the store says nothing of its clocks
+        if check.trusted:
+            self._clock_trouble = self.clock_warning = ""
+        elif check.offset is not None:
+            side = "behind" if check.offset > 0 else "ahead of"
+            self._warn_of_clocks(
+                CLOCKS_DIFFER,
+                f"This host's wall clock is {abs(check.offset):.1f} s {side} the store's members': "
+                "correct it. Until then it is not used, and alerts on locks that were held at the "
+                f"start come later. {_FOUR_KEYS}",
             )
+        elif monotonic() - self._compared_at >= _UNCOMPARED_S:
+            self._warn_of_clocks(
+                CLOCKS_UNKNOWN,
+                "Clocks can't be compared: the store answers, and none of its servers tells its "
+                f"time (etcd does so over HTTP, on its client port). {_FOUR_KEYS}",
+            )
+
+    def _warn_of_clocks(self, trouble: str, warning: str) -> None:
+        if trouble != self._clock_trouble:
+            event = "clock-wrong" if trouble == CLOCKS_DIFFER else "clocks-unknown"
+            log.warning("%s", warning, extra={"event": event})
+        self._clock_trouble, self.clock_warning = trouble, warning
 
 
 def _announcement(version: str, ttl: float) -> dict[str, object]:

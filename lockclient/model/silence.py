@@ -86,7 +86,11 @@ class ClockCheck:
 
     def moment(self, wall: float) -> float:
         """Return when it is `wall` (Unix seconds) by the slower clock, on our monotonic one."""
-        return self.now.monotonic + wall - self.now.wall - min(0.0, self.offset or 0.0)
+        return self.own_moment(wall) - min(0.0, self.offset or 0.0)
+
+    def own_moment(self, wall: float) -> float:
+        """Return when it is `wall` (Unix seconds) by our wall clock, on our monotonic one."""
+        return self.now.monotonic + wall - self.now.wall
 
 
 def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.announcement import clock_troubles
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
@@ -40,6 +41,7 @@ class Detail:
         etag: names what is shown; None if it was not `complete`, so that it is asked for again.
         trouble: why the store could not be asked, a sentence; empty if it was.
         deadlock: the circle of waits that this lock is in, as it seems.
+        clocks: why no unlocker can compare clocks, if the lock's alert needs that; else empty.
         others: if `complete`, the holders of the other locks in that, by their names.
     """
 
@@ -51,6 +53,7 @@ class Detail:
     trouble: str = ""
     deadlock: Deadlock | None = None
     others: Mapping[str, Holder] = field(default_factory=dict)
+    clocks: str = ""
 
     @property
     def complete(self) -> bool:
@@ -66,18 +69,23 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     removals = moment.picture.snapshot.removals
     removal = next((gone for gone in removals if gone.holder.name == name), None)
     deadlock = moment.waits.about(name)
+    by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
+    unlockers = moment.picture.snapshot.unlockers
+    clocks = clock_troubles(unlockers.values()) if by_clock else ""
     # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
     # lock cost nothing on a busy cluster.
     shown = (
         row and (holder, row.holder.state(moment.judged_at)),
         line,
         removal,
-        len(moment.picture.snapshot.unlockers),
+        len(unlockers),
+        clocks,
         moment.state,
         deadlock,
     )
     etag = blake2b(repr(shown).encode(errors="replace"), digest_size=12).hexdigest()
-    return Detail(name, holder, WaitQueue(line.waiting), removal, etag, deadlock=deadlock)
+    line_only = WaitQueue(line.waiting)
+    return Detail(name, holder, line_only, removal, etag, deadlock=deadlock, clocks=clocks)
 
 
 def complete(

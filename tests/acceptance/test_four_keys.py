@@ -16,10 +16,14 @@ from tests.acceptance.clock_site import Promise, Site
 from tests.support.clock_shim import compile_library
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
 from tests.support.processes import wait_until
-from tests.support.unlocker_process import figure
+from tests.support.unlocker_process import fetch, figure
 
 HOUR, DISTANCE_S, ALERT_S = 3600.0, 4.0, 1.0
 UNDECIDED = 'clustermutex_locks{state="undecided"}'
+
+
+ALERTED: dict[str, set[str]] = {"behind": {"found-behind", "seen-behind"}, "1970": set()}
+"""By whether the unlocker's clock is behind; one that is ahead has passed all alerts."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,11 @@ def run(case: str, wrong: float, etcd: Etcd, library: Path) -> None:
         assert not site.wait_for_its_verdict(), case
         wait_until(lambda: time.monotonic() > last + 2 * DISTANCE_S, what="their distance")
         assert not site.removals.at, case
+        # People are called all the same: once our own clock, too, has passed its alert.
+        names = {"found", "seen", "found-behind", "seen-behind", "seen-ahead"}
+        wait_until(lambda: site.alerts() >= ALERTED.get(case, names), what=f"alerts: {case}")
+        assert site.alerts() <= ALERTED.get(case, names), case
+        assert "four plain keys are alerted on later" in fetch(site.service, "/readyz")[1]
         site.clock.move(0.0)
         gone_in_time(site, "found", "found-behind", "seen", "seen-behind")
         assert "seen-ahead" not in site.removals.at, case  # an hour later, by its host's clock

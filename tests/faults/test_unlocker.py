@@ -11,20 +11,24 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from urllib.request import urlopen
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.etcd_binary import add_users, etcdctl_of, exhaust_space, frozen
+from tests.support.dashboard import dashboard
+from tests.support.etcd_binary import add_users, etcdctl_of, exhaust_space, frozen, put_at_once
 from tests.support.locks import has, read
 from tests.support.processes import run_to_end, wait_until
 from tests.support.relay import Relay
+from tests.support.terminal import called
 from tests.support.unlocker_process import (
     REMOVED,
     UNLOCKER,
     UP,
+    fetch,
     figure,
     figures,
     ready,
@@ -176,6 +180,32 @@ def test_an_etcd_that_stopped(own_etcd: Etcd, own_store: EtcdStore) -> None:
         assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
         own_etcd.start()
         wait_until(lambda: {*lost} <= {*figures(service)}, what="the gauges")
+
+
+def test_an_etcd_that_does_not_tell_its_time(own_etcd: Etcd, own_store: EtcdStore) -> None:
+    """One whose port speaks gRPC alone: people are called for four keys, and can read why."""
+    location = own_store.location
+    with Relay(own_etcd.endpoint) as line:
+        line.change = lambda said: said.replace(b"\r\nDate:", b"\r\nEtad:")
+        settings = Settings((line.endpoint,), root=location.root)
+        with when_ready(unlocker(settings)) as service, dashboard(settings) as pages:
+            now, folder = time.time(), f"{location.root}/locks/nightly/"
+            stamps = {"alert_at": f"{now + 1:.3f}", "auto_unlock_at": f"{now + 4:.3f}"}
+            values = {"uuid": "u", "hostname": "script", **stamps}
+            put_at_once(etcdctl_of(own_etcd), folder, values)
+            told = "Clocks can't be compared"
+            alert = "Lock 'nightly' is past its alert"
+            wait_until(lambda: alert in service.log_text(), what="the alert")
+            assert time.time() - now > 3
+            wait_until(lambda: told in fetch(service, "/readyz")[1], what="a word in /readyz")
+            assert ready(service)
+            page = f"{pages.url}/lock?name=nightly"
+            wait_until(lambda: "Clocks can" in urlopen(page).read().decode(), what="the page")
+            found = called(settings, "doctor", "--listen", "1s", status=None).stdout
+            assert "can't compare clocks: no server of the store tells its time" in found
+            assert service.log_text().count(told) == 1
+            assert service.log_text().count(alert) == 1
+            assert has(own_store, "nightly") == "u"
 
 
 def ends_of_outages(log: str) -> bool:

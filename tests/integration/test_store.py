@@ -20,6 +20,7 @@ from lockclient.stores.service_protocol import Batch, Kind
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import held, queue_up, removal_of, remove, soon
+from tests.support.relay import Relay
 
 KINDS: tuple[Kind, ...] = ("locks", "queue", "removed", "unlockers")
 
@@ -169,3 +170,15 @@ class TestFailover:
     def test_a_member_that_can_t_tell_its_time_is_left_out(self, etcd: Etcd) -> None:
         ends = ("127.0.0.1:1", etcd.endpoint)
         assert len(etcd_store(Settings(endpoints=ends)).clock_offsets(5)) == 1
+
+    def test_one_that_answers_in_time_tells_it_beside_one_that_says_nothing(
+        self, etcd: Etcd
+    ) -> None:
+        """Slowly, by half a second each way; each has the whole time."""
+        with Relay(etcd.endpoint) as silent, Relay(etcd.endpoint) as slow:
+            silent.hold(requests=True)
+            slow.delay = 0.6
+            store = etcd_store(Settings(endpoints=(silent.endpoint, slow.endpoint)))
+            [ahead] = store.clock_offsets(2)
+            assert abs(ahead) < 2
+            store.close()

@@ -146,7 +146,7 @@ class Notifier:
         if not kept:
             self._drop(1, "are not sent to anyone")
 
-    def heartbeat_fields(self, revision: int) -> dict[str, int]:
+    def heartbeat_fields(self, revision: int) -> dict[str, object]:
         """Return what this unlocker's heartbeat is to say: up to which revision all is noted.
 
         Unlockers of former versions leave out what an older one says so of.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from lockclient.cli.output import counted, counted_locks
-from lockclient.model.announcement import announced
+from lockclient.model.announcement import announced, clock_trouble
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
@@ -48,6 +48,20 @@ def _version_of(announcement: str) -> str:
 
 
 # ---------------------------------------------------------------- clocks
+
+
+def clocks_of_unlockers(found: Mapping[str, str]) -> Iterator[Finding]:
+    """Tell which unlockers can't rely on their wall clocks, as they announce."""
+    for name, value in found.items():
+        if why := clock_trouble(value):
+            yield Finding(
+                "clock",
+                WARNING,
+                f"Unlocker {plain(name)} can't compare clocks: {why}. So it alerts on locks with "
+                "four plain keys later, and does not auto-unlock them.",
+                "Set its host's clock, and the servers', by NTP; let it reach etcd's HTTP, which "
+                "tells the time, on the address that it uses (no --listen-client-http-urls).",
+            )
 
 
 def of_holder(row: Row, wall: float, monotonic: float, late: float = 0.0) -> Clock | None:

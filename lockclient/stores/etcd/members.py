@@ -233,18 +233,19 @@ def clock_ahead(headers: message.Message, before: float, after: float) -> float 
 
 
 def clock_offsets(location: EtcdLocation, timeout: float) -> list[float]:
-    """Return how many seconds each member's clock is ahead of ours, for those that answered."""
-    found = []
-    deadline = Deadline.after(timeout)
-    for endpoint in location.endpoints:
+    """Return how many seconds each member's clock is ahead of ours, for those that answered.
+
+    All are asked at once, so that each has `timeout` seconds, also beside one that is frozen.
+    """
+
+    def ask(endpoint: str) -> float | None:
+        before = time.time()
         try:
-            # At least a moment for each: a frozen member must not keep the others from being asked.
-            patience = max(0.2, deadline.remaining() / 2)
-            before = time.time()
-            _, headers, _ = fetch(location, endpoint, "/version", patience)
-            ahead = clock_ahead(headers, before, time.time())
+            _, headers, _ = fetch(location, endpoint, "/version", timeout)
         except (OSError, http.client.HTTPException):
-            continue  # a member that can't say is no witness; the caller counts those that can
-        if ahead is not None:
-            found.append(ahead)
-    return found
+            return None  # a member that can't say is no witness; the caller counts those that can
+        return clock_ahead(headers, before, time.time())
+
+    with ThreadPoolExecutor(len(location.endpoints)) as threads:
+        found = threads.map(ask, location.endpoints)
+        return [ahead for ahead in found if ahead is not None]

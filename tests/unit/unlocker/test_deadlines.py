@@ -38,6 +38,13 @@ def row(
     return Row(replace(holder, **facts), seen_at=seen_at, found=found)
 
 
+ENDING: dict[str, Any] = {
+    "expected_runtime": None,
+    "auto_unlock_after": None,
+    "first_distance": 50.0,
+    "auto_unlock_at": WALL + 80,
+}
+"""Four keys, and its stamps 50 s apart."""
 FOUR_KEYS: dict[str, Any] = {"unlock": None, "expected_runtime": None}
 
 
@@ -170,12 +177,43 @@ def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist:
 
 
 def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Deadlines) -> None:
-    put(watchlist, row(found=True, **FOUR_KEYS))
+    put(watchlist, row(found=True, **ENDING))
     watchlist.reconsider(ClockCheck(Now(10, WALL + 10), None))
-    assert names(watchlist, 31) == ([], [])
+    assert names(watchlist, 49) == ([], [])
     watchlist.reconsider(ClockCheck(Now(20, WALL + 20), 0.0))
-    assert names(watchlist, 31) == (["a"], [])
+    assert names(watchlist, 49) == (["a"], [])
+    assert names(watchlist, 1e12) == ([], ["a"])
+
+
+@pytest.mark.parametrize("offset", [None, 3600.0], ids=["nobody told", "an hour off"])
+def test_without_a_clock_to_trust_silence_calls_people_and_removes_nothing(
+    watchlist: Deadlines, offset: float | None
+) -> None:
+    """Once it was silent for its distance, 50 s, and our own clock has passed its alert."""
+    put(watchlist, row(found=True, **ENDING))
+    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), offset))
+    assert names(watchlist, 49) == ([], [])
+    assert names(watchlist, 51) == (["a"], [])
+    watchlist.reconsider(ClockCheck(Now(60, WALL + 60), offset))
     assert names(watchlist, 1e12) == ([], [])
+
+
+def test_an_alert_that_a_clock_decided_is_not_put_off_by_a_check_that_fails(
+    watchlist: Deadlines,
+) -> None:
+    put(watchlist, row(found=True, **ENDING))
+    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
+    watchlist.reconsider(ClockCheck(Now(20, WALL + 20), None))
+    assert names(watchlist, 31) == (["a"], [])
+
+
+def test_a_clock_that_was_set_right_decides_anew(watchlist: Deadlines) -> None:
+    """An hour behind, it would put the alert off by that."""
+    put(watchlist, row(found=True, **ENDING))
+    watchlist.reconsider(ClockCheck(Now(10, WALL - 3600), None))
+    assert names(watchlist, 51) == ([], [])
+    watchlist.reconsider(ClockCheck(Now(52, WALL + 52), None))
+    assert names(watchlist, 53) == (["a"], [])
 
 
 def test_it_says_whether_a_clock_check_is_of_use(watchlist: Deadlines) -> None:

@@ -193,6 +193,13 @@ TRUSTED = {"to trust": check(1021), "a second off": check(1021, wrong=1.0, offse
 NO_RUNTIME = [(None, 1080), (None, 1080), (1030, 1080)]
 UNDECIDED = [(None, NEVER), (1050, NEVER), (1100, NEVER)]
 NOT_SAID = [(None, NEVER), (None, NEVER), (1030, NEVER)]
+BY_DISTANCE = [(None, NEVER), (1050, NEVER), (1030, 1060)]
+FOUR_KEYS: dict[str, Any] = {
+    "runtime": None,
+    "auto_unlock_after": None,
+    "first_distance": 30.0,
+    "auto_unlock_at": WALL + 60,
+}
 PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     # the lock: alert and due without a clock, with an untrusted one, and with one to trust:
     # if its write was seen, and if it was found
@@ -200,6 +207,7 @@ PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any
     "no expected runtime": ({"runtime": None}, NO_RUNTIME, NO_RUNTIME),
     "no end": ({"after": None}, [(1050, NEVER)] * 3, [(None, NEVER), (1050, NEVER), (1030, NEVER)]),
     "four keys": ({"runtime": None, "after": None}, NOT_SAID, NOT_SAID),
+    "four keys that end": (FOUR_KEYS, BY_DISTANCE, BY_DISTANCE),
     "undecided": ({"alert_at": WALL + 100}, UNDECIDED, UNDECIDED),
     "undecided, no runtime": ({"runtime": None, "auto_unlock_after": None}, NOT_SAID, NOT_SAID),
     "broken": ({"hostname": None}, [(NEVER, NEVER)] * 3, [(NEVER, NEVER)] * 3),
@@ -216,6 +224,15 @@ def test_every_kind_of_lock_with_every_kind_of_clock(kind: str, found: bool, clo
         verdict = judge(lock(found=found, seen_at=1020, **facts), clock)
         assert verdict.alert == (None if alert is None else pytest.approx(alert, abs=0.2))
         assert verdict.due == pytest.approx(due, abs=0.2)
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["seen", "found"])
+def test_where_clocks_disagree_our_own_must_have_passed_the_alert_as_well(found: bool) -> None:
+    """Of a lock of four keys that may be silent for 30 s: one that is behind delays the alert."""
+    row = lock(found=found, seen_at=1020, **FOUR_KEYS)
+    behind, ahead = check(1021, wrong=-100, offset=100), check(1021, wrong=100, offset=-100)
+    assert judge(row, behind).alert == pytest.approx(1130, abs=0.1)
+    assert judge(row, ahead).alert == pytest.approx(1050, abs=0.1)
 
 
 class TestClockChecks:
