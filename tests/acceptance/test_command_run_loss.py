@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import Settings
+from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import (
@@ -23,6 +23,7 @@ from tests.acceptance.shells import (
     finished,
     gone,
     held,
+    in_line,
     remove,
     written,
 )
@@ -199,6 +200,19 @@ def test_etcd_away_for_a_while_is_no_loss(
             wait_until(lambda: "could not be pushed" in run.said, what="word")
         run.go(5)
     assert has(own_store, NAME) is None
+
+
+def test_a_signal_while_etcd_is_silent_promises_nothing(
+    start: Start, own_etcd: Etcd, own_store: EtcdStore
+) -> None:
+    """The end waits for the withdrawal, but not for ever; then it does not say "not taken"."""
+    with ClusterMutex(NAME, store=own_store), start("run", NAME, "--", "true") as run:
+        in_line(own_store, NAME)
+        with frozen(own_etcd):
+            run.send_signal(signal.SIGTERM)
+            run.ends(-signal.SIGTERM)
+    assert "a ticket or the lock may be left" in run.said
+    assert "it was not taken" not in run.said
 
 
 @pytest.mark.parametrize(("options", "longest"), [(["--timeout", "2"], 2.0), (["--no-wait"], 3.0)])

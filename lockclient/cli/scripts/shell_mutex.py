@@ -146,8 +146,9 @@ def ending_cleanly(
         yield
     except Interrupted as interrupt:
         mutex.abandon()
-        unsure = mutex._store().background.unfinished()
-        outcome = "a take may still have it: no answer in time" if unsure else "it was not taken"
+        outcome = "it was not taken"
+        if mutex._store().background.unfinished():
+            outcome = "the store did not answer in time, so a ticket or the lock may be left"
         print_message(f"{interrupt} came while waiting for the lock {mutex.name!r}; {outcome}.")
         report(SIGNALLED + interrupt.number)
         die_by_signal(interrupt.number)
