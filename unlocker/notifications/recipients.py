@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 from lockclient.model.clocks import monotonic
-from lockclient.text.escaping import chat
+from lockclient.text.escaping import chat, plain
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
 
@@ -29,6 +30,8 @@ TRY_S = 75.0
 """Seconds for one try, whatever it waits for: names, several requests, an answer that drips."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_URLS = 20
+_DROPPING_REDIRECTS = (301, 302, 303)
+"""Statuses to which a client sends a GET elsewhere; 307 and 308 have it send the same again."""
 _NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
 _named_url = re.compile(r"([^=:/]*)=(.*)", re.DOTALL).fullmatch
 
@@ -44,6 +47,8 @@ class _Try(threading.Thread):
         super().__init__(name="try to tell", daemon=True)
         self.send, self.message = send, message
         self.works = False
+        self.moved_to = ""
+        """Where a redirect pointed that was not followed."""
 
     def run(self) -> None:
         try:
@@ -67,6 +72,7 @@ class Recipient:
     answer_timeout_s: float = ANSWER_TIMEOUT_S
     _works: bool = True
     _last: _Try | None = None
+    _moved_to: str = ""
 
     def deliver(self, message: Message) -> str:
         """Try to tell it; return how that ended.
@@ -90,6 +96,16 @@ class Recipient:
                     self.name,
                     extra={"event": "notify-failed"},
                 )
+        moved_to = "" if works or self._last is None else self._last.moved_to
+        if moved_to and moved_to != self._moved_to:
+            log.warning(
+                "Notifications by %s are redirected to %s, where they would be lost: that is not "
+                "followed. Has the URL moved, or does a login page stand before it?",
+                self.name,
+                plain(moved_to[:200]),
+                extra={"event": "notify-redirected"},
+            )
+        self._moved_to = moved_to or ("" if works else self._moved_to)
         self._works = works
         return how
 
@@ -154,9 +170,11 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
 
 
 def _bound_answers() -> None:
-    """Have no more read of an answer than `MAX_ANSWER_BYTES`, by our tries alone.
+    """Have no more read of an answer than `MAX_ANSWER_BYTES`, and no redirect followed that drops
+    the message, by our tries alone.
 
-    apprise asks by `requests.post`, which reads all that comes and takes no adapter of ours.
+    apprise asks by `requests.post`, which reads all that comes and takes no adapter of ours. To a
+    301, 302 or 303 it sends a GET without the message, whose 200 would count as success.
     """
     import requests.sessions
     from requests.adapters import HTTPAdapter
@@ -164,13 +182,24 @@ def _bound_answers() -> None:
     class ShortAnswers(HTTPAdapter):
         def send(self, *args: Any, **kwargs: Any) -> requests.Response:
             response = super().send(*args, **kwargs)
-            if isinstance(threading.current_thread(), _Try):
+            if isinstance(attempt := threading.current_thread(), _Try):
+                if response.status_code in _DROPPING_REDIRECTS:
+                    moved_to = response.headers.pop("Location", "")
+                    attempt.moved_to = _shown_address(moved_to, response.url)
                 begins = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 response.close()
                 response.raw = BytesIO(begins[:MAX_ANSWER_BYTES])
             return response
 
     requests.sessions.HTTPAdapter = ShortAnswers  # each of its sessions looks it up here
+
+
+def _shown_address(moved_to: str, asked: str) -> str:
+    """Return where a redirect points, without what may be a secret: user, query, and a path that
+    has a part of the URL's own."""
+    old, new = (urlsplit(unquote(url)) for url in (asked, urljoin(asked, moved_to)))
+    shared = {*old.path.split("/")} & {*new.path.split("/")} - {""}
+    return f"{new.scheme}://{new.netloc.rpartition('@')[2]}{'/…' if shared else new.path}"
 
 
 def _answer_timeout_s(plugin: Any) -> float:

@@ -123,6 +123,43 @@ def test_an_endless_answer_fills_no_memory() -> None:
     assert sent < 64 << 20  # what its sockets hold
 
 
+@pytest.mark.parametrize("status", [301, 302, 303])
+def test_a_redirect_that_drops_the_message_is_not_followed_and_named_once(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a login page, say, whose 200 would count as success."""
+    asked: list[str] = []
+    targets = ["/login?next=/hush", "/login?next=/hush", "https://a:b@new.example/hush/x"]
+
+    class Moved(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.command)
+            self.send_response(status if targets else 200)
+            if targets:
+                self.send_header("Location", targets.pop(0))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.command)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        (recipient,), _ = recipients_of([f"ops=json://{host}/hush"])
+        assert [recipient.deliver(MESSAGE) for _ in range(3)] == [REFUSED] * 3
+        assert recipient.deliver(MESSAGE) == TOLD
+        server.shutdown()
+    assert asked == ["POST"] * 4
+    assert caplog.text.count(f"by ops are redirected to http://{host}/login, where") == 1
+    assert caplog.text.count("by ops are redirected to https://new.example/…, where") == 1
+    assert "hush" not in caplog.text
+
+
 def test_what_is_too_long_for_a_chat_is_split() -> None:
     (recipient,), _ = recipients_of(["discord://webhook/token"])
     posted: list[str] = []
