@@ -1,4 +1,4 @@
-"""Which folder may import which, read off the import statements; see docs/architecture.md."""
+"""Files, folders and their sizes; which may import which is in pyproject.toml, for `make lint`."""
 
 from __future__ import annotations
 
@@ -19,68 +19,12 @@ from lockclient.stores import registry
 CHECKOUT = Path(__file__).parents[3]
 PACKAGES = ("lockclient", "unlocker", "mutexdash")
 
-FLOORS = (
-    {"text", "version", "optional_deps"},
-    {"errors"},
-    {"model"},
-    {"threads"},
-    {"stores"},
-    {"instruments"},
-    {"settings"},
-    {"default_store"},
-    {"acquisition", "overview", "service"},
-    {"mutex", "aio"},
-    {"__init__"},
-    {"cli"},
-    {"testing", "__main__"},
-)
-"""The library from the bottom up: a file or folder imports from lower floors only."""
-
-STORE_FLOORS = (
-    {"location", "requests", "outcomes", "diagnosis_protocol"},
-    {"protocol"},
-    {"service_protocol"},
-    {"common"},
-    {"etcd", "gcs", "valkey"},
-    {"registry"},
-)
-"""The same inside `lockclient/stores`; no store knows another one, as all are on one floor."""
-
-UNLOCKER_FLOORS = (
-    {"policy", "rate_limit", "record_cleanup", "scheduler", "notifications"},
-    {"deadlines"},
-    {"metrics"},
-    {"unclaimed", "remover"},
-    {"health", "observer"},
-    {"unlocker"},
-    {"http_app"},
-    {"cli"},
-    {"__main__"},
-)
-
-MUTEXDASH_FLOORS = (
-    {"data", "markup", "security"},
-    {"web"},
-    {"app"},
-    {"cli"},
-    {"__main__"},
-)
-
 BOXES = 17
 """Files and folders that a reader can take in at once."""
 PLUMBING = {"__init__", "__main__", "optional_deps", "version"}
 """Which need not be looked at, and so don't count."""
 
 SERVICES_NEED = ("click", "flask", "waitress", "prometheus_client", "apscheduler", "bcrypt")
-
-SPEAKS = {
-    "lockclient.stores.etcd": ("grpc", "google.protobuf", "etcd3"),
-    "lockclient.stores.gcs": ("google.auth", "requests"),
-    "lockclient.stores.valkey": ("libvalkey",),
-}
-"""The stores' folders, and the libraries that only they may use."""
-ANSWERS = "unlocker.notifications.recipients"
-"""Bounds what `requests` reads of other people's answers, and speaks with no store."""
 
 
 def module_of(path: Path) -> str:
@@ -123,43 +67,6 @@ def box_in(package: str, module: str) -> str:
     return module.removeprefix(package).lstrip(".").partition(".")[0] or "__init__"
 
 
-def floor_of(box: str, floors: tuple[set[str], ...]) -> int:
-    for number, boxes in enumerate(floors):
-        if box in boxes:
-            return number
-    raise AssertionError(f"{box} has no floor yet: say in this file where it belongs.")
-
-
-def arrows(package: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the imports between the boxes of a package: both boxes, and both modules."""
-    for module in (name for name in SOURCES if lies_in(name, package)):
-        for imported in imports_of(module):
-            if lies_in(imported, package):
-                source, target = box_in(package, module), box_in(package, imported)
-                if source != target:
-                    yield source, target, module, imported
-
-
-@pytest.mark.parametrize(
-    ("package", "floors"),
-    [
-        ("lockclient", FLOORS),
-        ("lockclient.stores", STORE_FLOORS),
-        ("unlocker", UNLOCKER_FLOORS),
-        ("mutexdash", MUTEXDASH_FLOORS),
-    ],
-)
-def test_folders_import_downwards_only(package: str, floors: tuple[set[str], ...]) -> None:
-    """text ← errors ← model ← threads ← stores ← acquisition ← mutex ← cli."""
-    upwards = [
-        f"{module} imports {imported}"
-        for source, target, module, imported in arrows(package)
-        if source != "__init__" or package == "lockclient"
-        if floor_of(target, floors) >= floor_of(source, floors)
-    ]
-    assert not upwards
-
-
 def test_there_is_no_circle_of_files() -> None:
     """Nowhere, inside the stores neither; an import inside a function counts, and one for types."""
     graph = {
@@ -180,59 +87,14 @@ def test_a_reader_can_take_in_a_package_at_once(package: str) -> None:
     assert len(boxes) <= BOXES, sorted(boxes)
 
 
-@pytest.mark.parametrize("store", SPEAKS)
-def test_a_store_is_opened_by_the_registry_alone(store: str) -> None:
-    """Another one is a folder beside these and its schemes in the registry, nothing else.
-
-    (And who starts an etcd here knows its releases.)
-    """
-    users = {
-        module
-        for module in SOURCES
-        if not lies_in(module, store)
-        and any(lies_in(imported, store) for imported in imports_of(module))
-    }
-    assert users <= {"lockclient.stores.registry", "lockclient.cli.setup.etcd_server"}
-
-
 def test_each_scheme_leads_to_a_store_of_its_own() -> None:
     """By its module's name: it is imported when such a URL comes."""
     for entry in registry.ENTRIES.values():
         named = {entry.location, entry.store, entry.setup_script}
         assert {name.partition(":")[0].rpartition(".")[0] for name in named} in [
-            {store} for store in SPEAKS
+            {f"lockclient.stores.{store}"} for store in ("etcd", "gcs", "valkey")
         ]
         assert all(registry.load(name) for name in named)
-
-
-@pytest.mark.parametrize("store", SPEAKS)
-def test_only_a_store_speaks_with_its_server(store: str) -> None:
-    """What goes over its wire is known in one folder."""
-    for module in (name for name in SOURCES if not lies_in(name, store)):
-        for imported in imports_of(module):
-            if module == ANSWERS and lies_in(imported, "requests"):
-                continue
-            foreign = [library for library in SPEAKS[store] if lies_in(imported, library)]
-            assert not foreign, f"{module} imports {imported}"
-
-
-@pytest.mark.parametrize(
-    ("package", "others"),
-    [
-        ("lockclient", ("unlocker", "mutexdash")),
-        ("unlocker", ("mutexdash",)),
-        ("mutexdash", ("unlocker",)),
-    ],
-)
-def test_services_import_the_library_and_not_each_other(
-    package: str, others: tuple[str, ...]
-) -> None:
-    """unlocker ► lockclient ◄ mutexdash, never the other way."""
-    for module in (name for name in SOURCES if lies_in(name, package)):
-        for imported in imports_of(module):
-            assert not any(lies_in(imported, other) for other in others), (
-                f"{module} imports {imported}"
-            )
 
 
 def test_the_page_about_it_names_what_is_there() -> None:
@@ -255,7 +117,8 @@ def test_the_page_about_it_names_what_is_there() -> None:
     for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", page):
         assert (docs / link).exists(), link
     tree = page.partition("```text")[2].partition("```")[0]
-    shown = {box for floor in FLOORS for box in floor} - PLUMBING
+    shown = {box_in("lockclient", name) for name in SOURCES if lies_in(name, "lockclient")}
+    shown -= PLUMBING
     assert not [box for box in shown if not re.search(rf"\b{box}\b", tree)]
 
 
