@@ -24,6 +24,7 @@ from lockclient.model.silence import ClockCheck
 from lockclient.overview.freshness import Freshness, latest
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
+from lockclient.service.metrics import gauge_by_label
 from lockclient.stores.service_protocol import Kind, ServiceStore
 from unlocker import record_cleanup
 from unlocker.deadlines import Deadlines
@@ -203,6 +204,12 @@ class Unlocker:
         yield from self._unclaimed.gauges()
         yield from self._held_too_long.gauges()
         yield from self.metrics.skews.gauges()
+        yield gauge_by_label(
+            "clustermutex_unlocker_notifications_failing",
+            "A recipient of notifications, by its name, that has failed for ten minutes.",
+            "recipient",
+            dict.fromkeys(self._notifier.failing(), 1),
+        )
         held = sum(self._deadlines.counts().values())
         yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
 

@@ -37,3 +37,10 @@ def clock_troubles(announcements: Iterable[str]) -> str:
     """Say why none of these unlockers can rely on its wall clock; empty if one can."""
     why = [clock_trouble(announcement) for announcement in announcements]
     return why[0] if why and all(why) else ""
+
+
+def failing_recipients(announcements: Iterable[str]) -> list[str]:
+    """Return the names of recipients of notifications that have failed for ten minutes."""
+    said = (announced(announcement).get("failing") for announcement in announcements)
+    names = {name for failing in said if isinstance(failing, list) for name in failing}
+    return sorted(name for name in names if isinstance(name, str))

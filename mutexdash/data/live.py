@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from lockclient.model.announcement import failing_recipients
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
@@ -48,9 +49,15 @@ class Moment(NamedTuple):
     def etag(self) -> str:
         """Name what a list of locks or removals shows at this moment."""
         restored = f"-{self.restored.revision}" if self.restored else ""
-        told = [deadlock.names for deadlock in self.waits.deadlocks], self.remarks
+        circles = [deadlock.names for deadlock in self.waits.deadlocks]
+        told = circles, self.remarks, self.failing
         digest = blake2b(repr(told).encode(errors="replace"), digest_size=6).hexdigest()
         return f"{self.picture.tag}-{self.state}{restored}{f'-{digest}' if any(told) else ''}"
+
+    @property
+    def failing(self) -> list[str]:
+        """Recipients of notifications that fail, by their names."""
+        return failing_recipients(self.picture.snapshot.unlockers.values())
 
     @property
     def restored(self) -> Restored | None:

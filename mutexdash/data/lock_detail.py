@@ -80,6 +80,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
         removal,
         len(unlockers),
         clocks,
+        moment.failing,
         moment.state,
         deadlock,
     )

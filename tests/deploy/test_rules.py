@@ -25,7 +25,7 @@ WANTED = {
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
     *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
     *("UnlockerPictureStale", "NoUnlockerSees", "DashboardDown", "Watchdog"),
-    "NotificationsOff",
+    *("NotificationsOff", "NotificationsFailing"),
     "ServerWithoutVote",
     *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }

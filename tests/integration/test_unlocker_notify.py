@@ -15,10 +15,13 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.dashboard import dashboard
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, frozen
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import has, remove
+from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
+from tests.support.terminal import called
 from tests.support.unlocker_process import figure, figures, ready, unlocker, when_ready
 from tests.support.webhook import Webhook
 
@@ -342,6 +345,30 @@ def test_what_a_webhook_refuses_is_told_later_and_its_url_is_not_logged(
         lambda: "Notifications by json-1 work again" in service.log_text(), what="that it is said"
     )
     assert SECRET not in service.log_text()
+
+
+def test_a_recipient_that_fails_for_long_is_named_everywhere_and_its_url_nowhere(
+    settings: Settings, store: EtcdStore, webhook: Chat, start: Start, etcdctl: Etcdctl
+) -> None:
+    """A revoked token: in metrics, announcement, doctor, dashboard; until it works again."""
+    webhook.status = 401
+    service = start(urls=f"ops={webhook.url}", more="notifier.FAILING_AFTER_S = 2.0")
+    failing = 'clustermutex_unlocker_notifications_failing{recipient="ops"}'
+    announcement = ("get", "--prefix", f"{settings.root}/unlockers/")
+    overdue(store, "a")
+    wait_until(lambda: figure(service, failing) == 1, what="the metric")
+    wait_until(lambda: '"failing": ["ops"]' in etcdctl(*announcement), what="the announcement")
+    with dashboard(settings) as pages:
+        banner = 'has failed to notify <bdi class="text">ops</bdi>'
+        wait_until(lambda: banner in request(pages.url, "/").text, what="the banner")
+        wait_until(lambda: banner in request(pages.url, "/lock?name=a").text, what="the lock's")
+        said = called(settings, "doctor", "--listen", "1s", status=None).stdout
+        assert "Notifications by ops have failed for ten minutes" in " ".join(said.split())
+        assert SECRET not in etcdctl(*announcement)
+        webhook.status = 200
+        webhook.told("'a'", ALERT)
+        wait_until(lambda: figure(service, failing) is None, what="the end of the metric")
+        wait_until(lambda: banner not in request(pages.url, "/").text, what="no banner")
 
 
 # ---------------------------------------------------------------- ends, crowds

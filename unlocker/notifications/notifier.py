@@ -39,6 +39,10 @@ _SHUTDOWN_TIMEOUT_S = 1.0
 """Seconds that the last note and message may take when the service ends."""
 BLIND_AFTER_S = 30.0
 """Seconds without being able to work, those in which it could counted back by half of them."""
+FAILING_AFTER_S = 600.0
+"""Seconds for which a recipient must have failed before that is announced."""
+_MAX_FAILING_ANNOUNCED = 5
+"""Names of these: of an announcement nobody reads more than 1,000 bytes."""
 _MAX_STEP_S = 10.0
 """Seconds between two looks that count at most."""
 
@@ -94,6 +98,7 @@ class Notifier:
         self.count: Callable[[str, int], None] = lambda _result, _number: None
         self._ending, self._last_noted = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
+        self._by_url: list[Teller] = []
 
     def start(
         self,
@@ -124,9 +129,9 @@ class Notifier:
         self._configure_at = self._retry_at = float("-inf")
         self._tick = -1
         self._ended_since: dict[str, float] = {}
-        tellers = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
+        self._by_url = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
         runs = [(self._step, self._ending, self._last_noted)]
-        runs += [(teller.step, self._last_noted, threading.Event()) for teller in tellers]
+        runs += [(teller.step, self._last_noted, threading.Event()) for teller in self._by_url]
         self._threads = [
             threading.Thread(target=self._run, args=run, name="notify", daemon=True) for run in runs
         ]
@@ -147,13 +152,23 @@ class Notifier:
             self._drop(1, "are not sent to anyone")
 
     def heartbeat_fields(self, revision: int) -> dict[str, object]:
-        """Return what this unlocker's heartbeat is to say: up to which revision all is noted.
+        """Return what this unlocker's heartbeat is to say: up to which revision all is noted, and
+        which recipients fail.
 
         Unlockers of former versions leave out what an older one says so of.
         """
+        if not self._recipients:
+            return {}
         with self._lock:
             left = [event.revision - 1 for event in self._pending if event.revision]
-        return {"told": min([revision, *left])} if self._recipients else {}
+        failing = self.failing()[:_MAX_FAILING_ANNOUNCED]
+        return {"told": min([revision, *left]), **({"failing": failing} if failing else {})}
+
+    def failing(self) -> list[str]:
+        """Return the names of recipients that have failed for `FAILING_AFTER_S`."""
+        latest = monotonic() - FAILING_AFTER_S
+        since = ((teller.url, teller.failing_since) for teller in self._by_url)
+        return [name for name, at in since if at is not None and at <= latest]
 
     def stop(self) -> None:
         """End, when the last event was noted, and told if nobody else can, or had its time."""

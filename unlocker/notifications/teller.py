@@ -134,7 +134,7 @@ class Teller:
 
     def __init__(self, recipient: Recipient, agreement: Agreement, peers: Peers) -> None:
         self._recipient = recipient
-        self._url = recipient.name
+        self.url = recipient.name
         self._agreement = agreement
         self._peers = peers
         self._outcomes: list[tuple[UrlState, str, float]] = []
@@ -143,6 +143,8 @@ class Teller:
         self._token: str | None = None
         self._changed_at = self._rested_at = float("-inf")
         self._retry_s, self._not_before = 0.0, float("-inf")
+        self.failing_since: float | None = None
+        """Since when it has been owed something and tries of this unlocker have failed."""
 
     def step(self, *, ending: bool = False) -> None:
         """Tell it the next message, if there is one and it is time; at the end only if nobody else
@@ -150,17 +152,17 @@ class Teller:
         if ending and not self._peers.is_alone():
             return
         now, rank, poll = monotonic(), self._peers.rank(), self._peers.poll
-        state = self._agreement.note.urls.get(self._url, UrlState())
+        state = self._agreement.note.urls.get(self.url, UrlState())
         if state.token != self._token:
             # Who has just begun can't know how long ago a try was that it finds: it need not rest,
             # or people would be told nothing by processes that live for less than a pause.
             self._rested_at = now if self._token is not None else float("-inf")
             self._token, self._changed_at = state.token, now
         told = {name for tried, how, _ in self._outcomes if how == TOLD for name in tried.names}
-        owed = [e for e in self._agreement.note.owed(self._url) if e.name not in told]
-        unnoted = [e for e in self._peers.unnoted() if self._url not in e.told and e.stands()]
+        owed = [e for e in self._agreement.note.owed(self.url) if e.name not in told]
+        unnoted = [e for e in self._peers.unnoted() if self.url not in e.told and e.stands()]
         if not (owed or unnoted or state.more or self._outcomes):
-            self._owed_since = None
+            self._owed_since = self.failing_since = None
             return
         since = self._owed_since = self._owed_since or now
         if now < max(since + rank * (NEXT_RANK_S + poll), self._not_before) and not ending:
@@ -181,13 +183,13 @@ class Teller:
         """Have the note know how tries went; errors: as the store's."""
         while self._outcomes:
             outcome = self._outcomes[0]
-            self._give_up(self._agreement.change(lambda note: note.settle(self._url, *outcome)))  # noqa: B023 - called at once
+            self._give_up(self._agreement.change(lambda note: note.settle(self.url, *outcome)))  # noqa: B023 - called at once
             del self._outcomes[0]
 
     def _tell_claimed(self, seen: UrlState) -> None:
         now, token = Now.read(), secrets.token_hex(4)
         claimed = self._agreement.change(
-            lambda note: note.claim(self._url, self._peers.identity, token, self._is_free, now.wall)
+            lambda note: note.claim(self.url, self._peers.identity, token, self._is_free, now.wall)
         )
         if claimed is None:
             return
@@ -221,7 +223,7 @@ class Teller:
         if how != REFUSED:
             for event in left:
                 if not event.owed:  # as all that is not noted
-                    event.told.append(self._url)
+                    event.told.append(self.url)
             # One of them may just have been noted, by us or by another.
             tried = UrlState(names=[event.name for event in left])
             self._outcomes.append((tried, TOLD, 0.0))
@@ -234,6 +236,7 @@ class Teller:
             0.0 if how == TOLD else min(MAX_RETRY_S, max(MIN_RETRY_S, 2 * self._retry_s))
         )
         self._not_before = monotonic() + self._retry_s
+        self.failing_since = None if how == TOLD else self.failing_since or monotonic()
         self._peers.count(TOLD if how == TOLD else "failed", number)
         return how
 
@@ -242,7 +245,7 @@ class Teller:
             self._peers.count(UNANSWERED, number)
             log.warning(
                 "%s took a message and never answered: %d events are not sent again.",
-                self._url,
+                self.url,
                 number,
                 extra={"event": "notify-unanswered"},
             )

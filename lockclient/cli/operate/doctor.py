@@ -141,6 +141,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
             yield Finding(kind, ERROR, "The locks could not be read.", table.trouble)
             return
         yield doctor_checks.unlockers(table.unlockers(), needed=not store.can.expires)
+        yield from doctor_checks.recipients(table.unlockers())
         yield from doctor_checks.clocks_of_unlockers(table.unlockers())
         if not servers:  # by looks: in whole seconds, as members tell theirs
             offsets = store.clock_offsets(CLOCK_TIMEOUT_S)

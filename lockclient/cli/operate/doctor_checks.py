@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from lockclient.cli.output import counted, counted_locks
-from lockclient.model.announcement import announced, clock_trouble
+from lockclient.model.announcement import announced, clock_trouble, failing_recipients
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
@@ -40,6 +40,17 @@ def unlockers(found: Mapping[str, str], *, needed: bool = True) -> Finding:
         )
     named = ", ".join(f"{plain(name)}{_version_of(value)}" for name, value in found.items())
     return Finding("unlocker", FINE, f"{len(found)} running: {named}.")
+
+
+def recipients(found: Mapping[str, str]) -> Iterator[Finding]:
+    """Tell which recipients of notifications fail, as unlockers announce."""
+    if names := failing_recipients(found.values()):
+        yield Finding(
+            "unlocker",
+            WARNING,
+            f"Notifications by {plain(', '.join(names))} have failed for ten minutes or longer.",
+            "`apprise -vv -b test URL` says why; what a recipient missed comes when it works.",
+        )
 
 
 def _version_of(announcement: str) -> str:
