@@ -8,6 +8,7 @@ its kind and place (`slack-1`): that name stands in the store.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -192,6 +193,8 @@ def _bound_answers() -> None:
             return response
 
     requests.sessions.HTTPAdapter = ShortAnswers  # each of its sessions looks it up here
+    # requests would send a password of ~/.netrc to any host that a `default` entry matches.
+    os.environ["NETRC"] = os.devnull
 
 
 def _shown_address(moved_to: str, asked: str) -> str:

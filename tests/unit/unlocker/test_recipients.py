@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,6 +159,29 @@ def test_a_redirect_that_drops_the_message_is_not_followed_and_named_once(
     assert caplog.text.count(f"by ops are redirected to http://{host}/login, where") == 1
     assert caplog.text.count("by ops are redirected to https://new.example/…, where") == 1
     assert "hush" not in caplog.text
+
+
+def test_no_password_of_netrc_goes_to_a_recipient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".netrc").write_text("default login me password hush\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    got: list[str | None] = []
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Chat) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (found,), _ = recipients_of([f"ops=json://127.0.0.1:{server.server_port}/x"])
+        assert found.deliver(MESSAGE) == TOLD
+        server.shutdown()
+    assert got == [None]
 
 
 def test_what_is_too_long_for_a_chat_is_split() -> None:
