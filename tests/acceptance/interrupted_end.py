@@ -30,6 +30,8 @@ class Signal(Interrupt):
     def __init__(self, number: int, places: int) -> None:
         super().__init__(number)
         self._places, self._sent = places, False
+        # Python 3.12 traces instructions only if a frame asked for it before `settrace`.
+        sys._getframe().f_trace_opcodes = True
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         self._sent = self._sent or frame.f_code.co_name == "run_shielded"
