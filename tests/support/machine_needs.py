@@ -35,7 +35,6 @@ NEEDS = {
     "promtool": ("prometheus", "promtool"),
     "redis-cli": ("redis-tools", "redis-cli"),
     "redis-server": ("redis-server", "redis-server"),
-    "spin": ("spin", "spin"),
     "stdlib.h": ("libc6-dev", "/usr/include/stdlib.h"),  # gcc comes without it
     "systemd-analyze": ("systemd", "systemd-analyze"),
     # CPython's tests of its own lock, which Debian's Python comes without.
