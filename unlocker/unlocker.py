@@ -130,7 +130,7 @@ class Unlocker:
         self.clock_warning = ""
         """Why this host's wall clock can't be relied on, a sentence; empty if it can."""
         self._was_current = False
-        self._passed_at = monotonic()  # when the last sweep ended, one that was left out, too
+        self._swept_from = monotonic()  # when the last sweep began, one that was left out, too
         self._polled_at = -inf
         self._noticed_upto = 0
         metrics.add(self._gauges)
@@ -227,7 +227,9 @@ class Unlocker:
     def _sweep(self) -> None:
         with self.metrics.sweeps.time():
             was_current, self._was_current = self._was_current, self._health.is_current()
-            gap = monotonic() - self._passed_at
+            # Both by when this sweep began: the process may be stopped in the middle of one, too.
+            began = monotonic()
+            gap, self._swept_from = began - self._swept_from, began
             # What is known of locks is old news while the store is unreachable, and until the watch
             # has caught up: there would be thousands of alerts on healthy locks. So it is on
             # waking after a stop: what was pushed meanwhile is still on its way.
@@ -235,7 +237,7 @@ class Unlocker:
                 self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
                     revision = self._table.revision
-                    progress = self._deadlines.pop_due(self._known_until())
+                    progress = self._deadlines.pop_due(min(began, self._known_until()))
                     try:
                         for item in progress.alerts:
                             self._observer.on_alert(item)
@@ -247,7 +249,6 @@ class Unlocker:
                 # Not for a moment: a watch that starts again asks whether the store was restored,
                 # and what it brings then tells which locks were taken meanwhile.
                 self._unclaimed.clear()
-        self._passed_at = monotonic()
 
     def _known_until(self) -> float:
         """Return until when what comes due may be handled: see `Table.known_until`.

@@ -98,6 +98,22 @@ def _no_unlocker(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
+@finds(doctor_checks.recipients, "have failed for ten minutes or longer")
+def _failing_recipient(bench: Bench) -> Iterator[Settings]:
+    bench.put(unlockers__u={"now": time.time(), "failing": []})
+    yield bench.settings
+    bench.put(unlockers__u={"now": time.time(), "failing": ["ops"]})
+    yield bench.settings
+
+
+@finds(doctor_checks.clocks_of_unlockers, "can't compare clocks")
+def _clocks_unknown(bench: Bench) -> Iterator[Settings]:
+    bench.put(unlockers__u={"now": time.time()})
+    yield bench.settings
+    bench.put(unlockers__u={"now": time.time(), "clocks": "unknown"})
+    yield bench.settings
+
+
 @finds(doctor_checks.clocks, "Set both by NTP")
 def _wrong_clock(bench: Bench) -> Iterator[Settings]:
     bench.lock("x", 55, 600)

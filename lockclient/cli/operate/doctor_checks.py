@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from lockclient.cli.output import counted, counted_locks
-from lockclient.model.announcement import announced, clock_trouble, failing_recipients
+from lockclient.model.announcement import CLOCKS_UNKNOWN, announced, failing_recipients
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
@@ -62,16 +62,17 @@ def _version_of(announcement: str) -> str:
 
 
 def clocks_of_unlockers(found: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell which unlockers can't rely on their wall clocks, as they announce."""
+    """Tell which unlockers can't compare clocks, as they announce; `clocks` finds wrong ones."""
     for name, value in found.items():
-        if why := clock_trouble(value):
+        if announced(value).get("clocks") == CLOCKS_UNKNOWN:
             yield Finding(
                 "clock",
                 WARNING,
-                f"Unlocker {plain(name)} can't compare clocks: {why}. So it alerts on locks with "
-                "four plain keys later, and does not auto-unlock them.",
-                "Set its host's clock, and the servers', by NTP; let it reach etcd's HTTP, which "
-                "tells the time, on the address that it uses (no --listen-client-http-urls).",
+                f"Unlocker {plain(name)} can't compare clocks: no server of the store tells its "
+                "time. So it alerts on locks with four plain keys later, and does not auto-unlock "
+                "them.",
+                "Let it reach etcd's HTTP, which tells the time, on the address that it uses (no "
+                "--listen-client-http-urls).",
             )
 
 
