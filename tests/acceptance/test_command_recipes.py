@@ -13,18 +13,18 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import PATIENCE, held, in_line
+from tests.support.documents import codes
 from tests.support.locks import has, read
 from tests.support.processes import run_to_end, wait_until
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
-BLOCKS = re.findall(r"^```(?:sh|crontab)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+BLOCKS = codes("recipes.md", "sh", "crontab")
 
 Make = Callable[..., None]
 
 
 def recipe(words: str) -> str:
     (found,) = [block for block in BLOCKS if words in block]
-    return str(found)
+    return found
 
 
 @pytest.fixture

@@ -20,14 +20,15 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support import documents
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import running
 from tests.support.wheel import build_wheel
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = (CHECKOUT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = re.findall(
-    r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+PAGE = documents.text("frameworks.md")
+_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = documents.codes(
+    "frameworks.md", "python"
 )
 NEEDS = ("fastapi", "httpx", "uvicorn", "celery", "django")
 GREEN = re.findall(r"^\| `((\w+)\.[^`]+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)

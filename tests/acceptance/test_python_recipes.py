@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -16,11 +15,10 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import environment, remove
+from tests.support.documents import codes
 from tests.support.locks import has
 from tests.support.processes import run_to_end, wait_until
 
-DOCS = Path(__file__).parents[2] / "docs"
-BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 GIVEN = """
 import time
 
@@ -52,14 +50,8 @@ with ClusterMutex("work"):
 """
 
 
-def blocks(page: str) -> list[str]:
-    """Return a page's programs in Python."""
-    found = BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
-    return [re.sub(f"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
-
-
-TRY, JOB, SEVERAL, AS_LONG_AS_IT_LIVES, ELSEWHERE = blocks("recipes.md")
-(SIGTERM,) = blocks("runbook.md")
+TRY, JOB, SEVERAL, AS_LONG_AS_IT_LIVES, ELSEWHERE = codes("recipes.md", "python")
+(SIGTERM,) = codes("runbook.md", "python")
 
 
 def _done(program: str, settings: Settings) -> str:

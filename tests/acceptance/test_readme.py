@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,13 +11,12 @@ from lockclient import Settings
 from lockclient.cli.setup.processes import end
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.documents import codes, text
 from tests.support.processes import wait_until
 from tests.support.terminal import environment
 
-CHECKOUT = Path(__file__).parents[2]
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-PAGE = (CHECKOUT / "docs/start.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+README = text("../README.md")
+PROGRAMS = codes("start.md", "python")
 
 QUICKER = """
 import asyncio, time

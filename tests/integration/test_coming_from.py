@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,20 +10,15 @@ import pytest
 from lockclient import default_store
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.store import EtcdStore
+from tests.support.documents import blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
-_SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-SECTIONS = dict(_SECTION.findall(PAGE.read_text(encoding="utf-8")))
-
-
-def blocks(section: str) -> list[str]:
-    """Return the two programs of a section: before and after."""
-    return re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.MULTILINE | re.DOTALL)
+PROGRAMS = blocks("coming-from.md", "python")
+SECTIONS = dict.fromkeys(program.section for program in PROGRAMS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_before_and_after(section: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = blocks(section)
+    before, after = (program.code for program in PROGRAMS if program.section == section)
     compile(before, section, "exec")
     monkeypatch.setattr(default_store, "_default_store", store)
     # Their client would connect to etcd's default port; `setup` is tried elsewhere with a real one.

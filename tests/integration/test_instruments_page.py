@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,8 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
 from lockclient.stores.etcd.store import EtcdStore
 from tests.acceptance.shells import environment, remove
+from tests.support.documents import codes
 from tests.support.processes import run_to_end, wait_until
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def blocks(page: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
 
 USE = """
 with ClusterMutex("x") as held:
@@ -32,7 +24,7 @@ instruments.flush(30)
 """
 
 
-@pytest.mark.parametrize("block", blocks("instruments.md"))
+@pytest.mark.parametrize("block", codes("instruments.md", "python"))
 def test_it_runs(block: str, settings: Settings) -> None:
     program = f"import logging\nfrom lockclient import ClusterMutex\n{block}{USE}"
     done = run_to_end(
@@ -49,7 +41,7 @@ def test_one_leads_and_the_next_follows(
     settings: Settings, store: EtcdStore, tmp_path: Path
 ) -> None:
     program = tmp_path / "leader.py"
-    program.write_text(blocks("frameworks.md")[0])
+    program.write_text(codes("frameworks.md", "python")[0])
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     pods = []
     try:

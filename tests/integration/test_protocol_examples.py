@@ -25,13 +25,14 @@ from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.common.segments import encode
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
+from tests.support import documents
 from tests.support.etcd_binary import path_with_etcdctl
 from tests.support.locks import has, read
 from tests.support.locks import held as holder_of
 from tests.support.processes import needed, run_to_end, wait_until
 from tests.support.unlocker_process import fetch, figure, mutexdash, unlocker, when_ready
 
-PAGE = (Path(__file__).parents[2] / "docs/protocol.md").read_text(encoding="utf-8")
+PAGE = documents.text("protocol.md")
 NAME = "nightly-report"
 A = "aaaaaaaa-0000-4000-8000-000000000001"
 B = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -48,24 +49,12 @@ class Example:
     printed: str = ""
 
 
-def read_examples() -> Iterator[Example]:
-    section, example = "", None
-    parts = re.compile(r"^#+ ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    for heading, kind, text in parts.findall(PAGE):
-        if heading:
-            section = heading
-        elif kind == "text":
-            assert example is not None
-            example.printed = text
-        else:
-            if example is not None:
-                yield example
-            example = Example(section, text)
-    if example is not None:
-        yield example
-
-
-EXAMPLES = list(read_examples())
+EXAMPLES: list[Example] = []
+for _section, _kind, _code in documents.blocks("protocol.md", "sh", "text"):
+    if _kind == "text":
+        EXAMPLES[-1].printed = _code
+    else:
+        EXAMPLES.append(Example(_section, _code))
 (CLIENT,) = [example for example in EXAMPLES if example.code.startswith("#!/bin/sh")]
 STORY = [example for example in EXAMPLES if example is not CLIENT]
 DEFINED = re.findall(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import doctest
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,20 +15,17 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
 from tests.contract.following import loaded
 from tests.support.bucket.server import BucketServer
+from tests.support.documents import codes
 from tests.support.locks import has, held, read
 from tests.support.processes import needed, run_to_end
 
-PAGE = (Path(__file__).parents[2] / "docs/protocol-gcs.md").read_text(encoding="utf-8")
 NAME = "nightly-report"
 A = "aaaaaaaa-0000-4000-8000-000000000001"
 CUT = "-- 8< --"
 
-LINES = re.MULTILINE | re.DOTALL
-BLOCKS: list[tuple[str, str]] = re.findall(r"^```(sh|text)\n(.*?)^```$", PAGE, LINES)
-STORY = [text for kind, text in BLOCKS if kind == "sh"]
-PRINTED = [text for kind, text in BLOCKS if kind == "text"]
-WORDS, EXAMPLES = STORY[0], STORY[1:]
-DEFINED = "\n".join(re.findall(r"^\w+\(\) \{.*?\}$", "\n".join(EXAMPLES), LINES))
+WORDS, *EXAMPLES = codes("protocol-gcs.md", "sh")
+PRINTED = codes("protocol-gcs.md", "text")
+DEFINED = "\n".join(re.findall(r"^\w+\(\) \{.*?\}$", "\n".join(EXAMPLES), re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture

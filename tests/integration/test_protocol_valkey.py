@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
+from tests.support import documents
 from tests.support.locks import ask, has, take
 from tests.support.valkey_servers import Servers, as_user, running
 
-PAGE = (Path(__file__).parents[2] / "docs/protocol-valkey.md").read_text(encoding="utf-8")
+PAGE = documents.text("protocol-valkey.md")
 NAME = "nightly-report"
 A = "aaaaaaaa-0000-4000-8000-000000000001"
 ROOT = "clustermutex"
@@ -47,8 +49,12 @@ def run(servers: Servers, example: str) -> str:
 
 def examples() -> dict[str, tuple[str, str]]:
     """Return the page's examples by their command: the words, and what they print."""
-    pattern = re.compile(r"```sh\n(.*?)\n```\n\n```text\n(.*?)\n```", re.DOTALL)
-    return {code.split()[1]: (code, printed) for code, printed in pattern.findall(PAGE)}
+    found = documents.blocks("protocol-valkey.md", "sh", "text")
+    return {
+        block.code.split()[1]: (block.code.rstrip(), printed.code.rstrip())
+        for block, printed in itertools.pairwise(found)
+        if (block.kind, printed.kind) == ("sh", "text")
+    }
 
 
 def test_its_examples_do_what_it_says(servers: Servers) -> None:

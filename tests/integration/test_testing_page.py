@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
+from tests.support.documents import codes
 from tests.support.processes import run_to_end
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-)
-CONFTEST, BILLING, IN_MEMORY, IN_ETCD, UNITTEST = BLOCKS
+CONFTEST, BILLING, IN_MEMORY, IN_ETCD, UNITTEST = codes("testing.md", "python")
 
 
 def test_with_pytest(tmp_path: Path, etcd_binary: str) -> None:
