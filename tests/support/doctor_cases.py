@@ -1,7 +1,7 @@
 """Clusters without and with each thing that `clustermutex doctor` finds fault with.
 
-A case is a generator: it yields where a cluster is that has not what is looked for, and after that
-where one is that has it; mostly it is the same one.
+A case is a generator: it yields the settings of a cluster without the fault, then those of one with
+it (mostly the same cluster), and may yield those of one that followed the advice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
 from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
-from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space
+from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space, frozen
 from tests.support.etcd_cluster import Cluster
 from tests.support.locks import take
 
@@ -47,34 +47,23 @@ def finds(where: Callable[..., Any], said: str) -> Callable[[Case], Case]:
 
 @finds(doctor.findings, "The other checks need it and were left out.")
 def _away(bench: Bench) -> Iterator[Settings]:
-    yield bench.restarted()
-    bench.own.stop()
-    yield Settings((bench.own.endpoint,))
-
-
-def _users_with(bench: Bench, *ranges: tuple[str, str]) -> Iterator[Settings]:
-    """Root, then a user who may read these alone; of each all up to an end."""
-    bench.patch.setattr(doctor, "READ_ALL_TIMEOUT_S", 3.0)
-    settings = bench.restarted("--bcrypt-cost=4")
-    etcdctl, root = etcdctl_of(bench.own), settings.root
-    etcdctl("role", "add", "few")
-    for first, end in ranges:
-        etcdctl("role", "grant-permission", "few", "read", f"{root}/{first}", f"{root}/{end}")
-    etcdctl("user", "add", "ann:ann")
-    etcdctl("user", "grant-role", "ann", "few")
-    add_users(etcdctl)
-    for user in ("root", "ann"):
-        yield Settings((bench.own.endpoint,), root, user=user, password=user)
+    settings = bench.restarted()
+    yield settings
+    with frozen(bench.own):
+        yield settings
 
 
 @finds(doctor.findings, "The locks could not be read.")
-def _unlockers_unreadable(bench: Bench) -> Iterator[Settings]:
-    return _users_with(bench, ("locks/", "locks0"))
-
-
 @finds(etcd.examine, "Run this again when etcd answers steadily.")
-def _signs_unreadable(bench: Bench) -> Iterator[Settings]:
-    return _users_with(bench, ("locks/", "locks0"))
+def _reads_locks_alone(bench: Bench) -> Iterator[Settings]:
+    """Root, then a user who may read nothing else."""
+    bench.patch.setattr(doctor, "READ_ALL_TIMEOUT_S", 2.0)
+    settings = bench.restarted("--bcrypt-cost=4")
+    etcdctl, locks = etcdctl_of(bench.own), f"{settings.root}/locks"
+    add_users(etcdctl, ann=())
+    etcdctl("--user=root:root", "role", "grant-permission", "ann", "read", f"{locks}/", f"{locks}0")
+    for user in ("root", "ann"):
+        yield Settings((bench.own.endpoint,), settings.root, user=user, password=user)
 
 
 @finds(doctor._knots, "Who waits for what can't be read.")
@@ -238,20 +227,23 @@ def _fills_up(bench: Bench) -> Iterator[Settings]:
 
 @finds(etcd._pages, "can read, forge and delete all locks")
 def _open_to_pages(bench: Bench) -> Iterator[Settings]:
-    yield bench.restarted()
-    yield bench.restarted(*OPEN)
+    yield bench.restarted(*OPEN[1:])
+    yield bench.restarted(OPEN[0], OPEN[2])
+    yield bench.restarted(OPEN[0])  # a gateway by itself is for programs
 
 
-@finds(etcd.judge_history, "It is not compacted")
+@finds(etcd.judge_history, "It is not compacted, and never was")
 def _never_compacted(bench: Bench) -> Iterator[Settings]:
     settings = bench.restarted()
     etcdctl, key = etcdctl_of(bench.own), f"{settings.root}/unlockers/u"
-    etcdctl("put", key, json.dumps({"now": time.time() - 3600}))
     yield settings
-    etcdctl("put", key, json.dumps({"now": time.time() - 6 * 3600}))
-    etcdctl(
-        "compaction", json.loads(etcdctl("get", key, "-w", "json"))["header"]["revision"].__str__()
-    )
+    for _ in range(9):  # what etcd kept before there was an unlocker is of no known age
+        etcdctl("put", key, json.dumps({"now": time.time() - 6 * 3600}))
+    yield settings
+    etcdctl("put", key, json.dumps({"now": time.time() - 3600}))
+    written = json.loads(etcdctl("get", key, "-w", "json"))["header"]["revision"]
+    etcdctl("put", key, json.dumps({"now": time.time()}))
+    etcdctl("compaction", str(written))
     yield settings
 
 
@@ -400,13 +392,12 @@ finds(gcs._latency_findings, "and to who may read.")(_without("objects.get"))
 
 @finds(gcs._size_findings, "with more no lock is shown or auto-unlocked")
 def _too_many_objects(bench: Bench) -> Iterator[Settings]:
-    settings = settings_of(bench.bucket)
-    yield settings
-    for module in (gcs, listing):
-        bench.patch.setattr(module, "MAX_OBJECTS", 4)
     for number in range(4):
         bench.bucket.bucket.insert(f"of/the/test/locks{number}", b"", Conditions())
-    yield settings
+    for most in (8, 7):  # it warns from half of them on
+        for module in (gcs, listing):
+            bench.patch.setattr(module, "MAX_OBJECTS", most)
+        yield settings_of(bench.bucket)
 
 
 @finds(gcs._size_findings, "Run this again when the bucket answers.")

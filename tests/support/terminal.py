@@ -14,6 +14,7 @@ import sys
 import termios
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
@@ -21,6 +22,8 @@ from unittest.mock import patch
 from lockclient.cli import main
 from lockclient.cli.setup.processes import end
 from lockclient.settings import Settings
+from lockclient.stores import registry
+from lockclient.testing.memory_store import MemoryStore
 from tests.support.processes import BIN, wait_until
 
 _OF_TERMINALS = ("NO_COLOR", "COLUMNS", "LINES")
@@ -58,15 +61,19 @@ def piped(
 
 
 def called(
-    settings: Settings, *words: str, status: int | None = 0, **more: str
+    where: Settings | MemoryStore, *words: str, status: int | None = 0, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Do the same within this process, which takes a fraction of a process's time.
 
     A status of None is any. Not for a command that has children, signals or imports to prove.
+    A store in memory is opened whatever the URL.
     """
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    ended = 0
+    ended, settings = 0, where if isinstance(where, Settings) else Settings()
     with (
+        patch.object(registry, "open_at", lambda *_: where.another())
+        if isinstance(where, MemoryStore)
+        else nullcontext(),
         patch.dict(os.environ, environment(settings, **more), clear=True),
         patch.multiple(sys, argv=[COMMAND, *words], stdin=io.StringIO()),
         patch.multiple(sys, stdout=output, stderr=errors, excepthook=sys.excepthook),
