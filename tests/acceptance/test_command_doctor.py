@@ -211,14 +211,14 @@ def test_clocks_by_what_is_written_meanwhile() -> None:
 
     def meanwhile(other: MemoryStore) -> None:
         other.push("x", alert=300.0 - 30.0, unlock=900.0 - 30.0)
-        for name, ahead in (("a", 40), ("b", 0), ("c\x1b", 0)):
+        for name, ahead in (("a", 40.9), ("b", 0), ("c\x1b", 0)):
             other.write(("unlockers", name, "", json.dumps({"now": time.time() + ahead}).encode()))
 
     store.meanwhile = meanwhile
     says(
         examine(store, "60"),
         "clock",
-        ("warning", "The clock of unlocker a is "),
+        ("warning", "The clock of unlocker a is 40 s ahead of this machine's."),
         ("warning", "The clock of host worker-1 is 30 s behind this machine's."),
     )
 

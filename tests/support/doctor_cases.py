@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
-from lockclient import Settings
+from lockclient import Settings, open_store
 from lockclient.cli.operate import doctor, doctor_checks
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd
 from lockclient.errors import StoreUnavailable
@@ -27,7 +28,7 @@ from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
 from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space, frozen
 from tests.support.etcd_cluster import Cluster
-from tests.support.locks import take
+from tests.support.locks import soon, take
 
 Case = Callable[[Bench], Iterator[Settings]]
 CASES: dict[str, tuple[str, Case]] = {}
@@ -245,6 +246,8 @@ def _never_compacted(bench: Bench) -> Iterator[Settings]:
     etcdctl("put", key, json.dumps({"now": time.time()}))
     etcdctl("compaction", str(written))
     yield settings
+    with closing(open_store(settings)) as store:
+        assert store.history(soon()).oldest == written
 
 
 @finds(etcd.judge_latency, "Look at etcd's disks")
