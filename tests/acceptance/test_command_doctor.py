@@ -331,7 +331,7 @@ def test_who_is_let_in_by_a_certificate(etcd_binary: str, tmp_path: Path, *, ask
     authority = Authority(tmp_path)
     server, client = authority.issue("127.0.0.1", "localhost"), authority.issue(user="client")
     files = {"cacert": authority.cacert, "cert": client.cert, "key": client.key}
-    variables = {f"ETCDCTL_{name.upper()}": file for name, file in files.items()}
+    variables: dict[str, Any] = {f"ETCDCTL_{name.upper()}": file for name, file in files.items()}
     folders = (tmp_path / "etcd", tmp_path / "etcd.log")
     with TlsEtcd(authority, server, etcd_binary, *folders, ask_clients=asks) as etcd:
         found = examine(made_of(None, [etcd.endpoint], files), **variables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,11 @@ def member(version: str = "3.7.3", **values: object) -> Member:
 
 
 def filled(size: float, in_use: float) -> Iterable[Finding]:
-    parts = {"size": int(size * QUOTA), "in_use": int(in_use * QUOTA), "quota": QUOTA}
+    parts: dict[str, Any] = {
+        "size": int(size * QUOTA),
+        "in_use": int(in_use * QUOTA),
+        "quota": QUOTA,
+    }
     return diagnosis.judge_members([member(**parts)])
 
 
