@@ -38,7 +38,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "these", ["test_getting or test_having or test_service_store", *soaking("test")]
+    "these", ["test_getting or test_having or test_model or test_service_store", *soaking("test")]
 )
 def test_it_keeps_the_contract(these: str, installed: dict[str, str]) -> None:
     """By the suite as an author runs it, from a checkout."""
@@ -71,7 +71,7 @@ def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
     done = run_to_end(sys.executable, "-m", "lockclient", "doctor", env=env, status=None)
     assert "answers, in" in done.stdout
     url = f"sqlite://{tmp_path}/{{}}.db"
-    these = ("--store", url, "-k", "test_a_free_lock_is_had or test_a_push_moves")
+    these = ("--store", url, "-k", "test_two_names_never_meet or test_withdrawing_leaves")
     done = run_to_end(*SUITE, *these, folder=CHECKOUT, env=env)
     assert "lose_tickets, write" in done.stdout
 
