@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.model.clocks import Deadline
 from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support.bucket_store import settings_of, store_of
@@ -31,7 +30,6 @@ from tests.support.unlocker_process import (
     when_ready,
 )
 from tests.support.valkey_servers import Servers, running
-from tests.support.webhook import Webhook
 
 SERVERS = {"bucket": 0, "one server": 1, "five servers": 5}
 OFTEN = ("--poll", "0.5")
@@ -210,33 +208,3 @@ def told(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Return what it tells next: what happened, to which lock."""
     event = json.loads(line_from(process))
     return event["event"], event["name"]
-
-
-@stores("bucket", "five servers")
-def test_people_are_told_once_more_at_most_when_the_teller_is_killed(
-    settings: Settings, store: Store, servers: Servers
-) -> None:
-    """It took its claim along, which the next one sees four looks later; the end is told, too."""
-    with Webhook() as webhook:
-        env = {"UNLOCKER_NOTIFY": f"ops=json://{webhook.host}/"}
-        with (
-            when_ready(unlocker(settings, *OFTEN, env=env)) as one,
-            when_ready(unlocker(settings, *OFTEN, env=env)) as other,
-        ):
-            webhook.answers.clear()
-            mutex = ClusterMutex("late", expected_runtime=1, auto_unlock_after=None, store=store)
-            mutex.acquire()
-            wait_until(lambda: webhook.messages, what="the message")
-            note = json.loads(store.read_note(Deadline.after(10)).value)
-            killed = one if f":{one.process.pid}-" in note["urls"]["ops"]["by"] else other
-            killed.process.kill()
-            wait_until(lambda: len(webhook.messages) > 1, what="the message again")
-            webhook.answers.set()
-            mutex.release()
-            wait_until(lambda: len(webhook.messages) > 2, what="the end of the alert")
-    titles = [message["title"].partition(": ")[2] for message in webhook.messages]
-    assert titles == [
-        "1 lock past its alert",
-        "1 lock past its alert (again)",
-        "1 alert resolved",
-    ]

@@ -65,6 +65,8 @@ class SimulatedEtcd:
         self.compacted = 0
         self.term = 2
         self.full = False
+        self.refused = b""
+        """Part of the keys that it has no space for; empty: none."""
         self.now = 0.0
         self.kept: dict[bytes, Write] = {}
         self.past: list[Write] = []
@@ -89,6 +91,8 @@ class SimulatedEtcd:
             raise Refusal(NO_SPACE)
         for operation in operations:
             lease = operation.put.lease if operation.HasField("put") else 0
+            if self.refused and self.refused in operation.put.key:
+                raise Refusal(NO_SPACE)
             if lease and lease not in self._leases:
                 raise Refusal(NO_LEASE)
             if 0 < operation.range.revision < self.compacted:

@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from random import Random
@@ -52,6 +52,8 @@ class Process:
         self.chance = Random()
         self.actors: dict[object, str] = {}
         self.cut_off_until = -math.inf
+        self.hangs: Collection[str] = ()
+        """Names of tasks that never end."""
 
     def enter(self) -> None:
         """Have this process's globals in their modules."""

@@ -116,6 +116,8 @@ class VirtualJobs:
         def run() -> None:
             if not how.get("at_once", True):
                 self._ending.wait(seconds)
+            if name in Hub.current.process.hangs:
+                self._ending.wait()
             while not self._ending.is_set():
                 try:
                     task()
@@ -237,6 +239,7 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (rpc_methods.open_channel, open_channel),
         (members.clock_offsets, lambda *_: [0.0]),
         (Jobs, VirtualJobs),
+        (log_queue.at_multiprocessing_exit, lambda *_: None),  # all threads end before
     ]
     return {**found, **{id(real): virtual for real, virtual in pairs}}
 
