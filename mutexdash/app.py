@@ -1,20 +1,33 @@
-"""The WSGI application (Flask): blueprints, guard, response cache, error pages."""
+"""The WSGI application (Flask): blueprints, guard, response cache, error pages.
+
+`Service` is a whole dashboard over a store: the table, the threads that keep it new, the
+application.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, Final
 
 from flask import Flask, Response, jsonify, make_response, render_template, request
 from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
+from lockclient.model.clocks import monotonic
+from lockclient.overview.table import Table
+from lockclient.service.http_server import Bounds, HttpServer
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
+from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter
+from mutexdash.data.staleness import Probe
+from mutexdash.data.waiters import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security import guard
 from mutexdash.security.access import Access
@@ -23,6 +36,68 @@ from mutexdash.web import api, exports, force_unlock, metrics, pages, response_c
 from mutexdash.web.context import Dashboard, attach, dashboard
 from mutexdash.web.trace_link import trace_link
 from mutexdash.web.urls import LockName
+
+_MAX_REMOVALS: Final = 1000
+"""How many removals are shown, the newest ones, as `removed.html` says."""
+
+
+class Service:
+    """The dashboard of a store.
+
+    Args:
+        store: whose locks it shows; closing it is the caller's.
+        clock: the wall clock, for tests.
+        background: whether threads keep it new, and ask the store how old the table is; tests
+            with a clock of their own call `poll()` instead.
+        rest: see `Live`.
+        options: those of `create_app`.
+    """
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        *,
+        clock: Callable[[], float] = time.time,
+        background: bool = True,
+        rest: float = 2.0,
+        **options: Any,
+    ) -> None:
+        self._background = background
+        history = History(clock=clock)
+        self._table = Table(
+            store, removals=_MAX_REMOVALS, on_change=history.note, on_removal=history.note_removals
+        )
+        self._waiting = WaiterPoller(self._table, store)
+        probe = Probe(self._table, store) if background else None
+        self._live = Live(
+            self._table, history, probe=probe, waiting=self._waiting, clock=clock, rest=rest
+        )
+        self.app = create_app(self._live, store, **options)
+
+    def server(self, listen: tuple[str, int], **bounds: Any) -> HttpServer:
+        """Return a server of its pages, which listens and is still to be started."""
+        return HttpServer(self.app, listen, bounds=Bounds(**bounds))
+
+    def start(self) -> None:
+        """Begin to read the store and to follow it."""
+        self._table.start()
+        if self._background:
+            self._live.start()
+
+    def stop(self) -> None:
+        """End what `start()` began."""
+        self._live.stop()
+        self._table.stop()
+
+    def is_live(self) -> str | None:
+        """See `Live.is_live`."""
+        return self._live.is_live()
+
+    def poll(self) -> int:
+        """Read who waits, as a thread does every few seconds; return the revision that is shown,
+        0 before everything was read once."""
+        self._waiting.poll()
+        return self._table.revision if self._table.ready() else 0
 
 
 def create_app(
@@ -35,6 +110,7 @@ def create_app(
     runbook_url: str = "",
     trace_url: str = "",
     label: ClusterLabel | None = None,
+    ticks: Callable[[], float] = monotonic,
 ) -> Flask:
     """Return the dashboard as a WSGI application.
 
@@ -47,6 +123,7 @@ def create_app(
         runbook_url: where people read the runbook, the same way.
         trace_url: where people see a trace, with names of a lock's context in braces.
         label: which cluster this is, for people.
+        ticks: the monotonic clock, for tests.
     """
     access, label = access or Access(), label or ClusterLabel()
     app = Flask(__name__)
@@ -59,8 +136,8 @@ def create_app(
     registry = CollectorRegistry()
     registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
-    guard.protect(app, access)
-    response_cache.install(app)
+    guard.protect(app, access, live.now, ticks)
+    response_cache.install(app, ticks)
     for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)
     links = {

@@ -8,26 +8,17 @@ from typing import Any
 import click
 from prometheus_client import disable_created_metrics
 
-from lockclient.overview.table import Table
-from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import ServiceCommand, service_options, store_of
 from lockclient.settings import Settings
 from lockclient.version import __version__
-from mutexdash.app import create_app
-from mutexdash.data.history import History
-from mutexdash.data.live import Live
-from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import WaiterPoller
+from mutexdash.app import Service
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
 from mutexdash.security.options import access_options, in_clear, read_access, read_link
 from mutexdash.web.trace_link import read_trace_url
 
 log = logging.getLogger("mutexdash")
-
-_MAX_REMOVALS = 1000
-"""How many removals are shown, the newest ones, as `removed.html` says."""
 
 
 @click.command(
@@ -61,42 +52,41 @@ def main(
     listen: tuple[str, int],
     log_level: str,
     log_format: str,
-    prometheus_url: str,
-    runbook_url: str,
-    trace_url: str,
-    title: str,
-    colour: str | None,
     **flags: Any,
 ) -> None:
     """Show every lock, who holds it, who waits for it, and the code that took it.
 
     Every option can also be given as a variable, like MUTEXDASH_LISTEN; an option comes first.
     """
-    access = read_access(host=listen[0], **flags)
+    options = app_options(listen[0], **flags)
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()
     store = store_of(settings, poll)
-    history = History()
-    table = Table(
-        store, removals=_MAX_REMOVALS, on_change=history.note, on_removal=history.note_removals
-    )
-    live = Live(table, history, probe=Probe(table, store), waiting=WaiterPoller(table, store))
-    app = create_app(
-        *(live, store),
-        url=settings.url(),
-        access=access,
-        prometheus_url=prometheus_url,
-        runbook_url=runbook_url,
-        trace_url=trace_url,
-        label=ClusterLabel(title, colour or ""),
-    )
-    server = HttpServer(app, listen, proxied=bool(access.proxies.all))
+    service = Service(store, url=settings.url(), **options)
+    server = service.server(listen)
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
-    if (why := in_clear(access, listen[0])) is not None:
+    if (why := in_clear(options["access"], listen[0])) is not None:
         log.warning("%s", why)
-    table.start()
-    live.start()
+    service.start()
     # The rest only reads, in threads that end with the process: waiting for them would be waiting
     # for an etcd that does not answer, perhaps.
-    serve(end, server, live.is_live, server.close)
+    serve(end, server, service.is_live, server.close)
+
+
+def app_options(
+    host: str, *, title: str, colour: str | None, prometheus_url: str, runbook_url: str,
+    trace_url: str, **flags: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the flags say, as options of `create_app`.
+
+    Raises:
+        click.UsageError: see `read_access`, which takes the other flags and the address.
+    """
+    return {
+        "access": read_access(host=host, **flags),
+        "label": ClusterLabel(title, colour or ""),
+        "prometheus_url": prometheus_url,
+        "runbook_url": runbook_url,
+        "trace_url": trace_url,
+    }

@@ -8,6 +8,7 @@ but `static/`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -50,9 +51,16 @@ _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "mach
 _PORTS = {"http": 80, "https": 443}
 
 
-def protect(app: Flask, access: Access) -> None:
-    """Put the doors in front of the application, and the headers on its answers."""
-    doors = app.extensions["mutexdash-guard"] = Guard(access)
+def protect(
+    app: Flask, access: Access, clock: Callable[[], float], ticks: Callable[[], float]
+) -> None:
+    """Put the doors in front of the application, and the headers on its answers.
+
+    Args:
+        clock: the wall clock, by which forms expire.
+        ticks: the monotonic clock, by which force-unlocks are limited.
+    """
+    doors = app.extensions["mutexdash-guard"] = Guard(access, clock, ticks)
     for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
         app.before_request(door)
     app.after_request(_add_headers)
@@ -73,10 +81,12 @@ def viewer() -> Viewer:
 class Guard:
     """The doors of one application."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(
+        self, access: Access, clock: Callable[[], float], ticks: Callable[[], float]
+    ) -> None:
         self._access = access
-        self.tokens = Tokens(access.secret)
-        self._unlocks = RateLimits()
+        self.tokens = Tokens(access.secret, clock)
+        self._unlocks = RateLimits(ticks)
 
     def check_host(self) -> None:
         """Refuse requests that were meant for another host.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from lockclient.model.clocks import monotonic
 
@@ -13,7 +14,8 @@ _WINDOW_S = 60.0
 class RateLimits:
     """RateLimits what happens within a minute, by whom or where; what is older is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._times: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
 
@@ -27,12 +29,12 @@ class RateLimits:
         with self._lock:
             if self._full(limit, key):
                 return False
-            self._times.setdefault(key, deque(maxlen=limit)).append(monotonic())
+            self._times.setdefault(key, deque(maxlen=limit)).append(self._clock())
             self._times.move_to_end(key)
         return True
 
     def _full(self, limit: int, key: tuple[str, ...]) -> bool:
-        since = monotonic() - _WINDOW_S
+        since = self._clock() - _WINDOW_S
         while self._times:
             oldest, times = next(iter(self._times.items()))
             if times[-1] > since:  # and so are those that follow

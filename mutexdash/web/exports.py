@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import IO, Any, Final
 from weakref import WeakSet
 
-from flask import Blueprint, Response, abort, request, send_file
+from flask import Blueprint, Response, abort, current_app, request, send_file
 from werkzeug.exceptions import ServiceUnavailable
 
 from lockclient.errors import StoreError, StoreUnavailable
@@ -33,7 +33,8 @@ blueprint = Blueprint("exports", __name__)
 _COLUMNS: Final = (*REMOVAL_FACTS, *(fact for fact in FACTS if fact.told))
 _EXPORT_TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of all exports that are on their way: the folder that they are in may be a small one."""
+"""Bytes of all exports that are on their way, if the application's config has no
+`MAX_EXPORT_BYTES`: the folder that they are in may be a small one."""
 _MAX_FILES: Final = 4
 
 _Writer = Callable[[IO[str], Iterator[Removal]], None]
@@ -86,6 +87,7 @@ def _sent(
         abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
         raise _later("Somebody else's export is being made")
+    most: int = current_app.config.get("MAX_EXPORT_BYTES", _MAX_BYTES)
     try:
         others = [size for file in list(_sending) if (size := _size(file)) is not None]
         if len(others) >= _MAX_FILES:
@@ -95,7 +97,7 @@ def _sent(
             # Whole before it is sent: so a reader who is slow keeps no thread, and a store that
             # fails half-way makes an error, and no file that lacks its end.
             text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-            write(text, _bounded(_records(query), file, _MAX_BYTES - sum(others)))
+            write(text, _bounded(_records(query), file, most - sum(others)))
             text.flush()
             text.detach()
             file.seek(0)
@@ -110,7 +112,7 @@ def _sent(
             raise _later("Others are being sent so much that there is no room") from None
         abort(
             400,
-            f"This would be more than {_MAX_BYTES >> 20} MiB: narrow it down by ?q=, or read all "
+            f"This would be more than {most >> 20} MiB: narrow it down by ?q=, or read all "
             "by `clustermutex removed`.",
         )
     finally:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
 from flask import Flask, Response, current_app, g, request
-
-from lockclient.model.clocks import monotonic
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -53,7 +52,8 @@ class Answers:
     are dropped, with the next request of anybody's, a probe's for instance.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._bytes = 0
@@ -71,7 +71,7 @@ class Answers:
             return
         with self._lock:
             self._drop(key)
-            self._kept[key] = _Kept(body, headers, size, monotonic())
+            self._kept[key] = _Kept(body, headers, size, self._clock())
             self._bytes += size
             while self._bytes > _MAX_BYTES:
                 self._drop(next(iter(self._kept)))
@@ -79,7 +79,7 @@ class Answers:
     def forget(self) -> None:
         """Drop what is of no use any more."""
         with self._lock:
-            until = monotonic() - _TTL_S
+            until = self._clock() - _TTL_S
             while self._kept and next(iter(self._kept.values())).at < until:
                 self._drop(next(iter(self._kept)))
 
@@ -92,9 +92,9 @@ class Answers:
             self._bytes -= kept.size
 
 
-def install(app: Flask) -> None:
+def install(app: Flask, clock: Callable[[], float]) -> None:
     """Compress and keep the application's answers; `after_request`s from before come after it."""
-    app.extensions["mutexdash-answers"] = Answers()
+    app.extensions["mutexdash-answers"] = Answers(clock)
     app.after_request(_finish)
 
 

@@ -1,14 +1,16 @@
-"""The JSON API: its shape, its names, its errors."""
+"""The JSON API: its shape, order, search and pages, its names, its errors, its ETags."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from urllib.parse import quote
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.support.dashboard_fakes import Board
+from lockclient.stores.service_protocol import Tickets
+from tests.support.board import Board, DashboardStore
 from tests.support.records import BACKTRACE
 
 LOCK_KEYS = [
@@ -54,33 +56,166 @@ def test_a_broken_lock_has_null_for_what_cant_be_read(board: Board) -> None:
     assert found == ["broken", None, None, None]
 
 
-def test_search_filter_order_and_page(board: Board) -> None:
-    for number in range(5):
-        board.store.take(f"lock-{number}", held_for=400 if number % 2 else 0)
-    answer = board.get("/api/locks?q=LOCK&state=ok&sort=-name&page=2&per_page=2").json
-    assert [lock["name"] for lock in answer["locks"]] == ["lock-0"]
-    assert answer["total"] == 3
-    assert board.get("/api/locks?page=9").json["locks"] == []
+def test_hostile_text_is_plain_json(board: Board) -> None:
+    board.store.take("a", reason="</script>\x00\u202e")
+    board.store.write(("queue", "a", "w", json.dumps({"hostname": "\ud800"}).encode()))
+    answer = board.get("/api/locks/a")
+    assert answer.content_type == "application/json"
+    assert answer.json["reason"] == "</script>\x00\u202e"
+    assert answer.json["queue"][0]["hostname"]  # whatever of it can be told
+
+
+def test_long_texts_are_cut_in_lists_and_whole_for_one(board: Board) -> None:
+    needs = ["n" * 1100] * 25
+    board.store.take("a", uuid="u1", reason="r" * 30_000, identity="i" * 1000, needs=needs)
+    board.store.removed("b", "u2", how="auto-unlock", why="w" * 50_000)
+    (lock,) = board.get("/api/locks").json["locks"]
+    assert lock["reason"] == "r" * 199 + "…"
+    assert lock["identity"] == "i" * 199 + "…"
+    assert (len(lock["needs"]), len(lock["needs"][0])) == (9, 61)
+    assert board.get("/api/locks/a").json["reason"] == "r" * 30_000
+    assert len(board.get("/api/removed?q=b").data) < 10_000
+    board.store.release("a")
+    board.store.removed("a", "u1", how="force-unlock", why="w" * 50_000)
+    board.store.take("c", uuid="c" * 60_000)
+    for path in ("/", "/removed"):
+        assert len(board.get(path).data) < 60_000
+
+
+# ---------------------------------------------------------------- order
+
+
+def test_the_most_urgent_come_first(board: Board) -> None:
+    """Overdue, broken, past alert, then by time left; what is never unlocked is last."""
+    board.store.take("fine-later", held_for=10)
+    board.store.take("fine-sooner", held_for=100)
+    board.store.take("never", held_for=10, unlock=None)
+    board.store.take("past-alert", held_for=400)
+    board.store.take("overdue-a-little", held_for=901)
+    board.store.take("overdue-for-long", held_for=2000)
+    board.store.take("broken", alert_at="soon")
+    assert board.locks() == [
+        *("overdue-for-long", "overdue-a-little", "broken"),
+        *("past-alert", "fine-sooner", "fine-later", "never"),
+    ]
+
+
+def test_a_longer_wait_comes_first_also_when_the_first_waiter_leaves(board: Board) -> None:
+    """Though the queues are as long as before; and a page that was seen is asked for anew."""
+    for name in ("a", "b"):
+        board.store.take(name, held_for=400)
+    for number, name in enumerate("abab", 1):
+        board.store.wait(name, f"w{number}")
+    before = board.get("/api/locks")
+    assert [(lock["name"], lock["waiters"]) for lock in before.json["locks"]] == [
+        ("a", 2),
+        ("b", 2),
+    ]
+    board.store.write(("queue", "a", "w1", None), ("queue", "a", "w5", b"{}"))
+    after = board.get("/api/locks", If_None_Match=before.headers["ETag"])
+    assert [(lock["name"], lock["waiters"]) for lock in after.json["locks"]] == [("b", 2), ("a", 2)]
+
+
+def test_of_a_queue_that_was_read_in_part_the_first_waiter_is_unknown() -> None:
+    class InPart(DashboardStore):
+        def tickets(self, *asked: Any, **limits: Any) -> Tickets:
+            return super().tickets(3, *asked[1:], **limits)
+
+    for store, order in ((DashboardStore(), ["b", "a"]), (InPart(), ["a", "b"])):
+        for name in ("a", "b"):
+            store.take(name, held_for=400)
+        for number, name in enumerate("baab"):
+            store.wait(name, f"w{number}")
+        with Board(store=store) as board:
+            assert board.locks() == order
+
+
+SORTS = (
+    *("state", "name", "waiters", "hostname", "reason", "locked_at", "alive_at", "alert_at"),
+    "auto_unlock_at",
+)
+
+
+def test_the_orders_are_these(board: Board) -> None:
+    said = board.get("/api/locks?sort=colour").json["error"]
+    assert f"must be one of {', '.join(SORTS)}, or" in said
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_order_has_its_reverse(board: Board, sort: str) -> None:
+    """`-` turns the order round; locks that lack the value stay last, equal ones by name."""
+    for number, name in enumerate("abc"):
+        facts = {"hostname": f"h{number}", "reason": "xyz"[number], "unlock": 900 - number * 100}
+        board.store.take(name, held_for=10 + number * 10, **facts)
+    for uuid, name in enumerate("bcc"):
+        board.store.wait(name, f"w{uuid}")
+    board.store.write(("locks", "bare", "uuid", b"u"))  # nothing to sort by, broken
+    up, down = board.locks(f"?sort={sort}"), board.locks(f"?sort=-{sort}")
+    if sort in ("hostname", "reason", "locked_at", "alive_at", "alert_at", "auto_unlock_at"):
+        assert up.pop() == down.pop() == "bare"
+    assert up == down[::-1] or sort == "waiters"
+    assert sort != "waiters" or (up[-2:], down[:2]) == (["b", "c"], ["c", "b"])
+
+
+# ---------------------------------------------------------------- search, filter, pages
+
+
+def test_a_search_finds_each_word_somewhere_in_any_case(board: Board) -> None:
+    board.store.take("Deploy/Prod", hostname="ci-1", reason="release")
+    board.store.take("other", hostname="DEPLOY-host", reason="release")
+    board.store.take("third", hostname="h", reason="to deploy it")
+    board.store.take("fourth", hostname="h", reason="x", thread="deploy", held_for=400)
+    assert sorted(board.locks("?q=dEpLoY")) == ["Deploy/Prod", "other", "third"]
+    assert board.locks("?q=release++ci-1+") == ["Deploy/Prod"]
+    assert board.locks("?q=release+ci-3") == []
+    assert board.locks("?state=alert") == ["fourth"]
+    assert board.locks("?state=broken") == []
+    assert len(board.locks("?q=&state=&sort=")) == 4, "what is empty is as if it were not there"
+    board.store.wait("third", "w1")
+    assert board.locks("?state=waiters") == ["third"]
+
+
+def test_pages_leave_nothing_out_and_show_nothing_twice(board: Board) -> None:
+    every = [f"lock-{number:02}" for number in range(25)]
+    for name in every:
+        board.store.take(name)
+    seen = [board.locks(f"?sort=name&page={page}&per_page=10") for page in (1, 2, 3, 4)]
+    assert [len(page) for page in seen] == [10, 10, 5, 0]
+    assert [name for page in seen for name in page] == every
+    assert board.get("/api/locks?page=9").json["total"] == 25
+    assert board.locks("?q=LOCK-1&state=ok&sort=-name&page=2&per_page=4") == [
+        f"lock-{number}" for number in (15, 14, 13, 12)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "given", "said"),
     [
-        *((f"locks?{bad}", "The parameter ") for bad in ("sort=x", "page=0")),
-        ("removed?page=x", "The parameter "),
-        ("removed?state=ok", "There is no parameter 'state' here; there are q, page, per_page."),
+        *(("locks", {"page": it}, "page") for it in ("0", "-1", "1e3", "", "٣", "9" * 5000)),
+        ("locks", {"per_page": "1001"}, "per_page"),
+        ("locks", {"sort": "colour"}, "sort"),
+        ("locks", {"sort": "--name"}, "sort"),
+        ("locks", {"state": "lost"}, "state"),
+        ("locks", {"q": "x" * 301}, "q"),
+        ("locks", {"stat": "ok"}, "'stat'"),
+        ("removed", {"page": "x"}, "page"),
+        ("removed", {"state": "ok"}, "'state' here; there are q, page, per_page."),
     ],
 )
-def test_a_bad_parameter_is_400_with_a_sentence(board: Board, path: str, said: str) -> None:
-    answer = board.get(f"/api/{path}")
+def test_a_bad_parameter_is_400_with_a_sentence(
+    board: Board, path: str, given: dict[str, str], said: str
+) -> None:
+    answer = board.get(f"/api/{path}?{urlencode(given)}")
     assert answer.status_code == 400
-    assert answer.json["error"].startswith(said)
+    assert f"parameter {said}" in answer.json["error"]
+    assert answer.json["error"].endswith(".")
+    assert len(answer.json["error"]) < 400
 
 
 # ---------------------------------------------------------------- one lock
 
 
-def test_one_lock_has_its_backtrace_and_its_line(board: Board) -> None:
+def test_one_lock_has_its_backtrace_and_its_queue(board: Board) -> None:
     board.store.take("nightly")
     board.store.wait("nightly", "w1", hostname="h1", pid=1, since=5.0, reason="me, too")
     board.store.wait("nightly", "w2", hostname="h2")
@@ -101,31 +236,37 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_its_own_in_a_path(board: Board, name: str) -> None:
+def test_every_name_is_its_own_in_a_path(board: Board) -> None:
     """Names that differ only in how they could be encoded never show each other's lock."""
-    for number, other in enumerate(NAMES):
-        board.store.take(other, uuid=f"u{number}")
-    mine = f"u{NAMES.index(name)}"
-    assert board.get(f"/api/locks/{quote(name, safe='')}").json["uuid"] == mine
-    assert board.get(f"/api/lock?name={quote(name, safe='')}").json["uuid"] == mine
+    for number, name in enumerate(NAMES):
+        board.store.take(name, uuid=f"u{number}")
+    for number, name in enumerate(NAMES):
+        for path in ("/api/locks/", "/api/lock?name="):
+            lock = board.get(path + quote(name, safe="")).json
+            assert (lock["name"], lock["uuid"]) == (name, f"u{number}")
 
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_dots_have_a_form_that_no_browser_takes_out(board: Board, name: str) -> None:
     board.store.take(name)
     assert board.get(f"/api/lock?name={name}").json["name"] == name
-    page = board.html("/")
-    assert f'href="/lock?name={name}"' in page
+    assert f'href="/lock?name={name}"' in board.html("/")
 
 
-def test_a_lock_that_nobody_holds_is_404(board: Board) -> None:
+# ---------------------------------------------------------------- errors
+
+
+def test_errors_of_the_api_are_json(board: Board) -> None:
+    for path in ("/api/nothing", "/api/"):
+        answer = board.get(path)
+        assert (answer.status_code, list(answer.json)) == (404, ["error"])
     answer = board.get("/api/locks/nothing")
-    assert answer.status_code == 404
-    assert answer.json == {"error": "Nobody holds the lock 'nothing'."}
-
-
-def test_a_name_that_no_lock_can_have_is_400(board: Board) -> None:
+    assert (answer.status_code, answer.json) == (
+        *(404, {"error": "Nobody holds the lock 'nothing'."}),
+    )
+    answer = board.client.post("/api/locks")
+    assert (answer.status_code, list(answer.json or [])) == (405, ["error"])
+    assert "GET" in answer.headers["Allow"]
     for path in ("/api/locks/a%00b", f"/api/locks/{'x' * 256}", "/api/lock?name=", "/api/lock"):
         answer = board.get(path)
         assert answer.status_code == 400, path
@@ -141,10 +282,17 @@ def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_
     assert answer.status_code == 503
     assert "did not answer within 2 s" in answer.json["error"]
     board.store.here, board.store.questions = False, 0
-    assert board.get("/api/locks/a").status_code == 503
+    for path in ("/api/locks/a", "/removed.csv", "/removed.json", "/api/removed/a?uuid=u"):
+        assert board.get(path).status_code == 503
     assert board.store.questions == 0
     answer = board.get("/api/locks").json
     assert (answer["connected"], answer["total"]) == (False, 1)
+
+
+def test_before_everything_was_read_it_is_503() -> None:
+    answer = Board().get("/api/locks")
+    assert answer.status_code == 503
+    assert "127.0.0.1:2379" in answer.json["error"]
 
 
 # ---------------------------------------------------------------- removed
@@ -153,16 +301,34 @@ def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_
 def test_removals_tell_who_how_why_and_the_dead_holders_facts(board: Board) -> None:
     facts = {"how": "auto-unlock", "removed_by": "dog:7", "why": "no heartbeat", "pid": 7}
     facts |= {"removed_at": 99.5, "hostname": "h", "locked_at": 1.0}
-    board.store.removed("a", "u1", **facts, backtrace=BACKTRACE)
+    board.store.removed("b/c", "u1", **facts, backtrace=BACKTRACE)
     answer = board.get("/api/removed").json
     assert list(answer) == ["removed", "total", "revision", "server_time"]
     (removal,) = answer["removed"]
-    assert (removal["name"], removal["uuid"]) == ("a", "u1")
+    assert (removal["name"], removal["uuid"]) == ("b/c", "u1")
     assert facts.items() <= removal.items()
     assert "backtrace" not in removal
+    for path in ("/api/removed/b%2Fc?uuid=u1", "/api/removal?name=b/c&uuid=u1"):
+        assert board.get(path).json["backtrace"] == BACKTRACE
+    for path in ("/api/removed/b%2Fc?uuid=u3", "/api/removed/b%2Fc", "/api/removed/c?uuid=u1"):
+        assert board.get(path).status_code == 404
 
 
-# ---------------------------------------------------------------- ETag and other answers
+def test_removals_are_searched_by_all_that_is_known(board: Board) -> None:
+    board.store.removed("a", "u1", how="auto-unlock", removed_by="dog", why="late", hostname="h1")
+    board.store.removed("b", "u2", how="force-unlock", removed_by="ann", why="asked", reason="r")
+
+    def found(text: str) -> list[str]:
+        answer = board.get(f"/api/removed?q={quote(text)}").json
+        return [removal["name"] for removal in answer["removed"]]
+
+    assert found("") == ["b", "a"]  # the newest first
+    assert [found(text) for text in ("H1", "ann asked", "force", "r dog")] == [
+        *(["a"], ["b"], ["b"], []),
+    ]
+
+
+# ---------------------------------------------------------------- ETags
 
 
 @pytest.mark.parametrize("path", ["/api/locks", "/api/locks/a", "/api/removed"])
@@ -171,6 +337,7 @@ def test_what_was_seen_is_304(board: Board, path: str) -> None:
     board.store.removed("a", "u0")
     first = board.get(path)
     asked = board.store.questions
+    board.ahead += 10
     again = board.get(path, If_None_Match=first.headers["ETag"])
 
     assert (first.status_code, again.status_code) == (200, 304)
@@ -188,26 +355,50 @@ def test_one_locks_etag_does_not_care_for_other_locks(board: Board) -> None:
     assert board.get("/api/locks/a", If_None_Match=first.headers["ETag"]).status_code == 304
 
 
-def test_hostile_text_is_plain_json(board: Board) -> None:
-    board.store.take("a", reason="</script>\x00\u202e")
-    board.store.write(("queue", "a", "w", json.dumps({"hostname": "\ud800"}).encode()))
-    answer = board.get("/api/locks/a")
-    assert answer.content_type == "application/json"
-    assert answer.json["reason"] == "</script>\x00\u202e"
-    assert answer.json["queue"][0]["hostname"]  # whatever of it can be told
+def test_the_etag_changes_with_every_change_and_not_with_a_heartbeat_of_an_unlocker(
+    board: Board,
+) -> None:
+    store = board.store
+    changes: dict[str, Callable[[], object]] = {
+        "nothing": lambda: None,
+        "taken": lambda: store.take("a", held_for=0),
+        "pushed": lambda: store.push("a"),
+        "waited for": lambda: store.wait("a", "w1"),
+        "past its alert": lambda: setattr(board, "ahead", 301),
+        "overdue": lambda: setattr(board, "ahead", 901),
+        "an unlocker": lambda: store.unlocker(),
+        "etcd away": lambda: setattr(store, "here", False),
+        "released": lambda: store.release("a"),
+        "removed": lambda: store.removed("a", "u1", how="auto-unlock"),
+    }
+    seen = {}
+    for change, make in changes.items():
+        make()
+        seen[board.get("/api/locks").headers["ETag"]] = change
+    assert list(seen.values()) == list(changes)
+    store.write(("unlockers", "watchdog-1:77", "", b'{"alive": 2}'))
+    assert board.get("/api/locks").headers["ETag"] == list(seen)[-1]
 
 
-def test_errors_of_the_api_are_json(board: Board) -> None:
-    for path in ("/api/nothing", "/api/"):
-        answer = board.get(path)
-        assert (answer.status_code, list(answer.json)) == (404, ["error"])
-    answer = board.client.post("/api/locks")
-    assert (answer.status_code, list(answer.json or [])) == (405, ["error"])
-    assert "GET" in answer.headers["Allow"]
+def test_dashboards_of_one_store_have_one_etag_and_of_another_store_another(board: Board) -> None:
+    """A viewer may ask any of several behind one address, and be told that nothing is new."""
+
+    def tag(of: Board) -> Any:
+        return of.get("/api/locks").headers["ETag"].split("-")[0]
+
+    board.store.take("a", uuid="u1")
+    with Board(store=board.store) as same, Board() as other:
+        assert tag(same) == tag(board)
+        # `clustermutex up` on a fresh etcd, under a page that is still open.
+        other.store.take("a", uuid="u2")
+        assert other.store.revision == board.store.revision
+        assert tag(other) != tag(board)
 
 
-def test_before_everything_was_read_it_is_503() -> None:
-    board = Board()
-    answer = board.get("/api/locks")
-    assert answer.status_code == 503
-    assert "127.0.0.1:2379" in answer.json["error"]
+def test_a_picture_is_good_for_a_while_that_grows_with_its_cost() -> None:
+    """Many viewers of many busy locks must not keep the process making pictures all the time."""
+    with Board(rest=1e9) as board:
+        board.store.take("a")
+        assert board.locks() == ["a"]
+        board.store.take("b")
+        assert board.locks() == ["a"]

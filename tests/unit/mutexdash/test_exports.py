@@ -1,0 +1,148 @@
+"""Files of all removal records, and what viewers may take of a dashboard's memory and disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.board import Board, served
+from tests.support.processes import wait_until
+from tests.support.records import BACKTRACE
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    with Board() as started:
+        yield started
+
+
+def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
+    facts: dict[str, Any] = {"how": "auto-unlock", "removed_by": "dog", "backtrace": BACKTRACE}
+    board.store.removed("a", "u1", **facts, removed_at=0.5, hostname='=cmd|"/c calc"!A1', pid=7)
+    board.store.removed("b/c", "u2", **facts, why="+1", reason='line\nline, "quoted"')
+    assert board.get("/removed.json?q=nothing").json == []
+    assert len(board.html("/removed.csv?q=nothing").splitlines()) == 1
+    whole = board.get("/removed.json")
+    assert whole.headers["Content-Disposition"] == "attachment; filename=removed-locks.json"
+    assert [removal["uuid"] for removal in whole.json] == ["u1", "u2"]
+    assert all(removal["backtrace"] == BACKTRACE for removal in whole.json)
+
+    answer = board.get("/removed.csv")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    first, second = csv.DictReader(io.StringIO(answer.get_data(as_text=True), newline=""))
+    assert first["hostname"] == '\'=cmd|"/c calc"!A1', "a spreadsheet would run it"
+    assert (first["removed_at"], first["pid"]) == ("1970-01-01T00:00:00.500+00:00", "7")
+    assert (second["name"], second["why"]) == ("b/c", "'+1")
+    assert (second["reason"], second["backtrace"]) == ('line\nline, "quoted"', BACKTRACE)
+    assert len(board.get("/removed.json?q=line").json) == 1
+
+
+def test_a_backtrace_that_records_have_in_common_is_read_once(board: Board) -> None:
+    backtrace = b"  File \xe2\x80\xa6"
+    code = sha256(backtrace).hexdigest()
+    board.store.write(("code", code, "", backtrace))
+    for number in range(20):
+        board.store.removed(f"lock-{number}", "u", code=code)
+    board.store.removed("lost", "u", code="0" * 64)
+    asked = board.store.questions
+    whole = {removal["name"]: removal["backtrace"] for removal in board.get("/removed.json").json}
+    assert whole.pop("lost") is None
+    assert list(whole.values()) == ["  File …"] * 20
+    assert board.store.questions - asked == 2
+
+
+# ---------------------------------------------------------------- bounds
+
+
+@pytest.fixture
+def full(board: Board) -> Board:
+    for number in range(20):
+        board.store.removed("a", f"u{number}", how="auto-unlock", reason="x" * 5000)
+    board.settle()
+    return board
+
+
+def unread(board: Board) -> Any:
+    return board.client.get("/removed.json")
+
+
+def test_so_many_exports_are_in_flight_and_no_more(full: Board) -> None:
+    answers = [unread(full) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200] * 4 + [503]
+    assert answers[4].headers["Retry-After"] == "10"
+    answers[0].close()
+    again = unread(full)
+    assert again.status_code == 200, "a file is gone when its answer has ended"
+    for answer in (*answers, again):
+        answer.close()
+
+
+def test_an_export_is_not_larger_than_there_is_room(full: Board) -> None:
+    full.app.config["MAX_EXPORT_BYTES"] = 150_000
+    first = unread(full)
+    assert first.status_code == 200
+    assert len(first.get_data()) > 100_000
+    second = unread(full)
+    assert second.status_code == 503, "for what is being sent to others there is room later"
+    assert "try again" in second.get_data(as_text=True)
+    first.close()
+    full.app.config["MAX_EXPORT_BYTES"] = 50_000
+    third = unread(full)
+    assert third.status_code == 400
+    assert "narrow it down by ?q=" in third.get_data(as_text=True)
+
+
+def test_a_client_that_does_not_read_an_export_is_ended_and_its_file_is_gone(board: Board) -> None:
+    for number in range(200):
+        board.store.removed("b", f"u{number}", how="auto-unlock", reason="y" * 60_000)
+    board.settle()
+    with served(board.service, reading=1.0, slowest=10**9) as url:
+        where = urlsplit(url).hostname or "", urlsplit(url).port or 0
+        with closing(socket.create_connection(where, 60)) as connection:
+            connection.sendall(b"GET /removed.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            # Its file alone has more than the half of what there is room for.
+            board.app.config["MAX_EXPORT_BYTES"] = 20 * MIB
+
+            def whole() -> bool:
+                with unread(board) as answer:
+                    return bool(answer.status_code == 200)
+
+            assert not whole()
+            wait_until(whole, what="the file to be closed, though nobody reads")
+
+
+def test_kept_answers_take_16_mib_at_most_and_end_with_their_time(board: Board) -> None:
+    """With whatever request comes next."""
+    texts = dict.fromkeys(("hostname", "thread", "identity", "reason", "client"), "x" * 200)
+    for number in range(1000):
+        board.store.take(f"{number}" * 40, **texts)
+    board.stopped = board.now()
+    size = len(board.get("/api/locks?per_page=1000").data)
+    assert size > MIB
+    tracemalloc.start()
+
+    def taken() -> int:
+        return tracemalloc.get_traced_memory()[0]
+
+    before = taken()
+    for number in range(1, 30 * MIB // size):
+        board.client.get(f"/api/locks?per_page=1000&q={'+' * number}").close()
+    kept = taken() - before
+    board.later += 5
+    board.client.get("/healthz").close()
+    left = taken() - before
+    tracemalloc.stop()
+    assert 8 * MIB < kept < 24 * MIB
+    assert left < 4 * MIB
