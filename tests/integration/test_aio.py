@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreUnavailable
+from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailable
 from lockclient.acquisition.attempt import PROMPT
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import made_of
@@ -128,19 +128,6 @@ class TestCancelling:
         # A machine that stands still for as long as the patience lasts, leaves one.
         assert cancelled[0] > 30
         assert len(kept) < cancelled[0] / 4
-
-    def test_the_clean_up_outlives_the_loop(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
-        """`asyncio.run` returns at once after the cancellation; the ticket goes all the same."""
-
-        async def main() -> None:
-            await AsyncClusterMutex("x", store=store).acquire()
-
-        with ClusterMutex("x", store=store) as held:
-            for _ in range(10):
-                with pytest.raises(asyncio.TimeoutError):
-                    asyncio.run(asyncio.wait_for(main(), 0.05))
-            wait_until(lambda: not held.waiters(), what="the tickets to go")
-        assert left_over(etcdctl, store) == ""
 
 
 class TestCrowd:
@@ -266,31 +253,6 @@ class TestOutage:
             await holder.release()
 
         run(main())
-
-    def test_a_holder_is_told_when_its_time_runs_out(
-        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
-    ) -> None:
-        """Though nobody can be asked; and what it leaves is cleaned up when etcd is back."""
-
-        async def main() -> None:
-            told = asyncio.Event()
-
-            async def on_lost(lost: LockLost) -> None:
-                told.set()
-
-            held = AsyncClusterMutex(
-                "x", store=own_store, expected_runtime=0.5, auto_unlock_after=1, on_lost=on_lost
-            )
-            await held.acquire()
-            with frozen(own_etcd):
-                await asyncio.wait_for(told.wait(), 20)
-                with pytest.raises(LockLost):
-                    await held.alive()
-                with pytest.raises(LockLost):
-                    await held.release()
-
-        run(main())
-        wait_until(lambda: left_over(own_etcdctl, own_store) == "", what="the end of the lock")
 
 
 class TestSecurity:

@@ -205,7 +205,7 @@ def server(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@pytest.mark.parametrize("times", [4, *soaking(40)])
+@pytest.mark.parametrize("times", [2, *soaking(40)])
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figure: Figure) -> None:
     """In time, without an error, and without a traceback of somebody's thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -26,44 +25,6 @@ def mutex(store: EtcdStore) -> Callable[..., ClusterMutex]:
 
 
 Make = Callable[..., ClusterMutex]
-
-
-def test_it_can_be_entered_again_after_it_was_left(mutex: Make) -> None:
-    """One object, one acquisition after the other, each with a uuid and a token of its own."""
-    one = mutex()
-    with one:
-        first = (one.uuid, one.fencing_token)
-    with one:
-        assert one.uuid != first[0]
-        assert one.fencing_token > first[1]
-
-
-def test_what_runs_later_is_refused(mutex: Make) -> None:
-    """Coroutines and generators would run after the lock was released."""
-
-    async def coroutine() -> None:
-        await asyncio.sleep(0)
-
-    def generator() -> object:
-        yield
-
-    async def asynchronous() -> object:
-        yield
-
-    for function in (coroutine, generator, asynchronous):
-        with pytest.raises(TypeError, match="use `with` inside it"):
-            mutex()(function)
-
-
-def test_it_is_not_reentrant(mutex: Make) -> None:
-    """Who has it and asks again waits for itself; the first acquisition stands."""
-    shared = mutex()
-    with shared as held:
-        uuid = held.uuid
-        assert not shared.acquire(timeout=0.3)
-        assert not shared.acquire(blocking=False)
-        assert held.uuid == uuid
-        assert held.healthy
 
 
 class TestConstruction:

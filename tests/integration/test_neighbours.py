@@ -11,13 +11,9 @@ from pathlib import Path
 import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd
-from tests.support.processes import Figure, run_to_end
+from tests.support.processes import run_to_end
 
 CHECK = Path(__file__).parents[2] / ".ci/matrix_check.py"
-IMPORTS = 3
-CLOCK = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
-"""The processor's time: all that an import takes, and not what other programs take meanwhile."""
-
 BROUGHT = """
 import sys, grpc
 before = set(sys.modules)
@@ -44,23 +40,8 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def test_the_import_is_quick(figure: Figure) -> None:
+def test_the_import_is_quick() -> None:
     """It brings little along that gRPC does not, a count that no noise can move."""
-    took: dict[str, list[float]] = {
-        "grpc": [],
-        "lockclient": [],
-        "lockclient.stores.etcd.store": [],
-    }
-    for _ in range(IMPORTS):
-        for module, times in took.items():
-            times.append(float(run("-c", CLOCK.format(module))))
-    best = {each: min(times) for each, times in took.items()}
-    ratio = {each: best[each] / best["grpc"] for each in took}
-    figure(
-        f"import lockclient takes {ratio['lockclient']:.2f} times import grpc "
-        f"({best['grpc'] * 1000:.0f} ms); with all that the first mutex imports "
-        f"{ratio['lockclient.stores.etcd.store']:.2f} times"
-    )
     brought = run("-c", BROUGHT).split()
     others = {each.partition(".")[0] for each in brought if not each.startswith("lockclient")}
     assert others <= {"json", "uuid", "datetime", "dataclasses", "copy", "platform", "queue"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.contract.subject import named
 from tests.support.processes import run_to_end
 from tests.support.soak import soaking
 
@@ -86,5 +88,5 @@ def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
     ],
 )
 def test_a_store_that_can_t_be_had_is_named(store: str, text: str) -> None:
-    done = run_to_end(*SUITE, "--store", store, folder=CHECKOUT, status=4)
-    assert text in done.stderr
+    with pytest.raises(ValueError, match=re.escape(text)):
+        named(store)().__enter__()

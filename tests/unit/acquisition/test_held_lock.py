@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -295,8 +295,19 @@ class TestDecorator:
     def test_what_runs_after_its_call_is_refused(self, store: MemoryStore) -> None:
         """When decorating where that can be seen, else at the call."""
         mutex = ClusterMutex(NAME, store=store)
-        with pytest.raises(TypeError, match="use `with` inside it"):
-            mutex(Later())
+
+        async def coroutine() -> None:
+            pytest.fail("it must not run")
+
+        def generator() -> Iterator[None]:
+            yield
+
+        async def asynchronous() -> AsyncIterator[None]:
+            yield
+
+        for function in (Later(), coroutine, generator, asynchronous):
+            with pytest.raises(TypeError, match="use `with` inside it"):
+                mutex(function)
         with pytest.raises(TypeError, match="use `with` inside it"):
             mutex(unprotected())()
         assert taken(store) is None

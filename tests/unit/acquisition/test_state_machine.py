@@ -1,4 +1,4 @@
-"""One acquisition, step by step. (`test_state_machine_schedules.py` tries any order.)"""
+"""One acquisition, step by step; `tests/proof/exhaust.py` tries every order of several."""
 
 from __future__ import annotations
 
