@@ -1,4 +1,8 @@
-"""What every store promises to who has a lock, removes one, or watches one."""
+"""What `test_model` leaves out of a holder's requests; and what a watch of one lock tells.
+
+That is what another client writes to a lock and, in stores without fencing tokens, late requests of
+acquisitions that are over.
+"""
 
 from __future__ import annotations
 
@@ -39,74 +43,6 @@ def taken_and_written(
 
 
 class TestHolding:
-    def test_a_push_moves_the_stamps_and_nothing_else(self, ask: Ask) -> None:
-        """Its stamps are read afterwards, and when they were written; the token stays."""
-        mine = holder()
-        token = take(ask, mine).token
-        stamps = Stamps(250.0, 350.125)
-        pushed = ask(Push(NAME, mine.uuid or "", stamps, token))
-        assert isinstance(pushed, Done)
-        assert token < pushed.revision
-        assert seen(ask).holder == taken(mine.stamped(stamps), token, pushed.revision)
-
-    def test_a_push_without_an_end_writes_none(self, ask: Ask) -> None:
-        """A lock that is never auto-unlocked has no `auto_unlock_at`, before and after."""
-        mine = holder(**NEVER)
-        token = take(ask, mine).token
-        pushed = ask(Push(NAME, mine.uuid or "", Stamps(250.0, None), token))
-        assert isinstance(pushed, Done)
-        assert seen(ask).holder == taken(mine.stamped(Stamps(250.0, None)), token, pushed.revision)
-
-    def test_a_push_that_comes_late_does_not_bring_a_lock_back(self, ask: Ask) -> None:
-        """Nor takes it from the next holder."""
-        mine, other = holder(), holder()
-        token = take(ask, mine).token
-        ask(Unlock(NAME, mine.uuid or ""))
-        late = Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), token)
-        assert ask(late) == NotHolder(None, None)
-        token = take(ask, other).token
-        assert ask(late) == NotHolder(other.uuid, None)
-        assert seen(ask).holder == taken(other, token)
-
-    @pytest.mark.parametrize(
-        "of_uuid",
-        [
-            lambda uuid: Push(NAME, uuid, Stamps(2.0, 3.0), 1_000_000),
-            lambda uuid: Unlock(NAME, uuid),
-        ],
-        ids=["push", "unlock"],
-    )
-    def test_who_lost_the_lock_is_told_to_whom_and_why(
-        self, ask: Ask, of_uuid: Callable[[str], Request]
-    ) -> None:
-        """Push and unlock of a lock that was removed change nothing and bring the record."""
-        mine, other = holder(), holder()
-        take(ask, mine)
-        record = removal(mine)
-        assert isinstance(ask(Remove(record, None)), Done)
-        gone = ask(of_uuid(mine.uuid or ""))
-        assert isinstance(gone, NotHolder)
-        assert gone.holder is None
-        assert gone.removal is not None
-        assert gone.removal.facts() == record.facts()
-        take(ask, other)
-        gone = ask(of_uuid(mine.uuid or ""))
-        assert isinstance(gone, NotHolder)
-        assert gone.holder == other.uuid
-        still = seen(ask).holder
-        assert still is not None
-        assert (still.uuid, still.alive_at) == (other.uuid, other.alive_at)
-
-    def test_an_unlock_leaves_nothing(self, ask: Ask) -> None:
-        """Afterwards nobody holds the lock; a second unlock says so."""
-        mine = holder()
-        take(ask, mine)
-        assert isinstance(ask(Unlock(NAME, mine.uuid or "")), Done)
-        assert seen(ask).holder is None
-        gone = ask(Unlock(NAME, mine.uuid or ""))
-        assert isinstance(gone, NotHolder)
-        assert (gone.holder, gone.removal, gone.resent) == (None, None, False)
-
     @pytest.mark.parametrize("mark", [False, True])
     def test_withdrawing_leaves_no_lock(self, ask: Ask, mark: bool) -> None:
         """Its own is gone, another one's is not touched, and the name is free afterwards."""
@@ -140,24 +76,6 @@ class TestHolding:
         assert isinstance(ask(attempt(removed)), Refused)
         assert seen(ask).holder is None
 
-    @pytest.mark.needs("queue")
-    def test_withdrawing_leaves_neither_lock_nor_ticket(self, ask: Ask) -> None:
-        """As holder, as waiter, as neither, and twice; nobody else's things are touched."""
-        mine, waiter, other = holder(), holder(), holder()
-        take(ask, mine)
-        queue(ask, waiter)
-        queue(ask, other)
-        for _ in range(2):
-            assert isinstance(ask(Withdraw(NAME, "nobody")), Done)
-            assert isinstance(ask(Withdraw(NAME, waiter.uuid or "")), Done)
-            found = seen(ask)
-            assert found.holder is not None
-            assert [each.uuid for each in found.waiters] == [other.uuid]
-        assert isinstance(ask(Withdraw(NAME, mine.uuid or "")), Done)
-        found = seen(ask)
-        assert found.holder is None
-        assert [each.uuid for each in found.waiters] == [other.uuid]
-
     def test_only_the_acquisition_that_was_looked_at_is_reclaimed(self, ask: Ask) -> None:
         """The heir of a dead holder has its lock; nothing of the dead one's facts stays."""
         dead = holder(identity="worker", thread="main", reason="old")
@@ -176,26 +94,6 @@ class TestHolding:
 
 class TestLatePushes:
     """Who came after whom is told by revisions: times are what somebody's clock says."""
-
-    def test_after_one_that_was_made_later_it_changes_nothing(self, ask: Ask) -> None:
-        """Whichever of the two has the later times: a clock may have been set back."""
-        mine = holder()
-        token = at = take(ask, mine).token
-        for now in (Stamps(250.0, 350.0), Stamps(150.0, 250.0)):
-            pushed = ask(Push(NAME, mine.uuid or "", now, at))
-            assert isinstance(pushed, Done)
-            for late in (Stamps(249.0, 349.0), Stamps(251.0, 351.0)):
-                assert ask(Push(NAME, mine.uuid or "", late, at)) == Conflict(pushed.revision)
-                assert seen(ask).holder == taken(mine.stamped(now), token, pushed.revision)
-            at = pushed.revision
-
-    def test_sent_twice_it_is_done_once(self, ask: Ask) -> None:
-        """The second sending tells when the first one did it."""
-        mine = holder()
-        push = Push(NAME, mine.uuid or "", Stamps(250.0, 350.1234), take(ask, mine).token)
-        first = ask(push)
-        assert isinstance(first, Done)
-        assert [ask(push), ask(push)] == [first, first]
 
     @pytest.mark.needs("write")
     @pytest.mark.parametrize("value", [b"9999.000", b"1.000", b"soon"])
@@ -234,13 +132,6 @@ class TestLatePushes:
 
 
 class TestRemoving:
-    def test_a_push_that_got_in_first_wins(self, ask: Ask) -> None:
-        """A remover that saw older stamps removes nothing, and leaves no record."""
-        mine = holder()
-        token = take(ask, mine).token
-        ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), token))
-        self.refused(ask, mine, (token, token))
-
     @pytest.mark.needs("write")
     @pytest.mark.parametrize("stamp", ["alert_at", "auto_unlock_at"])
     @pytest.mark.parametrize("value", [b"9999.000", b"1.000", None])
@@ -276,21 +167,6 @@ class TestRemoving:
         found = seen(ask, uuid=mine.uuid)
         assert found.holder is not None
         assert found.removal is None
-
-    def test_the_record_comes_with_the_removal(self, ask: Ask, subject: Subject) -> None:
-        """Sent twice it is done once; a second remover is told that it was not him."""
-        mine = holder(reason="why not ✓", backtrace="  File x")
-        token = take(ask, mine).token
-        mine, stamps = replace(mine, fencing_token=token), (token, token)
-        record = removal(mine)
-        assert isinstance(ask(Remove(record, stamps)), Done)
-        found = seen(ask, uuid=mine.uuid)
-        assert found.holder is None
-        assert found.removal is not None
-        known = {} if subject.store.can.fencing else {"fencing_token": 0}  # a name, and no number
-        assert found.removal.facts() == record.facts() | known
-        assert isinstance(ask(Remove(record, stamps)), Done)
-        assert isinstance(ask(Remove(replace(record, removed_by="unlocker-2"), stamps)), NotHolder)
 
 
 @pytest.mark.needs("watch")

@@ -59,8 +59,8 @@ WRITTEN = (b"9999.000", b"1.000", b"soon", None)
 TEXTS = ("thread", "identity", "process", "client", "backtrace", "reason")
 USUAL = "usual"
 WEIGHTS = {"take_or_queue": 3, "claim": 5, "push": 4, "unlock": 2, "remove": 4, "reclaim": 6}
-WEIGHTS |= {"take": 2, "withdraw": 2, "get_position": 5, "send_again": 3, "write": 2}
-WEIGHTS |= {"lose_tickets": 1}
+WEIGHTS |= {"take": 2, "withdraw": 3, "get_position": 5, "send_again": 3, "write": 2}
+WEIGHTS |= {"lose_tickets": 2}
 """The kinds of steps, and how often they come."""
 WHO = (*[USUAL] * 9, "holder", "first", "second", 0, 1, 2, 3)
 """The sender of a request: as is usual, the holder, a waiter by its place, or any acquisition."""
@@ -310,25 +310,26 @@ class Equivalence(RuleBasedStateMachine):
         self.send(Take(self.taker(lock, who, rare)))
 
     def take_or_queue(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
-        mine = self.taker(lock, who, rare)
+        again = who == USUAL and pick < 3 and lock.tickets
+        mine = self.taker(lock, "first" if again else who, rare)
         self.send(TakeOrQueue(mine, ticket(mine)))
 
     def claim(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
-        mine = self.acquisition(lock, "first" if who == USUAL else who)
+        mine = self.waiter(lock, who, rare)
         if lock.uuid() is not None and pick > 2:
             self.send(Unlock(lock.name, lock.uuid() or ""))
         if place := self.place_of(mine, late=rare):
             self.send(Claim(mine, place))
 
     def reclaim(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
-        mine = self.taker(lock, who, rare)
+        mine = self.taker(lock, who, rare or pick > 8)
         # In Valkey one that nobody has is taken: its servers vote for the first that comes.
         previous = lock.holder or (self.seen.get(lock.name) if self.store.can.fencing else None)
         if previous is None or previous.uuid == mine.uuid:
             return
-        if pick < 2:
+        if pick < 3:
             previous = replace(previous, uuid=self.acquisition(lock, 1).uuid)
-        if pick in (2, 3) and self.store.can.fencing:
+        if pick in (3, 4) and self.store.can.fencing:
             known = self.revisions[None]
             token = min(known) if min(known) != previous.fencing_token else max(known)
             previous = replace(previous, fencing_token=token)
@@ -336,13 +337,17 @@ class Equivalence(RuleBasedStateMachine):
             self.send(Reclaim(mine, previous))
 
     def get_position(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
-        mine = self.acquisition(lock, "first" if who == USUAL else who)
+        mine = self.waiter(lock, who, rare)
         if not (place := self.place_of(mine, late=rare)):
             return
         request = GetPosition(lock.name, mine.uuid or "", place)
         left = self.left.get(lock.name, ())
         if pick < 5 and left:
-            uuid, at = left[-1 - pick % min(2, len(left))]
+            uuid, at = left[(0, -1, len(left) // 2)[pick % 3]]
+            if pick == 3:
+                uuid = "nobody"
+            elif pick == 4:
+                uuid, at = lock.uuid() or "", max(self.revisions[None])
             request = replace(request, predecessor=uuid, left_at=at)
         elif pick < 8:
             others = [waiter.uuid for waiter in lock.queue() if waiter.uuid != mine.uuid]
@@ -352,17 +357,20 @@ class Equivalence(RuleBasedStateMachine):
 
     def push(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
         mine = self.acquisition(lock, "holder" if who == USUAL else who, before=rare)
-        at = TIMES[pick % len(TIMES)]
-        stamps = Stamps(at, None if mine.auto_unlock_at is None else at + 100)
-        if stamped := self.stamped.get(mine.uuid or ""):
-            self.send(Push(mine.name, mine.uuid or "", stamps, stamped[0 if pick < 3 else -1][0]))
+        stamped = self.stamped.get(mine.uuid or "")
+        times = [TIMES[pick % 3 - late] for late in (1, 0)]
+        for at in times if pick < 4 else times[:1]:  # the second one comes late
+            stamps = Stamps(at, None if mine.auto_unlock_at is None else at + 100)
+            if stamped:
+                self.send(Push(mine.name, mine.uuid or "", stamps, stamped[-1][0]))
 
     def unlock(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
         mine = self.acquisition(lock, "holder" if who == USUAL else who, before=rare)
         self.send(Unlock(mine.name, mine.uuid or ""))
 
     def withdraw(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
-        mine = self.acquisition(lock, who, before=rare)
+        usual = ("first", "second", "holder")[pick % 3]
+        mine = self.acquisition(lock, usual if who == USUAL else who, before=rare)
         tombstone = pick < 4
         if lock.uuid() not in (None, mine.uuid):
             tombstone &= self.store.can.fencing  # a bucket's stands on the other one's lock
@@ -373,7 +381,9 @@ class Equivalence(RuleBasedStateMachine):
         mine = self.as_seen.get(mine.uuid or "", mine)
         removal = Removal(mine, 400.0, f"unlocker-{pick % 2}", AUTO_UNLOCK, "No heartbeat.")
         stamped = self.stamped.get(mine.uuid or "")
-        seen = stamped[0 if pick % 3 == 0 else -1] if stamped and pick < 9 else None
+        seen = stamped[-1] if stamped and pick < 9 else None
+        if seen and pick < 3:  # it comes after a push that it has not seen
+            self.push(lock, who, 5, rare)
         recorded = not (mine.uuid or "").startswith("2")  # the same when it is sent again
         self.send(Remove(removal, seen, recorded))
 
@@ -404,6 +414,13 @@ class Equivalence(RuleBasedStateMachine):
         self.model.expire(self.lease)
         self.lease += 1
         self.has_lease = False
+
+    def waiter(self, lock: Lock, who: str | int, rare: bool) -> Holder:
+        """Return the acquisition that is meant; `rare`: one that has another ticket by now."""
+        for waiting in lock.queue():
+            if rare and len(self.places[waiting.uuid]) > 1:
+                return self.holders[waiting.uuid]
+        return self.acquisition(lock, "first" if who == USUAL else who)
 
     def place_of(self, mine: Holder, *, late: bool) -> int:
         """Return the revision of its ticket, or `late` of its first one; 0: it has had none."""
