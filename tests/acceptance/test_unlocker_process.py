@@ -15,14 +15,11 @@ from click.testing import CliRunner
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
-from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import frozen
 from tests.support.etcd_store import etcd_store
-from tests.support.locks import has, removal_of, take
+from tests.support.locks import removal_of
 from tests.support.processes import BIN, run_to_end, start_service, wait_until
-from tests.support.records import taker
 from tests.support.unlocker_process import (
     UNLOCKER,
     fetch,
@@ -36,24 +33,6 @@ from unlocker.cli import main
 
 IN_TIME = 20
 """Seconds in which it is gone: its own patience is four, the rest is a busy machine's."""
-
-
-def test_one_that_is_killed_and_started_again_counts_what_it_keeps(
-    settings: Settings, store: EtcdStore
-) -> None:
-    """Else nobody would know of an unlocker that never lives long enough to remove anything."""
-    take(store, taker("a", Runtime(60, 3600), time.time() - 3700))
-
-    def started_at() -> float | None:
-        with unlocker(settings) as service:
-            kept = "clustermutex_unlocker_locks_kept"
-            wait_until(lambda: figure(service, kept) == 1, what="the lock to be counted")
-            started = figure(service, "process_start_time_seconds")
-            service.process.kill()
-            return started
-
-    assert started_at() != started_at(), "which the alert UnlockerRestarting goes by"
-    assert has(store, "a")
 
 
 def test_every_option_is_a_variable_too_and_a_flag_comes_first(settings: Settings) -> None:

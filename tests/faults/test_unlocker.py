@@ -19,8 +19,8 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.dashboard import dashboard
-from tests.support.etcd_binary import add_users, etcdctl_of, exhaust_space, frozen, put_at_once
-from tests.support.locks import has, read
+from tests.support.etcd_binary import add_users, etcdctl_of, put_at_once
+from tests.support.locks import has
 from tests.support.processes import run_to_end, wait_until
 from tests.support.relay import Relay
 from tests.support.terminal import called
@@ -30,7 +30,6 @@ from tests.support.unlocker_process import (
     UP,
     fetch,
     figure,
-    figures,
     ready,
     unlocker,
     unready,
@@ -97,89 +96,6 @@ def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> 
         assert log.count("The watch on etcd broke") == 1
         assert log.count("does not answer") <= 1  # only if it was asked something meanwhile
         assert "Traceback" not in log
-
-
-def test_an_etcd_that_was_compacted(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """While the unlocker was stopped, so that its watch can't go on where it was.
-
-    It may be a restored etcd, which lost heartbeats: so all locks count anew, and no alert is told
-    again.
-    """
-    held = 'clustermutex_locks{state="ok"}'
-    with when_ready(unlocker(Settings(location=own_store.location))) as service:
-        silent = mutex(own_store, "silent", 6)
-        # Longer than an etcd takes to start (3.5.30: some seconds), or its time is over by then.
-        pushed, released = mutex(own_store, "pushed", 10), mutex(own_store, "released", 600)
-        alert = "Lock 'silent' is past its alert"
-        wait_until(lambda: alert in service.log_text(), what="the alert")
-        with frozen(service):
-            own_etcd.stop()  # else the news would wait for it in the connection
-            own_etcd.start()
-            pushed.alive(force=True)
-            released.release()
-            last = mutex(own_store, "taken meanwhile", 600)
-            wait_until(lambda: not silent.healthy, what="its time to be over")
-            etcdctl_of(own_etcd)("compact", str(read(own_store, "pushed").revision))
-        went_on = time.time()
-        uuid = silent.uuid
-        removal = wait_until(lambda: read(own_store, "silent", uuid).removal, what="the removal")
-        assert removal.removed_at is not None
-        assert removal.removed_at >= went_on + 6
-        wait_until(lambda: has(own_store, "pushed") is None, what="the other")
-        wait_until(lambda: figure(service, held) == 1, what="the release to be known")
-        assert last.healthy
-        assert (figure(service, "clustermutex_unlocker_table_loads_total") or 0) >= 2
-        log = service.log_text()
-        assert log.count(alert) == 1
-        assert log.count("Changes of the store were compacted before they were read") == 1
-        assert "Traceback" not in log
-
-
-def test_an_etcd_out_of_space(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """It takes no heartbeat and no record: so nothing is removed, which it says, until then."""
-    uuid = mutex(own_store, "a", 3).uuid
-    exhaust_space(own_etcd)
-    with when_ready(unlocker(Settings(location=own_store.location))) as service:
-        full = "clustermutex_unlocker_store_out_of_space"
-        wait_until(lambda: figure(service, full) == 1, what="the metric")
-        refused = 'clustermutex_auto_unlocks_total{result="failed"}'
-        wait_until(lambda: (figure(service, refused) or 0) >= 2, what="two attempts")
-        failures = 'clustermutex_unlocker_store_failures_total{task="heartbeat"}'
-        wait_until(lambda: (figure(service, failures) or 0) >= 2, what="two refusals")
-        beat = 'clustermutex_unlocker_last_success_timestamp_seconds{task="heartbeat"}'
-        assert figure(service, beat) == 0
-        assert "has accepted no heartbeat of ours" in (why := unready(service))
-        assert "database space exceeded" in why
-        log = service.log_text()
-        assert log.count("The store refuses the heartbeat") == 1
-        assert log.count("'a' is due and can't be removed; retrying") == 1
-        assert has(own_store, "a") == uuid
-        etcdctl_of(own_etcd)("alarm", "disarm")
-        wait_until(lambda: figure(service, beat), what="a heartbeat")
-        wait_until(lambda: figure(service, REMOVED) == 1, what="the removal")
-        assert read(own_store, "a", uuid).removal is not None
-        assert figure(service, full) == 0
-        assert ready(service)
-
-
-def test_an_etcd_that_stopped(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """The gauges about locks go 30 s later, and come back with etcd; the counters stay."""
-    alert = 'clustermutex_lock_alert_timestamp_seconds{name="silent"}'
-    lost = (alert, 'clustermutex_locks{state="alert"}', "clustermutex_unlockers")
-    kept = ("clustermutex_alerts_total", REMOVED, "clustermutex_unlocker_table_loads_total")
-    with when_ready(unlocker(Settings(location=own_store.location))) as service:
-        silent = ClusterMutex("silent", expected_runtime=1, auto_unlock_after=600, store=own_store)
-        assert silent.acquire()
-        wait_until(lambda: figure(service, alert), what="the alert")
-        before, stopped = figures(service), time.monotonic()
-        own_etcd.stop()
-        wait_until(lambda: not {*lost} & {*figures(service)}, what="no gauges about locks")
-        assert 25 < time.monotonic() - stopped < 50
-        after = figures(service)
-        assert after[UP] == 0
-        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-        own_etcd.start()
-        wait_until(lambda: {*lost} <= {*figures(service)}, what="the gauges")
 
 
 def test_an_etcd_that_does_not_tell_its_time(own_etcd: Etcd, own_store: EtcdStore) -> None:

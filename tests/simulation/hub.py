@@ -131,6 +131,8 @@ class Hub:
         self.idents = itertools.count(1_000_000)
         self.process = self.outside = self.new_process("outside")
         self.errors: list[str] = []
+        self.clock_offsets: Callable[[], list[float]] = lambda: [0.0]
+        """Seconds by which the members' clocks are ahead of the process that asks."""
         self.order = blake2b(digest_size=8)
         self._heap: list[tuple[float, float, int, Process, Callable[[], object]]] = []
         self._numbers = itertools.count()

@@ -18,6 +18,8 @@ from tests.simulation.hub import Event, Hub, Process
 from tests.simulation.members import DELAY_S, Failed, Member, nobody_there
 from tests.simulation.streams import Stream
 
+LAG_S = 0.3
+"""Seconds by which a watch lags at most, while a member is behind."""
 LATEST_S = 60.0
 """Seconds after which a request that is late arrives at the latest."""
 
@@ -41,6 +43,9 @@ class Network:
     ) -> None:
         self.hub, self.etcd = hub, etcd
         self.members = {f"m{number}:2379": Member(f"m{number}:2379") for number in range(members)}
+        self.lag_s = LAG_S
+        self.unanswered = b""
+        """Part of the requests that are lost."""
         self.requests = 0
         self.faults = 0
         self.under_way = 0
@@ -76,6 +81,8 @@ class Network:
             self.faults += 1
             pause = 0.5 + LATEST_S * how_late**3
         message, silent = request.SerializeToString(), is_silent < unanswered
+        if self.unanswered and self.unanswered in message:
+            return
 
         def arrive() -> None:
             held_back = max(member.frozen_until, member.without_leader_until, member.down_until)

@@ -137,10 +137,20 @@ class Site:
     def __init__(self, seed: int = 1) -> None:
         self.hub = Hub(seed)
         self.etcd = SimulatedEtcd()
-        self.network = Network(self.hub, self.etcd, len(MEMBERS), lambda _: (0.0, 0.0, 0.0))
+        self.network = Network(
+            self.hub,
+            self.etcd,
+            len(MEMBERS),
+            lambda process: self.trouble.get(process.name, (0.0, 0.0, 0.0)),
+        )
+        self.trouble: dict[str, tuple[float, float, float]] = {}
+        """By process: the part of its requests that is lost, of its answers, of what is late."""
         self.location = EtcdLocation(endpoints=MEMBERS, root=ROOT)
         self._numbers = iter(range(1_000_000))
         self.log = _Log()
+
+    def _trouble(self, process: Process) -> tuple[float, float, float]:
+        return self.trouble.get(process.name, (0.0, 0.0, 0.0))
 
     def begin(self) -> None:
         """Start the process that takes locks."""
@@ -195,6 +205,12 @@ class Site:
             self.until(lambda: hasattr(service, "unlocker") and service.ready(), "readiness")
         return service
 
+    def lag(self, seconds: float) -> None:
+        """Let the watches of all members tell late, by so much at most, for so long."""
+        self.network.lag_s = seconds
+        for member in self.network.members.values():
+            member.behind_until = self.hub.now + seconds
+
     def cut_off(self, service: UnlockerProcess, seconds: float) -> None:
         """Let nothing pass between an unlocker and the store."""
         service.process.cut_off_until = self.hub.now + seconds
@@ -237,19 +253,29 @@ class Site:
             if key.decode().startswith(prefix)
         }
 
-    def foreign(self, name: str, alert_at: float, unlock_at: float | None) -> None:
+    def foreign(
+        self, name: str, alert_at: float, unlock_at: float | None, **facts: str | None
+    ) -> None:
         """Have a client with its own uuid for each lock take one, or push its stamps."""
         about = {"expected_runtime": 1.0, "locked_at": self.wall}
         if unlock_at is not None:
             about["auto_unlock_after"] = unlock_at - alert_at + 1.0
-        said = {
+        said: dict[str, str | None] = {
             "uuid": f"u-{name}",
             "hostname": "elsewhere",
             "alert_at": f"{alert_at:.3f}",
             "auto_unlock_at": None if unlock_at is None else f"{unlock_at:.3f}",
             "about": json.dumps(about),
         }
-        self.write({f"locks/{name}/{part}": value for part, value in said.items()})
+        self.write({f"locks/{name}/{part}": value for part, value in (said | facts).items()})
+
+    def removed(self) -> dict[str, float]:
+        """Return when which lock was removed with a record, seconds of the wall clock."""
+        return {
+            write.key.decode().split("/")[3]: WALL + write.at - BEGIN
+            for write in self.etcd.past
+            if write.value is not None and write.key.startswith(f"{ROOT}/removed/".encode())
+        }
 
     def clear(self, name: str) -> None:
         """Have a lock of `foreign` released."""

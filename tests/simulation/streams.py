@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 PING_TIMEOUT_S = 15.0
 """Seconds after which a connection to a frozen member is given up."""
-LAG_S = 0.3
-"""Seconds by which a watch lags at most, while a member is behind."""
 
 
 class Watcher:
@@ -99,7 +97,7 @@ class Stream:
         if not any(watch.next <= revision for watch in self._watchers.values()):
             return
         self._telling = True
-        lag = LAG_S if self._member.behind_until > self._hub.now else DELAY_S
+        lag = self._network.lag_s if self._member.behind_until > self._hub.now else DELAY_S
         self._hub.at(self._hub.now + lag * self._draw(), self._tell)
 
     def _tell(self) -> None:

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -140,6 +141,48 @@ class VirtualJobs:
         self._ending.set()
 
 
+class Future:
+    """What a call in a `Pool` returns."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.error: BaseException | None = None
+        self.thread = Thread(target=self._run, name="pool")
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._call()
+        except Exception as error:  # noqa: BLE001 - raised by `result`
+            self.error = error
+
+    def result(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return self._found
+
+
+class Pool:
+    """`ThreadPoolExecutor`, as far as it is used: a thread for each call."""
+
+    def __init__(self, *_: object) -> None:
+        self._futures: list[Future] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future:
+        """Begin a call."""
+        self._futures.append(Future(lambda: call(*args)))
+        return self._futures[-1]
+
+    def __exit__(self, *_: object) -> None:
+        for future in self._futures:
+            future.thread.join()
+
+
 class _Shim(ModuleType):
     """A module of which some names stand for something else."""
 
@@ -237,8 +280,9 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (process_identity.fingerprint, _fingerprint),
         (process_identity.provably_runs, _provably_runs),
         (rpc_methods.open_channel, open_channel),
-        (members.clock_offsets, lambda *_: [0.0]),
+        (members.clock_offsets, lambda *_: Hub.current.clock_offsets()),
         (Jobs, VirtualJobs),
+        (ThreadPoolExecutor, Pool),
         (log_queue.at_multiprocessing_exit, lambda *_: None),  # all threads end before
     ]
     return {**found, **{id(real): virtual for real, virtual in pairs}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,17 +12,6 @@ from tests.support.soak import soaking
 
 ALERT, END = "is past its alert, held by", "is no longer past its alert"
 TOTAL = 'clustermutex_unlocker_notifications_total{{result="{}"}}'
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with virtual_site() as found:
-        yield found
-
-
-@pytest.fixture
-def ops(site: Site) -> Url:
-    return site.url("ops")
 
 
 def three(site: Site, *urls: Url) -> list[UnlockerProcess]:
