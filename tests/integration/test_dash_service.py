@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.settings import Settings
-from lockclient.stores.etcd.store import EtcdStore
+from tests.support.board import hashed
 from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.unlocker_process import mutexdash, when_ready
@@ -41,7 +42,7 @@ def get(service: Service, path: str) -> Any:
 NAMES = ("deploy/prod", "deploy%2Fprod", "..", ".", "a b?c#d", "/x/", "🔒", "../etc", "é" * 100)
 
 
-def test_names_stay_apart_on_the_way_through_the_server(dash: Service, store: EtcdStore) -> None:
+def test_names_stay_apart_on_the_way_through_the_server(dash: Service, store: Any) -> None:
     """waitress decodes a path once, and that once is all: as in the keyspace."""
     held = [ClusterMutex(name, store=store) for name in NAMES]
     for mutex in held:
@@ -135,6 +136,26 @@ def test_with_no_auth_and_names_it_listens_anywhere(settings: Settings) -> None:
         wait_until(lambda: request(dash.url, "/readyz", Host="10.1.2.3").status == 200)
         assert request(dash.url, "/", Host="locks.example").status == 200
         assert request(dash.url, "/", Host="evil.example").status == 421
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        ("--listen 0.0.0.0:0", True),
+        ("--listen 127.0.0.1:0", False),
+        ("--listen 0.0.0.0:0 --proxy-hops 1 --trusted-proxy 10.0.0.1", False),
+    ],
+)
+def test_passwords_in_the_clear_are_told(
+    settings: Settings, tmp_path: Path, flags: str, warned: bool
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(f"ann:{hashed('x')}\n")
+    login = ("--auth", "basic", "--htpasswd", str(users))
+    words = ["mutexdash", "--url", settings.url(), *login, *flags.split()]
+    with start_service(words) as dash:
+        wait_until(lambda: status(dash, "/readyz") == 200)
+        assert ("Passwords come to 0.0.0.0 unencrypted" in dash.log_text()) == warned
 
 
 def test_an_address_in_use_is_told_in_a_sentence(dash: Service, settings: Settings) -> None:
