@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import exceptions as auth
+from google.auth.credentials import Credentials
 from google.oauth2 import service_account
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
+from lockclient.errors import StoreClosed
 from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
 from tests.support.certificates import Authority
-from tests.support.locks import ask, take
+from tests.support.locks import ask, has, take
+from tests.support.processes import wait_until
 from tests.support.web_server import serving
 
 
@@ -95,14 +101,16 @@ def account(tokens: Tokens, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(server: BucketServer, credentials: Any = None) -> Iterator[GcsStore]:
-    store = GcsStore(GcsLocation(server.bucket.name), credentials)
-    yield store
-    store.close()
+def opened(
+    server: BucketServer, credentials: Any = None, endpoint: str = ""
+) -> Iterator[ServiceStore]:
+    settings = Settings.load(f"gs://{server.bucket.name}{endpoint and f'?endpoint={endpoint}'}")
+    with closing(open_store(settings, credentials=credentials)) as store:
+        yield store
 
 
 @pytest.fixture
-def store(server: BucketServer) -> Iterator[GcsStore]:
+def store(server: BucketServer) -> Iterator[ServiceStore]:
     with opened(server) as made:
         yield made
 
@@ -110,7 +118,7 @@ def store(server: BucketServer) -> Iterator[GcsStore]:
 @pytest.mark.usefixtures("_account")
 class TestServiceAccount:
     def test_its_token_goes_with_each_request(
-        self, server: BucketServer, store: GcsStore, tokens: Tokens
+        self, server: BucketServer, store: ServiceStore, tokens: Tokens
     ) -> None:
         server.token = "token-0"
         with ClusterMutex("x", store=store) as mutex:
@@ -129,13 +137,12 @@ class TestServiceAccount:
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority.cacert)
         server.talk_tls(authority.issue("localhost"))
         server.token = "token-0"
-        place = GcsLocation(server.bucket.name, endpoint=server.url)
-        with closing(GcsStore(place)) as store, ClusterMutex("x", store=store):
+        with opened(server, endpoint=server.url) as store, ClusterMutex("x", store=store):
             pass
         assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer token-0"}
 
     def test_one_that_is_no_longer_accepted_is_renewed(
-        self, server: BucketServer, store: GcsStore, tokens: Tokens
+        self, server: BucketServer, store: ServiceStore, tokens: Tokens
     ) -> None:
         """What was answered by 401 was not done, so it is asked again, and is no doubt."""
         server.token = "token-0"
@@ -148,7 +155,7 @@ class TestServiceAccount:
         assert server.bucket.names() == []
 
     def test_who_gets_none_is_told_so(
-        self, server: BucketServer, store: GcsStore, tokens: Tokens
+        self, server: BucketServer, store: ServiceStore, tokens: Tokens
     ) -> None:
         tokens.status = 400
         with pytest.raises(StoreError, match=r"for want of credentials: .*Account deleted") as told:
@@ -158,7 +165,7 @@ class TestServiceAccount:
 
     @pytest.mark.parametrize("how", ["ill", "away"])
     def test_who_gives_them_may_be_away_for_a_while(
-        self, server: BucketServer, store: GcsStore, tokens: Tokens, how: str
+        self, server: BucketServer, store: ServiceStore, tokens: Tokens, how: str
     ) -> None:
         """As the bucket may: nothing was sent, and it is retried."""
         if how == "ill":
@@ -175,7 +182,7 @@ class TestServiceAccount:
 
 
 def test_who_is_nobody_is_told_what_to_do(
-    server: BucketServer, store: GcsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
@@ -189,7 +196,7 @@ def test_who_is_nobody_is_told_what_to_do(
 @pytest.mark.parametrize("said", ["", "[]", "{", "null"])
 def test_a_file_that_is_none_says_so(
     server: BucketServer,
-    store: GcsStore,
+    store: ServiceStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     said: str,
@@ -250,10 +257,98 @@ class TestEndpoint:
         monkeypatch.setenv("NO_PROXY", "localhost")  # where the tokens are
         with BucketServer() as private:
             private.token = "token-0"
-            location = GcsLocation.of(f"gs://{private.bucket.name}?endpoint={private.url}")
-            store = GcsStore(location)
-            with ClusterMutex("x", store=store) as mutex:
+            with (
+                opened(private, endpoint=private.url) as store,
+                ClusterMutex("x", store=store) as mutex,
+            ):
                 mutex.alive(force=True)
-            store.close()
             assert [asked.method for asked in private.asked] == ["POST", "PATCH", "DELETE"]
         assert tokens.given == ["token-0"]
+
+
+class Refreshed(Credentials):
+    """Credentials of a program, whose refresh waits to be let on, and then does as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.let_on = threading.Event()
+        self.lasts_s = 3600.0
+        self.refreshes = 0
+        self.error: Callable[[], BaseException] | None = None
+
+    def refresh(self, request: Any) -> None:
+        del request
+        self.refreshes += 1
+        assert self.let_on.wait(60)
+        if self.error is not None:
+            raise self.error()
+        self.token = "token"
+        now = datetime.now(timezone.utc).replace(tzinfo=None)
+        self.expiry = now + timedelta(seconds=self.lasts_s)
+
+
+class TestRefreshes:
+    """As the bucket's server sees them, which wants the token."""
+
+    @pytest.fixture
+    def credentials(self) -> Refreshed:
+        return Refreshed()
+
+    @pytest.fixture
+    def store(self, credentials: Refreshed) -> Iterator[ServiceStore]:
+        with BucketServer() as private:
+            private.token = "token"
+            with opened(private, credentials, private.url) as store:
+                yield store
+                credentials.let_on.set()
+
+    def test_many_that_ask_at_once_have_one_token(
+        self, store: ServiceStore, credentials: Refreshed
+    ) -> None:
+        with ThreadPoolExecutor(20) as threads:
+            asked = [threads.submit(has, store) for _ in range(20)]
+            wait_until(lambda: credentials.refreshes)
+            credentials.let_on.set()
+            assert [each.result() for each in asked] == [None] * 20
+        assert credentials.refreshes == 1
+
+    def test_a_clock_that_is_ahead_does_not_refresh_without_end(
+        self, store: ServiceStore, credentials: Refreshed
+    ) -> None:
+        """By it each token has expired; the bucket knows better."""
+        credentials.lasts_s = -7200.0
+        credentials.let_on.set()
+        assert [has(store) for _ in range(5)] == [None] * 5
+        assert credentials.refreshes == 1
+
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (lambda: auth.RefreshError("gone", {"error": "x"}), "gone"),  # type: ignore[no-untyped-call]
+            (lambda: OSError("no file"), "can't be read .no file"),
+            (SystemExit, "can't be read"),
+        ],
+    )
+    def test_a_failure_of_any_kind_is_told_and_remembered_for_a_while(
+        self,
+        store: ServiceStore,
+        credentials: Refreshed,
+        error: Callable[[], BaseException],
+        told: str,
+    ) -> None:
+        credentials.error = error
+        credentials.let_on.set()
+        for _ in range(3):
+            with pytest.raises(StoreError, match=told):
+                has(store)
+        assert credentials.refreshes == 1
+
+    def test_a_request_that_waits_for_one_ends_when_the_store_is_closed(
+        self, store: ServiceStore, credentials: Refreshed
+    ) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(ask, store, Take(holder()), 600)
+            wait_until(lambda: credentials.refreshes)
+            store.close()
+            with pytest.raises((StoreClosed, StoreUnavailable)):
+                asked.result(timeout=60)

@@ -14,12 +14,13 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
-from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Remove
+from lockclient.stores.outcomes import Done, Position, Queued
+from lockclient.stores.requests import GetPosition, Remove, TakeOrQueue
 from lockclient.stores.service_protocol import Batch, Kind
+from tests.contract.asking import NAME, holder, ticket
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.etcd_store import etcd_store
-from tests.support.locks import held, queue_up, removal_of, remove, soon
+from tests.support.locks import ask, held, queue_up, removal_of, remove, soon, take
 from tests.support.relay import Relay
 
 KINDS: tuple[Kind, ...] = ("locks", "queue", "removed", "unlockers")
@@ -70,6 +71,32 @@ class TestWhatIsWritten:
             thread.join(60)
         for mutex in waiters:
             mutex.release()
+
+    def test_a_foreign_ticket_is_named_by_its_key(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
+        """By the key as it stands, which our clients would encode otherwise; and it counts."""
+        take(store)
+        etcdctl("put", f"{store.location.root}/queue/the%2Flock/h%2f7", "{}")
+        mine = holder()
+        queued = ask(store, TakeOrQueue(mine, ticket(mine)))
+        assert isinstance(queued, Queued)
+        assert (queued.predecessor, queued.waiters, queued.ambiguous) == ("h%2f7", 2, False)
+        position = ask(store, GetPosition(NAME, mine.uuid or "", queued.ticket_revision - 1))
+        assert isinstance(position, Position)
+        assert not position.ticket, "it is another ticket than the one that is asked for"
+
+    def test_a_lock_that_another_hand_wrote_is_read_as_far_as_it_goes(
+        self, store: EtcdStore, etcdctl: Etcdctl
+    ) -> None:
+        """`about` is written with the `uuid`, or it is of another holder; half a lock is shown."""
+        prefix = f"{store.location.root}/locks/the%2Flock/"
+        etcdctl("put", f"{prefix}hostname", "h")
+        half = held(store)
+        assert (half.uuid, half.hostname, half.fencing_token) == (None, "h", 0)
+        etcdctl("put", f"{prefix}about", '{"identity": "of before"}')
+        etcdctl("put", f"{prefix}uuid", "u")
+        assert held(store).identity is None
+        etcdctl("put", f"{prefix}about", '{"identity": "of later"}')
+        assert "about" in held(store).problems
 
     def test_a_record_lasts_a_week(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         """Bound to a lease that all records of an hour share."""

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from lockclient.stores.gcs.store import GcsStore
+from lockclient import open_store
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket.server import BucketServer
-from tests.support.bucket_store import settings_of, store_of
+from tests.support.bucket_store import settings_of
 
 
 @pytest.fixture
-def store(server: BucketServer) -> Iterator[GcsStore]:
-    opened = store_of(settings_of(server, ""))
-    yield opened
-    opened.close()
+def store(server: BucketServer) -> Iterator[ServiceStore]:
+    with closing(open_store(settings_of(server, ""))) as opened:
+        yield opened
 
 
 @pytest.fixture
-def other(server: BucketServer) -> Iterator[GcsStore]:
+def other(server: BucketServer) -> Iterator[ServiceStore]:
     """Another program's, that knows only what it sees."""
-    opened = store_of(settings_of(server, ""))
-    yield opened
-    opened.close()
+    with closing(open_store(settings_of(server, ""))) as opened:
+        yield opened

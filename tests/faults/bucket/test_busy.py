@@ -8,10 +8,10 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps, monotonic
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push, RequestState
-from tests.contract.asking import NAME
+from lockclient.stores.requests import Push, RequestState, Take
+from lockclient.stores.service_protocol import ServiceStore
+from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Asked, BucketServer, Fault
 from tests.support.locks import PATIENCE, ask, has, take
 from tests.support.processes import wait_until
@@ -21,7 +21,7 @@ BUSY = Fault("", 429)
 
 @pytest.mark.parametrize("timeout", [-1, PATIENCE])
 def test_who_waits_outlasts_it(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, timeout: float
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch, timeout: float
 ) -> None:
     """Also beyond the time after which a bucket that does not answer is an error."""
     monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 1.0)
@@ -38,7 +38,7 @@ def test_who_waits_outlasts_it(
 
 
 def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told that neither push nor release was done; the release goes on by itself."""
     held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
@@ -56,7 +56,7 @@ def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
 
 def test_it_is_told_for_what_it_is(
     server: BucketServer,
-    store: GcsStore,
+    store: ServiceStore,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -85,3 +85,13 @@ def test_it_is_told_for_what_it_is(
     first, last = (record.getMessage() for record in ours)
     assert "asks us to slow down (HTTP status 429: " in first
     assert "takes requests again after" in last
+
+
+def test_a_conflict_that_does_not_end_is_an_outage(
+    server: BucketServer, store: ServiceStore
+) -> None:
+    """Google documents 409 as one to be tried again; as with 503 it may have been done."""
+    server.fault("POST", 409, times=1000)
+    with pytest.raises(StoreUnavailable, match="409") as told:
+        ask(store, Take(holder()), 1.0)
+    assert told.value.unknown

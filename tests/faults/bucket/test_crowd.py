@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from lockclient import AsyncClusterMutex
-from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket.server import BucketServer
 from tests.support.processes import wait_until
 
 CROWD = 200
 
 
-def test_a_crowd_costs_no_other_lock(server: BucketServer, store: GcsStore) -> None:
+def test_a_crowd_costs_no_other_lock(server: BucketServer, store: ServiceStore) -> None:
     """Who holds one pushes and releases in time, and who wants a free one has it."""
     server.fault("", 429, part="locks/hot", times=1e9)
 

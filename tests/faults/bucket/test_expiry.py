@@ -18,9 +18,9 @@ from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.gcs import expiry
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.outcomes import Done, NotHolder, Outcome, Position, Refused, Taken
-from lockclient.stores.requests import GetPosition, Push, Remove, Take, Unlock
-from tests.contract.asking import NAME, holder, removal
+from lockclient.stores.outcomes import Done, NotHolder, Position, Refused, Taken
+from lockclient.stores.requests import GetPosition, Push, Take, Unlock
+from tests.contract.asking import NAME, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
 from tests.support.bucket_store import OBJECT, store_of
@@ -290,42 +290,6 @@ class TestRaces:
             records = [name for name in server.bucket.names() if f"/{mine.uuid}" in name]
             assert len(records) == 1
             ask({"taker": taker, "second": second}[had[0]], Unlock(NAME, wanted[had[0]].uuid or ""))
-
-    @pytest.mark.parametrize("rounds", [10, *soaking(200)])
-    def test_a_taker_and_an_unlocker_have_one_removal(
-        self, server: BucketServer, taker: GcsStore, store: GcsStore, clock: Clock, rounds: int
-    ) -> None:
-        """One that has begun since the taker looked, and knows the lock for as long."""
-        for _ in range(rounds):
-            mine, token = self.due(server, clock, taker)
-            outcomes: dict[str, Outcome] = at_once(
-                {
-                    "taker": (taker, GetPosition(NAME, WAITER, 0)),
-                    "unlocker": (store, Remove(removal(mine), (token, token))),
-                }
-            )
-            kept = removal_of(store, mine)
-            unlocker_did = isinstance(outcomes["unlocker"], Done)
-            assert unlocker_did == (kept.removed_by == "unlocker-1"), (outcomes, kept)
-            assert has(store) is None
-
-    @pytest.mark.parametrize("rounds", [10, *soaking(200)])
-    def test_a_taker_and_a_push_have_one_winner(
-        self, server: BucketServer, taker: GcsStore, store: GcsStore, clock: Clock, rounds: int
-    ) -> None:
-        for _ in range(rounds):
-            mine, token = self.due(server, clock, taker)
-            uuid = mine.uuid or ""
-            outcomes: dict[str, Outcome] = at_once(
-                {
-                    "taker": (taker, Take(holder())),
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
-                }
-            )
-            pushed = isinstance(outcomes["push"], Done)
-            assert pushed == isinstance(outcomes["taker"], Refused), outcomes
-            assert pushed == (has(store) == uuid)
-            ask(store, Remove(removal(replace(mine, uuid=has(store), fencing_token=0)), None))
 
     def test_a_push_right_before_the_decision_wins(
         self, server: BucketServer, taker: GcsStore, clock: Clock

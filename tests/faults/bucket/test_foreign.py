@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.stores.gcs.keys import LATE_REQUEST_S, ObjectState
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer
 from tests.support.bucket_store import OBJECT
-from tests.support.locks import ask, held, remove, soon, take
+from tests.support.locks import ask, held, remove, soon, take, unlock
 
 BODY = b"somebody else's data"
+
+
+def listed(store: ServiceStore) -> list[str]:
+    """Return the kinds of all that lists show."""
+    batches = store.load(("locks", "withdrawn", "removed"), soon())
+    return [change.kind for batch in batches for change in batch.changes]
 
 
 OF_OTHERS: list[dict[str, str]] = [{}, {"owner": "ann"}, {"removing": "{}"}, {"late_until": "0"}]
@@ -28,7 +32,7 @@ class TestSomebodyElseS:
     """An object that is neither a lock nor a trace."""
 
     def test_is_never_written_over(
-        self, server: BucketServer, store: GcsStore, metadata: dict[str, str]
+        self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
         """Whatever is asked: who asks is told which object is in the way."""
         before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
@@ -48,15 +52,14 @@ class TestSomebodyElseS:
         assert server.bucket.get(OBJECT) == (before, BODY)
 
     def test_is_in_no_list(
-        self, server: BucketServer, store: GcsStore, metadata: dict[str, str]
+        self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
         """So that no unlocker completes its removal, nor deletes it for an old trace."""
-        server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
-        half_done = list[str]()
-        store._listing._complete = lambda name, _: half_done.append(name)
+        before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
+        store.announce("unlocker-1", "{}", 60, soon())
         for _ in range(3):
-            assert not [item for page in store._listing.live(soon(), {}) for item in page]
-        assert not half_done
+            assert not listed(store)
+        assert server.bucket.get(OBJECT) == (before, BODY)
         assert store.names("", 10, soon()) == []
 
 
@@ -73,7 +76,7 @@ class TestSomebodyElseS:
     ids=["empty", "300", "8000", "full", "hostname", "about"],
 )
 def test_what_is_no_lock_of_ours_can_be_removed(
-    server: BucketServer, store: GcsStore, metadata: dict[str, str]
+    server: BucketServer, store: ServiceStore, metadata: dict[str, str]
 ) -> None:
     """By hand, as it is seen; then the name is free."""
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata=metadata)
@@ -82,20 +85,22 @@ def test_what_is_no_lock_of_ours_can_be_removed(
 
 
 @pytest.mark.parametrize("said", ["nan", "inf", "-inf", "junk", ""])
-def test_a_time_that_is_none_is_a_day(server: BucketServer, store: GcsStore, said: str) -> None:
+def test_a_time_that_is_none_is_a_day(server: BucketServer, store: ServiceStore, said: str) -> None:
     """And no list fails by it."""
     metadata = {"gone": "z", "late_until": said}
-    there = ObjectState.from_resource(
-        server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata)
-    )
-    assert math.isclose(there.tombstone_expires_at, there.created_at + LATE_REQUEST_S)
-    [item] = (item for page in store._listing.live(soon(), {}) for item in page)
-    assert item.kind == "withdrawn"
-    take(store)
+    server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata)
+    assert listed(store) == ["withdrawn"]
+    uuid, _ = take(store)
+    unlock(store, uuid)
+    assert server.bucket.names() == [OBJECT], "a tombstone for late requests"
+    server.ahead = 86400 + 60
+    unlock(store, take(store)[0])
+    unlock(store, take(store)[0])
+    assert server.bucket.names() == []
 
 
 def test_one_without_a_generation_says_so(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "do", lambda _: Answer(200, b"{}"))
     with pytest.raises(StoreError, match="named no generation"):
@@ -103,7 +108,7 @@ def test_one_without_a_generation_says_so(
 
 
 def test_an_older_form_of_too_many_requests_is_a_pause(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = b'{"error":{"message":"slow","errors":[{"reason":"rateLimitExceeded"}]}}'
     answers, do = [Answer(403, said)], server.do
@@ -112,7 +117,9 @@ def test_an_older_form_of_too_many_requests_is_a_pause(
     assert not answers
 
 
-def test_a_trace_is_written_over_by_who_may_delete(server: BucketServer, store: GcsStore) -> None:
+def test_a_trace_is_written_over_by_who_may_delete(
+    server: BucketServer, store: ServiceStore
+) -> None:
     """As the real one asks for it; and only who may list is told that nothing is there."""
     server.bucket.insert(OBJECT, b"", Conditions(), metadata={"gone": "z"})
     server.denied = {"storage.objects.delete"}

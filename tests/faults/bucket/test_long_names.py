@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import Change
+from lockclient.stores.service_protocol import Change, ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.rules import MAX_NAME, Conditions
 from tests.support.bucket.server import BucketServer
@@ -21,7 +20,7 @@ LONG = "\u00fc" * 127
 
 @pytest.mark.parametrize("uuid", ["u" * 255, LONG], ids=["ascii", "umlauts"])
 def test_such_a_lock_is_removed_on_record_and_shown(
-    server: BucketServer, store: GcsStore, uuid: str
+    server: BucketServer, store: ServiceStore, uuid: str
 ) -> None:
     ask(store, Take(replace(holder(LONG), uuid=uuid)))
     removed = held(store, LONG)
@@ -48,9 +47,9 @@ def test_only_where_it_would_be_too_long_it_is_hashed() -> None:
     assert not names.record(LONG, f"{longest}u").endswith("u")
 
 
-def test_no_uuid_has_the_name_of_a_hashed_one(server: BucketServer, store: GcsStore) -> None:
+def test_no_uuid_has_the_name_of_a_hashed_one(server: BucketServer, store: ServiceStore) -> None:
     """And what stands there for another one than it says is nobody's record."""
-    names = ObjectNames(store.location.root)
+    names = ObjectNames("")
     where = names.record(LONG, "u" * 255)
     part = where.rpartition("/")[2]
     assert names.record(LONG, part) != where

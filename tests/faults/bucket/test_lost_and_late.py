@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, StoreUnavailable
+from lockclient import AsyncClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
-from lockclient.stores.gcs.keys import LATE_REQUEST_S, Version
-from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.gcs.keys import LATE_REQUEST_S
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Taken
 from lockclient.stores.requests import (
     Push,
@@ -24,65 +23,19 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, BucketServer
+from tests.support.bucket.server import DROP, HANG, TWICE, BucketServer
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
-from tests.support.locks import PATIENCE, ask, has, left_nothing, removal_of, take, unlock
+from tests.support.locks import PATIENCE, ask, has, left_nothing, take, unlock
 from tests.support.processes import wait_until
-
-
-class TestLostAnswers:
-    def test_a_take_finds_itself(self, server: BucketServer, store: GcsStore) -> None:
-        server.fault("POST", LOSE)
-        mine = holder()
-        got = ask(store, Take(mine))
-        assert isinstance(got, Taken)
-        assert got.by_earlier_send
-        assert has(store) == mine.uuid
-
-    def test_a_push_finds_itself(self, server: BucketServer, store: GcsStore) -> None:
-        uuid, token = take(store)
-        server.fault("PATCH", LOSE)
-        pushed = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
-        assert isinstance(pushed, Done)
-        assert Version.from_revision(pushed.revision).metageneration == 2
-        server.fault("PATCH", LOSE)
-        assert isinstance(ask(store, Push(NAME, uuid, Stamps(260.0, 360.0), token)), Conflict)
-
-    def test_a_release_was_done(self, server: BucketServer, store: GcsStore) -> None:
-        uuid, _ = take(store)
-        server.fault("DELETE", LOSE)
-        assert ask(store, Unlock(NAME, uuid)) == NotHolder(None, None, resent=True)
-        assert server.bucket.names() == []
-
-    def test_one_that_is_lost_in_the_middle_of_anything_harms_nothing(
-        self, server: BucketServer, store: GcsStore
-    ) -> None:
-        """Each request of a life in turn: lost before it is done, and after."""
-        for kind in (LOSE, DROP):
-            for method in ("POST", "PATCH", "DELETE", "GET"):
-                server.fault(method, kind)
-                with ClusterMutex("x", store=store, expected_runtime=60) as held:
-                    held.alive(force=True)
-                    assert held.holder() is not None
-                server.heal()
-                assert ClusterMutex("x", store=store).holder() is None
-
-    @pytest.mark.parametrize("part", ["POST", "PATCH"])
-    def test_a_removal_finds_itself(self, server: BucketServer, store: GcsStore, part: str) -> None:
-        mine = holder()
-        _, token = take(store, mine)
-        server.fault(part, LOSE, times=2)
-        assert isinstance(ask(store, Remove(removal(mine), (token, token))), Done)
-        assert has(store) is None
-        assert removal_of(store, mine).removed_by == "unlocker-1"
 
 
 class TestLateCreates:
     """A create that arrives when nobody expects it any more takes nothing."""
 
-    def given_up(self, server: BucketServer, store: GcsStore) -> str:
+    def given_up(self, server: BucketServer, store: ServiceStore) -> str:
         """Send a take that nobody answers and that is on its way; return its uuid."""
         server.fault("POST", COMES_LATE)
         mine = holder()
@@ -95,7 +48,7 @@ class TestLateCreates:
         assert sending.may_come_late()
         return mine.uuid or ""
 
-    def test_after_giving_up(self, server: BucketServer, store: GcsStore) -> None:
+    def test_after_giving_up(self, server: BucketServer, store: ServiceStore) -> None:
         """The trace stands in its way; without one it would have taken the lock."""
         uuid = self.given_up(server, store)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
@@ -103,7 +56,7 @@ class TestLateCreates:
         assert has(store) is None
 
     def test_after_others_had_it_in_between(
-        self, server: BucketServer, store: GcsStore, other: GcsStore
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
         """What stands in its way goes from hand to hand, also through another program's."""
         uuid = self.given_up(server, store)
@@ -117,7 +70,7 @@ class TestLateCreates:
 
     @pytest.mark.parametrize("pushes", [0, 1])
     def test_while_another_has_it(
-        self, server: BucketServer, store: GcsStore, other: GcsStore, pushes: int
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore, pushes: int
     ) -> None:
         """It is written onto that one's lock, whose release can't overlook it."""
         uuid = self.given_up(server, store)
@@ -136,7 +89,7 @@ class TestLateCreates:
 
     @pytest.mark.parametrize("how", ["release", "let go", "removed", "reclaimed"])
     def test_after_a_take_that_was_sent_twice(
-        self, server: BucketServer, store: GcsStore, other: GcsStore, how: str
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore, how: str
     ) -> None:
         """The second sending got it, and the first is still on its way when it is let go."""
         server.fault("POST", COMES_LATE)
@@ -161,7 +114,9 @@ class TestLateCreates:
         assert server.deliver() == [412]
         assert has(store) is None
 
-    def test_over_a_trace(self, server: BucketServer, store: GcsStore, other: GcsStore) -> None:
+    def test_over_a_trace(
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore
+    ) -> None:
         """A take over a trace names it, and who gives that up leaves another one."""
         first = self.given_up(server, store)
         ask(store, Withdraw(NAME, first, tombstone=True))
@@ -186,7 +141,7 @@ class TestLateCreates:
         assert server.deliver() == [412]
         assert has(store) is None
 
-    def test_a_day_later_nothing_is_left(self, server: BucketServer, store: GcsStore) -> None:
+    def test_a_day_later_nothing_is_left(self, server: BucketServer, store: ServiceStore) -> None:
         """By the bucket's clock: then no token is accepted that was sent with it."""
         uuid = self.given_up(server, store)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
@@ -202,7 +157,7 @@ class TestLateCreates:
 
     @pytest.mark.parametrize("seconds", [0.2, 1.0])
     def test_a_cancelled_task_leaves_no_lock(
-        self, server: BucketServer, store: GcsStore, seconds: float
+        self, server: BucketServer, store: ServiceStore, seconds: float
     ) -> None:
         """Whatever its thread has sent arrives after it has gone, or is not sent at all; and if its
         request is answered in a moment, nothing can come late: no trace is left."""
@@ -226,7 +181,7 @@ class TestTheHole:
     """The published algorithm goes by metagenerations, which begin at 1 again with each object."""
 
     def test_who_was_taken_over_changes_nothing(
-        self, server: BucketServer, store: GcsStore, other: GcsStore
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
         """However its requests are repeated: its successor's lock has the same metageneration."""
         mine, (uuid, token) = holder(), take(store)
@@ -245,7 +200,7 @@ class TestTheHole:
 
     @pytest.mark.parametrize("kind", [COMES_LATE, TWICE])
     def test_nor_do_its_requests_that_arrive_late(
-        self, server: BucketServer, store: GcsStore, other: GcsStore, kind: str
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore, kind: str
     ) -> None:
         uuid, token = take(store)
         server.fault("PATCH", kind)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from lockclient import StoreUnavailable
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.locks import ask, soon
 
 
-def look(store: GcsStore) -> int:
+def look(store: ServiceStore) -> int:
     return sum(len(batch.changes) for batch in store.load(("locks",), soon()))
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "empty"])
 def test_who_gives_signs_of_life_does_not_believe_it(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, old: bool
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
     """Its own heartbeat is not the one in there; once it is again, all is well."""
     ask(store, Take(holder()))

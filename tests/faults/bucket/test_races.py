@@ -8,28 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, StoreUnavailable
-from lockclient.acquisition import holding
+from lockclient import ClusterMutex, LockLost, StoreUnavailable, open_store
 from lockclient.model.clocks import Stamps
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.gcs.wire import http_client
-from lockclient.stores.outcomes import Done, NotHolder, Refused, Taken
-from lockclient.stores.requests import Push, Reclaim, Remove, Take, Unlock, Withdraw
+from lockclient.stores.outcomes import NotHolder, Refused, Taken
+from lockclient.stores.requests import Push, Remove, Take, Unlock, Withdraw
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer
-from tests.support.bucket_store import OBJECT
+from tests.support.bucket_store import OBJECT, settings_of
 from tests.support.locks import PATIENCE, ask, at_once, has, removal_of, take
 from tests.support.processes import wait_until
-from tests.support.soak import soaking
 
 
 class TestRemovals:
     @pytest.mark.parametrize("after", [1, 2])
     @pytest.mark.parametrize("by", ["taker", "holder", "remover", "withdrawer"])
     def test_one_that_was_begun_is_completed_by_who_meets_it(
-        self, server: BucketServer, store: GcsStore, other: GcsStore, after: int, by: str
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore, after: int, by: str
     ) -> None:
         """Its remover died after the decision, or after the record: from the decision it counts."""
         mine = holder(backtrace="  File x", reason="why")
@@ -58,77 +54,10 @@ class TestRemovals:
         assert kept.holder.backtrace == "  File x"
         assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
 
-    @pytest.mark.parametrize("rounds", [30, *soaking(200)])
-    def test_a_push_and_a_removal_at_once_have_one_winner(
-        self, store: GcsStore, other: GcsStore, rounds: int
-    ) -> None:
-        """In both orders, and nobody is in doubt who it was."""
-        won = {"push": 0, "removal": 0}
-        for _ in range(rounds):
-            mine = holder()
-            uuid, token = take(store, mine)
-            outcomes = at_once(
-                {
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
-                    "removal": (other, Remove(removal(mine), (token, token))),
-                }
-            )
-            done = [what for what, outcome in outcomes.items() if isinstance(outcome, Done)]
-            assert len(done) == 1, outcomes
-            won[done[0]] += 1
-            ask(store, Withdraw(NAME, uuid))
-        assert sum(won.values()) == rounds
-
-
-class TestTakeovers:
-    """Of a lock whose holder has the same identity, and is dead or only slow."""
-
-    @pytest.mark.parametrize("first", ["push", "reclaim"])
-    def test_who_comes_first_wins(self, store: GcsStore, other: GcsStore, first: str) -> None:
-        mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
-        uuid, token = take(store, mine)
-        push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
-        previous = replace(mine, fencing_token=token, stamp_revisions=(token, token))
-        reclaim = Reclaim(theirs, previous)
-        if first == "push":
-            assert isinstance(ask(store, push), Done)
-            assert isinstance(ask(other, reclaim), Refused)
-            assert has(store) == mine.uuid
-        else:
-            assert isinstance(ask(other, reclaim), Taken)
-            gone = ask(store, push)
-            assert isinstance(gone, NotHolder)
-            assert gone.holder == has(store) == theirs.uuid
-
-    @pytest.mark.parametrize("rounds", [30, *soaking(200)])
-    def test_at_once_there_is_one_winner(
-        self, store: GcsStore, other: GcsStore, rounds: int
-    ) -> None:
-        """Many times; and who lost has changed nothing."""
-        won = {"push": 0, "reclaim": 0}
-        for _ in range(rounds):
-            mine, theirs = holder(identity="worker-1"), holder(identity="worker-1")
-            uuid, token = take(store, mine)
-            seen = replace(mine, fencing_token=token, stamp_revisions=(token, token))
-            outcomes = at_once(
-                {
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
-                    "reclaim": (other, Reclaim(theirs, seen)),
-                }
-            )
-            pushed = isinstance(outcomes["push"], Done)
-            assert pushed != isinstance(outcomes["reclaim"], Taken), outcomes
-            winner = mine if pushed else theirs
-            assert has(store) == winner.uuid
-            won["push" if pushed else "reclaim"] += 1
-            ask(store if pushed else other, Unlock(NAME, winner.uuid or ""))
-            assert has(store) is None
-        assert sum(won.values()) == rounds
-
 
 class TestContention:
     def test_of_sixteen_that_take_it_one_has_it(self, server: BucketServer) -> None:
-        stores = [GcsStore(GcsLocation(server.bucket.name)) for _ in range(16)]
+        stores = [open_store(settings_of(server, "")) for _ in range(16)]
         for _ in range(5):
             asked = {f"{who}": (store, Take(holder())) for who, store in enumerate(stores)}
             outcomes = at_once(asked).values()
@@ -139,7 +68,7 @@ class TestContention:
             store.close()
 
     def test_what_is_let_go_just_after_a_refusal_is_tried_again_at_once(
-        self, server: BucketServer, store: GcsStore, other: GcsStore
+        self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
         theirs, _ = take(other)
         server.fault("GET", "slow", part=OBJECT, seconds=0.5)
@@ -155,7 +84,7 @@ class TestContention:
         """One write a second and object: a life of several is slow, and no error."""
         with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            store = GcsStore(GcsLocation(server.bucket.name))
+            store = open_store(settings_of(server, ""))
             with ClusterMutex("x", store=store, expected_runtime=60) as held:
                 held.alive(force=True)
                 held.alive(force=True)
@@ -166,9 +95,10 @@ class TestContention:
         """`alive()` never meets that limit, however often it is called: from the take on."""
         with BucketServer(rate_limited=True) as server, pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            for module, patience in ((http_client, "FIRST_TRY_TIMEOUT_S"), (holding, "PUSH_TRY")):
-                patch.setattr(module, patience, PATIENCE)  # else a try that is late is repeated
-            store = GcsStore(GcsLocation(server.bucket.name))
+            # Else a try that is late is repeated.
+            patch.setattr("lockclient.stores.gcs.wire.http_client.FIRST_TRY_TIMEOUT_S", PATIENCE)
+            patch.setattr("lockclient.acquisition.holding.PUSH_TRY", PATIENCE)
+            store = open_store(settings_of(server, ""))
             held = ClusterMutex("x", store=store, keepalive=True)
             held.acquire()
             while server.counted("PATCH") < 2:
@@ -178,7 +108,7 @@ class TestContention:
             store.close()
 
     def test_a_hung_push_is_no_loss_before_the_time_is_over(
-        self, server: BucketServer, store: GcsStore
+        self, server: BucketServer, store: ServiceStore
     ) -> None:
         """Then it is one."""
         told: list[LockLost] = []

@@ -12,19 +12,20 @@ from urllib.parse import urlsplit
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
-from lockclient import StoreUnavailable
+from lockclient import Settings, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.gcs.wire import http_client
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read, Take
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
+
+BUCKET = Settings.load("gs://locks")
 
 
 @pytest.mark.parametrize("head", [False, True])
 def test_an_answer_that_drips_is_none(
-    server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch, head: bool
+    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch, head: bool
 ) -> None:
     """Its head, too, has as much time as any, and not as much for each byte."""
     body = b'{"generation":"17","metageneration":"1"}' + b" " * 300
@@ -101,28 +102,24 @@ def silent(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Si
         yield resolve
 
 
-def test_a_host_of_many_addresses_has_no_more_time(store: GcsStore, silent: Silent) -> None:
+def test_a_host_of_many_addresses_has_no_more_time(silent: Silent) -> None:
     """Google's has a dozen: where nobody answers, they share the time of a try."""
     silent(20, [])
     begun = monotonic()
     with pytest.raises(StoreUnavailable):
-        GcsStore(store.location).ask(Read(NAME), Deadline.after(1.0))
+        open_store(BUCKET).ask(Read(NAME), Deadline.after(1.0))
     assert monotonic() - begun < 10  # one after the other they would take 20 s
 
 
-def test_one_address_that_nobody_answers_leaves_time_for_another(
-    store: GcsStore, silent: Silent
-) -> None:
+def test_one_address_that_nobody_answers_leaves_time_for_another(silent: Silent) -> None:
     silent(1, ["127.0.0.1"])
-    other = GcsStore(store.location)
+    other = open_store(BUCKET)
     assert isinstance(other.ask(Read(NAME), Deadline.after(60)), ReadResult)
     other.close()
 
 
 @pytest.mark.parametrize("how", ["refused", "hangs", "closes", "no TLS behind it"])
-def test_what_never_left_leaves_no_doubt(
-    store: GcsStore, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_what_never_left_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A proxy that makes no tunnel to the bucket: so no trace has to stand for a day."""
     said = {
         "refused": b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
@@ -130,11 +127,13 @@ def test_what_never_left_leaves_no_doubt(
         "closes": b"",
         "no TLS behind it": b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 400 Bad Request\r\n\r\n",
     }[how]
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
-    monkeypatch.setattr(http_client, "_GOOGLE_URL", "https://a.bucket.test")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(
+        "lockclient.stores.gcs.wire.http_client._GOOGLE_URL", "https://a.bucket.test"
+    )
     with tunnel_that_says(said) as (proxy, asked):
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
-        other = GcsStore(store.location, AnonymousCredentials())  # type: ignore[no-untyped-call]
+        other = open_store(BUCKET, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
         with pytest.raises(StoreUnavailable) as told:
             other.ask(Take(holder()), Deadline.after(1.0))
         other.close()

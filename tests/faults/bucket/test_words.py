@@ -6,23 +6,32 @@ import json
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.locks import ask, soon
 
 
 class TestCost:
-    def test_a_free_lock_is_two_requests(self, server: BucketServer, store: GcsStore) -> None:
+    def test_a_free_lock_is_two_requests(self, server: BucketServer, store: ServiceStore) -> None:
         for _ in range(3):
             with ClusterMutex("x", store=store):
                 pass
         assert [asked.method for asked in server.asked] == ["POST", "DELETE"] * 3
 
-    def test_a_push_is_one_more(self, server: BucketServer, store: GcsStore) -> None:
+    @pytest.mark.parametrize("status", [200, 204])
+    def test_a_deletion_has_no_content(
+        self, server: BucketServer, store: ServiceStore, status: int
+    ) -> None:
+        """Google says so by 204, and some emulators by 200 with nothing."""
+        server.deleted = status
+        with ClusterMutex("x", store=store):
+            pass
+        assert server.counted("DELETE") == 1
+
+    def test_a_push_is_one_more(self, server: BucketServer, store: ServiceStore) -> None:
         with ClusterMutex("x", store=store) as held:
             held.alive()
             held.alive(force=True)
@@ -31,13 +40,13 @@ class TestCost:
 
 
 class TestErrors:
-    def test_no_right_says_which(self, server: BucketServer, store: GcsStore) -> None:
+    def test_no_right_says_which(self, server: BucketServer, store: ServiceStore) -> None:
         server.denied = {"storage.objects.create"}
         with pytest.raises(StoreError, match=r"storage\.objects\.create.*objectUser"):
             ClusterMutex("x", store=store).acquire()
 
     def test_no_bucket_says_so(self, server: BucketServer) -> None:
-        store = GcsStore(GcsLocation("another"))
+        store = open_store(Settings.load("gs://another"))
         lock = ClusterMutex("x", store=store)
         for ask_it in (lock.acquire, lock.holder):
             with pytest.raises(StoreError, match=r"bucket another .*Create the bucket"):
@@ -60,7 +69,7 @@ class TestErrors:
         ],
     )
     def test_what_google_says_is_said_with_what_to_do(
-        self, server: BucketServer, store: GcsStore, status: int, message: str, advice: str
+        self, server: BucketServer, store: ServiceStore, status: int, message: str, advice: str
     ) -> None:
         said = json.dumps({"error": {"code": status, "message": message}}).encode()
         with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +79,7 @@ class TestErrors:
         assert message.rstrip(".") in str(caught.value)
 
     def test_a_412_that_is_no_precondition_is_an_error_at_once(
-        self, server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+        self, server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of a take, a heartbeat, a release, and of a write without a precondition."""
         text = "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"
@@ -102,7 +111,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("errors", [{}, {"errors": []}, {"errors": [{"message": "No."}]}])
     def test_a_412_without_a_reason_is_a_precondition(
-        self, server: BucketServer, store: GcsStore, errors: dict[str, object]
+        self, server: BucketServer, store: ServiceStore, errors: dict[str, object]
     ) -> None:
         """Emulators give none."""
         bucket = server.do
@@ -118,7 +127,7 @@ class TestErrors:
             assert ClusterMutex("x", store=store).acquire(blocking=False) is None
 
     def test_a_page_of_somebody_else_s_is_no_answer(
-        self, server: BucketServer, store: GcsStore, monkeypatch: pytest.MonkeyPatch
+        self, server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A proxy's: what was asked may have been done, or not."""
         page = Answer(200, b"<html>Log in!</html>", {"Content-Type": "text/html"})
@@ -131,7 +140,7 @@ class TestErrors:
         with BucketServer() as server:
             url = server.url
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-        store = GcsStore(GcsLocation("locks"))
+        store = open_store(Settings.load("gs://locks"))
         with pytest.raises(StoreUnavailable, match="connection refused") as caught:
             ask(store, Take(holder()), 0.5)
         assert not caught.value.unknown

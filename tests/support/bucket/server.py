@@ -199,8 +199,9 @@ class BucketServer:
                 fault.times -= 1
                 if fault.times <= 0:
                     self._faults.remove(fault)
-            fault = fault or self.trouble(asked)
-            if fault is not None and fault.kind in (LATE, TWICE):
+        fault = fault or self.trouble(asked)  # unlocked: a test may ask the bucket meanwhile
+        if fault is not None and fault.kind in (LATE, TWICE):
+            with self._lock:
                 self._kept.append(asked)
         if self.delay:
             time.sleep(self.delay)

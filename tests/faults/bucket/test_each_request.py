@@ -1,0 +1,129 @@
+"""Each request of a store in a bucket: under each fault of HTTP requests, and with each write of
+another program between its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from lockclient.model.clocks import Stamps
+from lockclient.model.holder import Holder
+from lockclient.stores.outcomes import Done, NotHolder, Taken
+from lockclient.stores.protocol import MutexStore
+from lockclient.stores.requests import Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
+from lockclient.stores.service_protocol import ServiceStore
+from lockclient.testing import MemoryStore
+from tests.contract.asking import NAME, holder, removal
+from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer, Fault
+from tests.support.locks import ask, has, read, take
+
+FAULTS = (LOSE, DROP, LATE, TWICE, REPEAT, 503, 409, 429)
+WRITES_ONLY = (LATE, TWICE, REPEAT, 409)
+FAULTY_REQUESTS = 2
+
+
+@dataclass
+class Case:
+    """A request, of the lock's holder or of the one that wants to be it, and what it leads to."""
+
+    request: Callable[[Holder, Holder], Request]
+    free: bool = False
+    """Whether nobody holds the lock before."""
+    holder_after: str = ""
+    """`mine`, `heir` or nobody."""
+
+
+CASES = {
+    "take": Case(lambda _, heir: Take(heir), free=True, holder_after="heir"),
+    "push": Case(
+        lambda mine, _: Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), mine.fencing_token),
+        holder_after="mine",
+    ),
+    "unlock": Case(lambda mine, _: Unlock(NAME, mine.uuid or "")),
+    "withdraw": Case(lambda mine, _: Withdraw(NAME, mine.uuid or "", tombstone=True)),
+    "withdraw another": Case(
+        lambda _, heir: Withdraw(NAME, heir.uuid or "", tombstone=True), holder_after="mine"
+    ),
+    "remove": Case(lambda mine, _: Remove(removal(mine), None)),
+    "remove as seen": Case(
+        lambda mine, _: Remove(removal(mine), (mine.fencing_token, mine.fencing_token))
+    ),
+    "reclaim": Case(lambda mine, heir: Reclaim(heir, mine), holder_after="heir"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("what", CASES)
+def test_it_is_done_once_and_known(
+    server: BucketServer, store: ServiceStore, other: ServiceStore, what: str, fault: str | int
+) -> None:
+    """The first two HTTP requests of each method meet the fault, on a free name and on one with a
+    tombstone. Late ones arrive when all is over, and change nothing."""
+    for tombstone in (False, True):
+        case, mine, heir = CASES[what], holder(identity="me"), holder(identity="me")
+        if tombstone:
+            ask(other, Withdraw(NAME, "nobody", tombstone=True))
+        if not case.free:
+            mine = replace(mine, fencing_token=take(store, mine)[1])
+        met = Counter[str]()
+
+        def trouble(asked: Asked, met: Counter[str] = met) -> Fault | None:
+            met[asked.method] += 1
+            spared = fault in WRITES_ONLY and asked.method == "GET"
+            is_met = not spared and met[asked.method] <= FAULTY_REQUESTS
+            return Fault(asked.method, fault) if is_met else None
+
+        server.trouble = trouble
+        outcome = ask(store, case.request(mine, heir))
+        server.trouble = lambda _: None
+        if what == "unlock":
+            gone = isinstance(outcome, NotHolder) and outcome.removal is None is outcome.holder
+            assert isinstance(outcome, Done) or (gone and fault in (LOSE, REPEAT))
+        else:
+            assert isinstance(outcome, Taken | Done)
+        for _ in range(2):  # before and after late requests have arrived
+            holders = {"mine": mine.uuid, "heir": heir.uuid}
+            assert has(other) == has(store) == holders.get(case.holder_after)
+            assert set(server.deliver()) <= {404, 412}
+        if what.startswith("remove"):
+            kept = read(other, NAME, mine.uuid).removal
+            assert kept is not None
+            assert kept.removed_by == "unlocker-1"
+            lost = ask(store, Unlock(NAME, mine.uuid or ""))
+            assert isinstance(lost, NotHolder)
+            assert lost.removal == kept
+        ask(other, Withdraw(NAME, has(other) or ""))  # the next one finds the lock free
+
+
+@pytest.mark.parametrize("between", ["push", "unlock", "remove", "reclaim"])
+@pytest.mark.parametrize("what", [what for what, case in CASES.items() if not case.free])
+def test_a_write_between_two_steps_counts_as_one_before(
+    server: BucketServer, store: ServiceStore, other: ServiceStore, what: str, between: str
+) -> None:
+    """The outcome and the holder are those of the memory store, which does one after the other."""
+    ends = []
+    memory = MemoryStore()
+    for first, second in ((memory, memory), (store, other)):
+        mine, heir, rival = (holder(identity="me") for _ in range(3))
+        mine = replace(mine, fencing_token=take(first, mine)[1])
+        roles = {mine.uuid: "mine", heir.uuid: "heir", rival.uuid: "rival", None: ""}
+
+        def intrude(second: MutexStore = second, of: tuple[Holder, Holder] = (mine, rival)) -> None:
+            assert isinstance(ask(second, CASES[between].request(*of)), Taken | Done)
+
+        def trouble(asked: Asked, intrude: Callable[[], None] = intrude) -> None:
+            if asked.method != "GET":
+                server.trouble = lambda _: None
+                intrude()
+
+        if first is memory:
+            intrude()
+        else:
+            server.trouble = trouble
+        outcome = ask(first, CASES[what].request(mine, heir))
+        told = roles[getattr(outcome, "holder", None)]
+        ends.append((type(outcome).__name__, told, roles[has(second)]))
+    assert ends[0] == ends[1]
